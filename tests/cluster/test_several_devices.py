@@ -113,17 +113,20 @@ def test_a_worker_takes_a_stage_on_each_of_its_devices(desk: Node, laptop: Node,
     run(main())
 
 
-def test_an_answer_goes_on_when_a_stage_process_is_killed(desk: Node, run: Run) -> None:
+def test_a_stage_process_that_is_killed_is_named_and_the_answer_goes_on(
+    desk: Node, run: Run
+) -> None:
     async def main() -> None:
         await load(desk, by_hand(Desk_0=2, Desk_1=4))
         before = await chat(desk, LONG)
 
         assert await answer_with(desk, lambda: kill_engine(desk, 1)) == before
+        await eventually(desk, lambda: any("Desk/cpu:1" in text for text in notices(desk)))
 
     run(main())
 
 
-def test_an_answer_goes_on_when_a_worker_loses_a_process(
+def test_a_process_that_a_worker_loses_is_named_and_the_answer_goes_on(
     desk: Node, laptop: Node, run: Run
 ) -> None:
     async def main() -> None:
@@ -131,6 +134,7 @@ def test_an_answer_goes_on_when_a_worker_loses_a_process(
         before = await chat(desk, LONG)
 
         assert await answer_with(desk, lambda: kill_engine(laptop, 1)) == before
+        await eventually(desk, lambda: any("Laptop/cpu:1" in text for text in notices(desk)))
 
     run(main())
 
@@ -154,3 +158,7 @@ def test_a_device_that_is_not_there_is_a_sentence(desk: Node, run: Run) -> None:
             await load(desk, by_hand(Desk_2=LAYERS))
 
     run(main())
+
+
+def notices(node: Node) -> list[str]:
+    return [notice.text for notice in node.backend.state().notices]

@@ -18,9 +18,17 @@ def process_lost(*, is_hung: bool) -> str:
 def lost_while_loading(name: str, how: str) -> PeerLostError:
     """The error of a load under way. Its message begins with `name` and `how`."""
     return PeerLostError(
-        f"{name} {how} before the model was ready. What it has received stays there:"
-        " load the model again to go on.",
+        f"{name} {how} before the model was ready. See that it is on and connected and that Potluck runs"
+        " there, then load the model again: what it has received is kept.",
         name=name,
+    )
+
+
+def cannot_load(lost: PotluckError, why: PotluckError) -> PotluckError:
+    """The error of a load that lost a computer and cannot do without it, as `why` says."""
+    return PeerLostError(
+        f"{lost.message} The model cannot be loaded without it. {why.message}",
+        **{**why.data, **lost.data},
     )
 
 

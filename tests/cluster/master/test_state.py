@@ -35,6 +35,7 @@ from potluck.cluster.master.vocabulary import (
     Retire,
     Retired,
     ReturnWish,
+    Tell,
     UnloadWish,
 )
 from potluck.errors import UsageError
@@ -196,11 +197,11 @@ def test_a_prompt_loads_again_what_broke_by_itself() -> None:
 
 def test_a_lost_computer_breaks_what_runs_and_is_named() -> None:
     course = Course().loaded(SPLIT, DESK, LAPTOP)
-    [told] = course.tell(lost(LAPTOP))
+    told, notice = course.tell(lost(LAPTOP))
 
     assert isinstance(told, Break)
     assert "Laptop stopped answering" in told.error.message
-    assert told.notice == "Laptop stopped answering. Potluck goes on without it."
+    assert notice == Tell(text="Laptop stopped answering. Potluck goes on without it.")
     assert not course.state.is_ready
 
 

@@ -24,13 +24,16 @@ from potluck.cluster.master.vocabulary import (
     Failed,
     Free,
     Loaded,
+    MakePlan,
     PipelineBroke,
     PlanMade,
     Present,
     Retire,
     Retired,
+    Tell,
     UnloadWish,
 )
+from potluck.errors import NotEnoughMemoryError, PeerLostError, RemoteError
 from potluck.wire.messages import DeviceId
 
 # --- who leaves, and when
@@ -47,12 +50,52 @@ def test_a_computer_lost_while_it_loads_fails_the_load_by_its_name() -> None:
     course = Course()
     course.load(SPLIT)
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
-    [told] = course.tell(lost(LAPTOP))
+    told, _ = course.tell(lost(LAPTOP))
 
     assert isinstance(told, Break)
     assert "Laptop stopped answering before the model was ready" in told.error.message
     assert course.tell(Failed(error=told.error)) == [Retire(keep=NOBODY)]
     assert course.tell(Retired()) == [Answer(ticket=1, error=told.error)]
+
+
+def test_a_load_for_any_computers_goes_on_without_the_lost_one() -> None:
+    course = Course()
+    course.load(AUTO)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    both = frozenset({DESK, LAPTOP})
+
+    assert course.tell(Failed(error=PeerLostError("It broke."), node_id=LAPTOP)) == [
+        Retire(keep=both)
+    ]
+    again = MakePlan(request=AUTO, settle=False, avoid=frozenset({LAPTOP}))
+    assert course.tell(Retired()) == [again]
+    assert course.tell(PlanMade(stages=stages(DESK))) == [Deploy(epoch=12)]
+    assert Answer(ticket=1) in course.tell(Loaded())
+
+
+def test_a_load_that_cannot_do_without_the_lost_computer_says_so() -> None:
+    course = Course()
+    course.load(AUTO)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    course.tell(Failed(error=PeerLostError("Laptop is gone."), node_id=LAPTOP), Retired())
+    answer, *_ = course.tell(Failed(error=NotEnoughMemoryError(needed=20, available=10)))
+
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.error, PeerLostError)
+    assert answer.error.message.startswith(
+        "Laptop is gone. The model cannot be loaded without it. The model needs 20 B"
+    )
+
+
+def test_a_computer_that_cannot_take_its_part_of_a_load_is_told_of() -> None:
+    course = Course()
+    course.load(AUTO)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    full = RemoteError("Laptop: the disk is full.", kind="disk_full")
+
+    assert Tell(text=f"{full.message} Potluck tries to load the model without it.") in course.tell(
+        Failed(error=full, node_id=LAPTOP)
+    )
 
 
 def test_a_plan_that_a_computer_has_left_is_made_again_without_it() -> None:

@@ -34,6 +34,7 @@ from potluck.cluster.master.vocabulary import (
     RecoveryWish,
     Retire,
     Retired,
+    Tell,
     UnloadWish,
 )
 from potluck.errors import NotEnoughMemoryError, PeerLostError, UsageError
@@ -101,11 +102,34 @@ def test_a_stage_that_dies_while_the_plan_is_made_is_not_in_it() -> None:
     ]
 
 
+def test_there_is_a_notice_of_a_stage_whose_loss_the_pipeline_noticed_first() -> None:
+    gone = StageLost(
+        node_id=LAPTOP, place="Laptop", how="lost it", epoch=11, notice="Laptop lost it."
+    )
+    course = broken(DESK, LAPTOP)
+    answer_waits(course)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+
+    assert course.tell(gone) == [Tell(text="Laptop lost it.")]
+    assert course.tell(gone) == []
+    assert course.tell(Retired()) == [Deploy(epoch=12)]
+
+
+def test_a_computer_that_was_lost_before_it_was_noticed_is_missing_afterwards() -> None:
+    course = broken(DESK, LAPTOP)
+    answer_waits(course)
+    course.tell(PlanMade(stages=stages(DESK)))
+
+    [told] = course.tell(lost(LAPTOP))
+    assert isinstance(told, Tell)
+    assert LAPTOP in course.state.missing
+
+
 def test_a_computer_lost_while_the_recovery_loads_is_planned_without() -> None:
     course = broken(DESK, LAPTOP)
     answer_waits(course)
     course.tell(PlanMade(stages=stages(DESK, LAPTOP)), Retired())
-    [told] = course.tell(lost(LAPTOP), Present(computers=frozenset({DESK})))
+    told, _ = course.tell(lost(LAPTOP), Present(computers=frozenset({DESK})))
 
     assert isinstance(told, Break)
     assert course.tell(Failed(error=told.error)) == [Retire(keep=frozenset({DESK, LAPTOP}))]

@@ -28,6 +28,7 @@ from potluck.cluster.master.vocabulary import (
     RecoveryWish,
     Retire,
     ReturnWish,
+    Tell,
     UnloadWish,
     Wish,
 )
@@ -40,6 +41,8 @@ def next_action(state: State) -> Action | None:
     deployed = state.deployed
     if deployed is not None and deployed.loss is not None:
         return deployed.loss  # comes first: an answer may be waiting for the lost computer
+    if state.notices:
+        return Tell(text=state.notices[0])
     if state.answers:
         return state.answers[0]
     if state.work is not None:
@@ -76,7 +79,12 @@ def _next_for(state: State, wish: Wish) -> Action:
             is_as_asked = state.is_ready and wish.request == state.asked and not wish.anew
             if is_as_asked and not can_improve(state):
                 return granted
-            return MakePlan(request=wish.request, settle=True, check=wish.check)
+            return MakePlan(
+                request=wish.request,
+                settle=not state.attempts,
+                check=wish.check,
+                avoid=state.avoid if state.attempts else frozenset(),
+            )
         case PromptWish():
             if state.is_ready:
                 return granted

@@ -14,12 +14,13 @@ from typing import Literal, TypeAlias, TypeVar
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
+from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.errors import PotluckError, format_bytes
+from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import ModelId, NodeId
 from potluck.model.schemes import Cache, Scheme
 from potluck.net.reactor import ReactorThread
@@ -348,11 +349,14 @@ class Deployment:
 
     async def _named(self, task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
         """Await a step of one stage, and put the stage's name into the message of its error."""
+        name = task.progress.name
         try:
             return await step
+        except PeerLostError as error:
+            self.culprit = self.culprit or task.computer.node_id
+            raise lost_while_loading(name, "closed its connection") from error
         except PotluckError as error:
             self.culprit = self.culprit or task.computer.node_id
-            name = task.progress.name
             if name not in error.message:
                 error.message = f"{name}: {error.message}"
                 error.args = (error.message,)

@@ -62,6 +62,7 @@ from potluck.cluster.master.vocabulary import (
     RecoveryWish,
     Retire,
     ReturnWish,
+    Tell,
     UnloadWish,
     Wish,
     Wished,
@@ -347,11 +348,11 @@ class Master:
             case Cancel():
                 assert self._work is not None
                 self._work.cancel()
-            case Break(error=error, notice=notice):
+            case Break(error=error):
                 assert self.deployment is not None
                 self.deployment.fail(error)
-                if notice is not None:
-                    self._events.publish(Notice(level="warning", text=notice))
+            case Tell(text=text):
+                self._events.publish(Notice(level="warning", text=text))
             case Answer():
                 self._answer(action)
             case Free(node_id=node_id, epoch=epoch):

@@ -122,7 +122,7 @@ class Planner:
             check: called with the context before anything is measured.
             is_recovery: answers wait for this plan. The request has a scheme. Only computers that
                 were measured before take part, unless the model does not fit without the others.
-            avoid: in a recovery, these computers take part only if the model does not fit without.
+            avoid: these computers take part only if the model does not fit without.
             enter: called at the beginning of each phase, and with how much of the model is read.
 
         Raises:
@@ -146,11 +146,11 @@ class Planner:
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
             try:
-                return await self._plan_in(scheme, request, model, note)
+                return await self._plan_in(scheme, request, model, note, avoid)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
                 note = _explain_fewer_bits(scheme, error)
-        return await self._plan_in(schemes[-1], request, model, note)
+        return await self._plan_in(schemes[-1], request, model, note, avoid)
 
     async def _plan_recovery(
         self, scheme: Scheme, request: PlanRequest, model: LocalModel, avoid: Container[NodeId]
@@ -195,11 +195,19 @@ class Planner:
         return is_new()
 
     async def _plan_in(
-        self, scheme: Scheme, request: PlanRequest, model: LocalModel, note: str
+        self,
+        scheme: Scheme,
+        request: PlanRequest,
+        model: LocalModel,
+        note: str,
+        avoid: Container[NodeId],
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links(self._computers.local, workers)
+        if avoid:
+            with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
+                return await self._place(scheme, request, model, workers, avoid=avoid, note=note)
         return await self._place(scheme, request, model, workers, note=note)
 
     async def _place(

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.events import ComputerLost, Holds, StageLost
-from potluck.cluster.loss import computer_lost, lost_while_loading
+from potluck.cluster.loss import cannot_load, computer_lost, lost_while_loading
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.vocabulary import (
     Action,
@@ -38,11 +38,12 @@ from potluck.cluster.master.vocabulary import (
     Retire,
     Retired,
     ReturnWish,
+    Tell,
     UnloadWish,
     Wish,
     Wished,
 )
-from potluck.errors import PeerError, PotluckError, UsageError
+from potluck.errors import PeerError, PeerLostError, PlanError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
 from potluck.wire.messages import DeviceId
@@ -62,6 +63,7 @@ class Deployed:
     is_broken: bool = False
     has_failed: bool = False  # it could not be loaded; layers that are loaded already have to go
     loss: Break | None = None  # a lost computer that the users of the deployment must be told of
+    told: frozenset[NodeId] = frozenset()  # lost computers of it that there was a notice of
 
     @property
     def is_ready(self) -> bool:
@@ -104,9 +106,12 @@ class State:
     work: MakePlan | Deploy | Retire | None = None  # the action under way
     plan: tuple[StagePlan, ...] | None = None  # made for the first wish, and not in force yet
     deployed: Deployed | None = None
+    before: Deployed | None = None  # the plan that broke: who it lost may become known afterwards
+    notices: tuple[str, ...] = ()  # that are not shown yet
     ending: Ending | None = None
     failure: PotluckError | None = None  # why nothing is loaded
     attempts: int = 0  # that failed for the first wish, and after which another plan is made
+    tried: PotluckError | None = None  # why the last of these failed
     avoid: frozenset[NodeId] = frozenset()  # computers that lost a stage or failed since a load
     weighed: frozenset[NodeId] = frozenset()  # computers that could be in the plan in force
 
@@ -149,15 +154,12 @@ def _apply(state: State, event: Event) -> State:
             held = _without(state.held, node_id)
             state = replace(state, here=state.here - {node_id}, held=held)
             notice = f"{name} {how}. Potluck goes on without it."
-            return _lose(state, node_id, name, how, notice)
+            if _is_of(state.before, event):
+                state = replace(state, missing=state.missing | {node_id})
+            return _lose(state, event, name, notice)
         case StageLost():
-            deployed = state.deployed
             state = replace(state, avoid=state.avoid | {event.node_id})
-            if deployed is None or event.epoch not in (None, deployed.epoch):
-                return state
-            if not deployed.uses(event.node_id, event.device):
-                return state
-            return _lose(state, event.node_id, event.place, event.how, event.notice)
+            return _lose(state, event, event.place, event.notice)
         case PipelineBroke():
             return _change_deployed(state, is_broken=True)
         case Began(action=action):
@@ -212,15 +214,30 @@ def _is_shared(state: State) -> bool:
     )
 
 
-def _lose(state: State, node_id: NodeId, name: str, how: str, notice: str | None) -> State:
-    """Break the deployment if it uses the lost computer. The error names that computer."""
-    deployed = state.deployed
-    if deployed is None or not deployed.uses(node_id):
+def _lose(state: State, event: ComputerLost | StageLost, name: str, notice: str | None) -> State:
+    """Break the deployment if it uses what was lost. The error names the computer.
+
+    The pipeline may have noticed first: then it is another one already, and there is only the notice.
+    """
+    deployed, before, node_id = state.deployed, state.before, event.node_id
+    if deployed is not None and _is_of(deployed, event):
+        lost = computer_lost if deployed.is_loaded else lost_while_loading
+        loss, told = Break(error=lost(name, event.how)), deployed.told | {node_id}
+        state = replace(state, missing=state.missing | {node_id})
+        state = _change_deployed(state, loss=loss, told=told, is_broken=True)
+    elif before is not None and _is_of(before, event) and node_id not in before.told:
+        state = replace(state, before=replace(before, told=before.told | {node_id}))
+    else:
         return state
-    lost = computer_lost if deployed.is_loaded else lost_while_loading
-    loss = Break(error=lost(name, how), notice=notice)
-    state = replace(state, missing=state.missing | {node_id})
-    return _change_deployed(state, loss=loss, is_broken=True)
+    return replace(state, notices=(*state.notices, *([notice] if notice else [])))
+
+
+def _is_of(deployed: Deployed | None, lost: ComputerLost | StageLost) -> bool:
+    """Whether a plan has a stage of what was lost."""
+    if deployed is None or isinstance(lost, ComputerLost):
+        return deployed is not None and deployed.uses(lost.node_id)
+    is_in_force = lost.epoch in (None, deployed.epoch)
+    return is_in_force and deployed.uses(lost.node_id, lost.device)
 
 
 def _begin(state: State, action: Action) -> State:
@@ -246,14 +263,16 @@ def _begin(state: State, action: Action) -> State:
             # From here on nothing is loaded. If a plan is ready, its request is the one in force.
             assert state.deployed is not None
             asked = state.asked if state.plan is None else _asked_by(state, state.wishes[0])
-            return replace(
-                state, work=action, deployed=None, asked=asked, **_held_after(state, action)
-            )
+            deployed, held = state.deployed, _held_after(state, action)
+            before = deployed if deployed.is_broken or deployed.has_failed else None
+            return replace(state, work=action, deployed=None, before=before, asked=asked, **held)
         case Cancel():
             assert state.ending is not None
             return replace(state, ending=replace(state.ending, is_told=True))
         case Break():
             return _change_deployed(state, loss=None)
+        case Tell():
+            return replace(state, notices=state.notices[1:])
         case Answer():
             return _answered(state, action)
         case Free(node_id=node_id):
@@ -308,6 +327,7 @@ def _loaded(state: State) -> State:
         held={**state.held, **unused},
         kept={},
         attempts=0,
+        tried=None,
         avoid=frozenset(),
     )
 
@@ -330,10 +350,18 @@ def _fail(state: State, failed: Failed) -> State:
         state = _change_deployed(state, has_failed=True)
     if state.ending is None and _is_worth_another_plan(state, failed):
         culprit = frozenset[NodeId]() if failed.node_id is None else {failed.node_id}
-        return replace(state, work=None, attempts=state.attempts + 1, avoid=state.avoid | culprit)
+        tried = failed.error if isinstance(failed.error, PotluckError) else None
+        state = replace(state, work=None, attempts=state.attempts + 1, tried=tried)
+        if tried is not None and culprit and not isinstance(tried, PeerLostError):
+            notice = f"{tried.message} Potluck tries to load the model without it."
+            state = replace(state, notices=(*state.notices, notice))
+        return replace(state, avoid=state.avoid | culprit)
     if state.ending is None and isinstance(state.wishes[0], ImproveWish):
         state = replace(state, weighed=state.here)  # not again until another computer comes
-    return replace(state, work=None, ending=state.ending or Ending(error=failed.error))
+    error = failed.error
+    if state.tried is not None and isinstance(error, PlanError | UsageError):
+        error = cannot_load(state.tried, error)
+    return replace(state, work=None, ending=state.ending or Ending(error=error))
 
 
 def _is_worth_another_plan(state: State, failed: Failed) -> bool:
@@ -345,6 +373,8 @@ def _is_worth_another_plan(state: State, failed: Failed) -> bool:
             return failed.node_id is not None or isinstance(failed.error, PeerError)
         case PromptWish():
             return isinstance(failed.error, PeerError)
+        case LoadWish(request=request):
+            return isinstance(failed.error, PeerError) and not has_constraints(request)
         case _:
             return False
 
@@ -379,6 +409,7 @@ def _end_first(state: State) -> State:
         state,
         ending=None,
         attempts=0,
+        tried=None,
         wishes=tuple(w for w in state.wishes if w not in ended),
         answers=(*state.answers, *(Answer(ticket=w.ticket, error=error) for w in ended)),
     )

@@ -138,7 +138,13 @@ class Break:
     """End the pipeline of the deployment, or its loading, with this error."""
 
     error: PotluckError
-    notice: str | None = None  # for the person at this computer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Show a line of text to the person at this computer."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +163,7 @@ class Free:
     epoch: int
 
 
-Action: TypeAlias = MakePlan | Deploy | Retire | Cancel | Break | Answer | Free
+Action: TypeAlias = MakePlan | Deploy | Retire | Cancel | Break | Tell | Answer | Free
 
 
 # --- events: what has happened
