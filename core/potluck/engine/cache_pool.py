@@ -86,9 +86,37 @@ class CachePool:
         """
         self._caches.move_to_end(session)
         cache = self._caches[session]
-        if tokens <= cache.capacity:
+        return [] if tokens <= cache.capacity else self._grow(cache, tokens)
+
+    def fork(self, session: SessionId, source: SessionId, position: int) -> list[SessionId]:
+        """Let an empty session hold the tokens of another one before `position`, or fewer.
+
+        It holds as many as there are, and from which all layers can go on. If there is no room for both
+        sessions, it takes the memory of the other one, which then holds nothing.
+
+        Returns:
+            The sessions that lost their caches for it.
+        """
+        cache, other = self._caches[session], self._caches[source]
+        position = other.restart(position)
+        if not position:
             return []
-        capacity, room = self._choose_capacity(cache, tokens)
+        self._caches.move_to_end(source)
+        self._caches.move_to_end(session)
+        try:
+            evicted = self._grow(cache, position, keep=other)
+        except OutOfMemoryError:
+            cache.swap(other)
+            cache.trim(position)
+            return [source]
+        cache.copy(other, position)
+        return evicted
+
+    def _grow(
+        self, cache: SessionCache, tokens: int, *, keep: SessionCache | None = None
+    ) -> list[SessionId]:
+        """Let a cache hold so many tokens; `keep` is another one that stays."""
+        capacity, room = self._choose_capacity(cache, tokens, 0 if keep is None else keep.nbytes)
         before = cache.nbytes
         evicted = self._evict(self._bytes_of(capacity) - before - room)
         try:
@@ -105,15 +133,18 @@ class CachePool:
         """Tokens of the longest session that so many bytes hold, at most the context."""
         return bisect_right(range(self._context + 1), nbytes, key=self._bytes_of) - 1
 
-    def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
-        """The tokens to grow the cache to, and the bytes that it can take without an eviction."""
+    def _choose_capacity(self, cache: SessionCache, tokens: int, kept: int) -> tuple[int, int]:
+        """The tokens to grow the cache to, and the bytes that it can take without an eviction.
+
+        Of the other caches, so many bytes are `kept`.
+        """
         most = self.tokens
         if not self._specs:
             return most, 0
         if tokens > most:
             raise _beyond_budget(tokens, self._bytes_of(tokens), self._budget)
         wanted = min(_round_up(tokens), most)
-        others = self._nbytes - cache.nbytes  # free once all others are evicted
+        others = self._nbytes - cache.nbytes - kept  # free once all others are evicted
         room = self._room(self._bytes_of(wanted) - cache.nbytes)
         at_most = self._tokens_in(cache.nbytes + room + others)
         if tokens > at_most:

@@ -90,6 +90,11 @@ class LayerCache:
         """Forget what is held from `position` on, one that `CacheSpec.trim` has answered."""
         self.held = tuple(at if at <= position else 0 for at in self.held)
 
+    def copy(self, other: "LayerCache", position: int) -> None:
+        """Hold what a cache of the same kind holds of the tokens before `position`."""
+        self.held, rows = other.held, position - other.first
+        self.both[:, :, :rows].copy_(other.both[:, :, :rows])
+
     def clear(self) -> None:
         """Give the memory back."""
         self._set(self.both[:, :, :0].clone())
@@ -173,6 +178,11 @@ class StateCache(LayerCache):
             states = self.both[0, 0]
             states[0].copy_(states[1 + self.held.index(position)])
 
+    def copy(self, other: LayerCache, position: int) -> None:
+        """Hold the state and all checkpoints. A trim to `position` may have to follow."""
+        self.held = other.held
+        self.both.copy_(other.both)
+
 
 def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
     """An empty cache of a layer. What is cached of tokens has this dtype."""
@@ -242,18 +252,41 @@ class SessionCache:
         """
         if position == self.length:
             return
-        while (kept := self._restart(position)) < position:
-            position = kept
+        position = self.restart(position)
         for layer in self.layers:
             layer.trim(position)
         self.length = position
         if not position:
             self.place = object()
 
-    def _restart(self, position: int) -> int:
-        """The earliest of the positions, at or before `position`, where the layers can go on."""
-        held = ((spec, layers[0].held) for spec, layers in self._kinds)
-        return min((spec.trim(one, position) for spec, one in held), default=position)
+    def restart(self, position: int) -> int:
+        """The nearest position, at or before `position`, where all layers can go on after a trim."""
+        if position >= self.length:
+            return self.length
+        held = [(spec, layers[0].held) for spec, layers in self._kinds]
+        while True:
+            kept = min((spec.trim(one, position) for spec, one in held), default=position)
+            if kept == position:
+                return position
+            position = kept
+
+    def copy(self, other: "SessionCache", position: int) -> None:
+        """Hold the tokens before `position` of a cache with the same layers.
+
+        This one must be empty, with room for them. The position must be one that `other.restart` returned.
+        """
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.copy(theirs, position)
+        self.length = other.length
+        self.trim(position)
+
+    def swap(self, other: "SessionCache") -> None:
+        """Hold what another cache with the same layers holds, which then holds what this one did."""
+        for name in ("layers", "_kinds", "length", "capacity"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
+        self.place, other.place = object(), object()
 
     def evict(self) -> None:
         """Give all memory back."""
