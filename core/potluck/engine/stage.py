@@ -97,6 +97,7 @@ class Stage:
             context=context,
             budget=cache_budget,
             budget_now=budget_now,
+            shares=weights.has_generated_attention,
         )
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
