@@ -297,3 +297,67 @@ def test_another_thread_may_ask_for_the_size_at_any_time() -> None:
         sys.setswitchinterval(interval)
 
     assert sizes == {GRANULE * PER_TOKEN}
+
+
+def fill(cache: SessionCache, tokens: int) -> None:
+    """Cache so many tokens, whose numbers are their positions."""
+    cache.begin_step(0, tokens)
+    for layer in cache.layers:
+        rows = torch.arange(layer.first, tokens).view(1, 1, -1, 1)
+        layer.both[:, :, : tokens - layer.first].copy_(rows)
+
+
+def positions(cache: SessionCache, layer: int) -> list[float]:
+    """The numbers of the tokens that a layer holds, from the first row on."""
+    held = cache.layers[layer]
+    return held.both[0, 0, : cache.length - held.first, 0].tolist()
+
+
+def test_a_copy_begins_like_the_other_session_and_goes_on_by_itself() -> None:
+    pool = make_pool(FULL, WINDOW)
+    first, second = pool.open(A), pool.open(B)
+    pool.reserve(A, 300)
+    fill(first, 300)
+
+    assert pool.fork(B, A, 290) == []
+    fill(first, 300)
+    first.layers[0].both.zero_()
+
+    assert (first.length, second.length) == (300, 290)
+    assert positions(second, 0) == list(range(290))
+    assert positions(second, 1) == list(range(second.layers[1].first, 290))
+
+
+@pytest.mark.parametrize(("wanted", "got"), [(500, 300), (290, 290), (120, 0)])
+def test_a_copy_has_what_all_layers_can_go_on_from(wanted: int, got: int) -> None:
+    pool = make_pool(FULL, WINDOW)
+    cache = pool.open(A)
+    pool.reserve(A, 300)
+    fill(cache, 300)
+    for layer in cache.layers[1:]:
+        layer.held = (180,)
+
+    copy = pool.open(B)
+    pool.fork(B, A, wanted)
+
+    assert copy.length == got
+
+
+def test_without_room_for_both_a_copy_takes_the_memory_of_the_other() -> None:
+    pool = make_pool(budget=2 * GRANULE * PER_TOKEN)
+    first, idle, copy = pool.open(A), pool.open(B), pool.open(C)
+    pool.reserve(A, GRANULE)
+    fill(first, 200)
+    pool.reserve(B, GRANULE)
+
+    assert pool.fork(C, A, 150) == [B]  # the one that is neither
+    assert (first.length, idle.capacity, copy.length) == (200, 0, 150)
+    pool.close(B)
+    pool.close(C)
+    pool.reserve(A, GRANULE + 1)
+    copy = pool.open(C)
+
+    assert pool.fork(C, A, 150) == [A]
+    assert (first.length, copy.length) == (0, 150)
+    assert positions(copy, 0) == list(range(150))
+    assert pool.nbytes == 2 * GRANULE * PER_TOKEN == held_by(copy)

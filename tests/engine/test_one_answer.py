@@ -1,4 +1,5 @@
-"""A token has the same bits however tokens are cut into steps, layers into stages, and what is replayed."""
+"""A token has the same bits however tokens are cut into steps, layers into stages, and what is replayed or
+shared with another session."""
 
 import random
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_paths import BEST
-from tiny_models import Pipeline, make_model, whole_blocks
+from tiny_models import SESSION, Pipeline, make_model, whole_blocks
 from torch import Tensor
 
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.ids import SessionId
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
 CONTEXT = 330  # more than a panel of cached tokens
@@ -62,7 +64,7 @@ def some_cuts(rng: random.Random, layers: int) -> Sequence[int]:
 @pytest.mark.parametrize(
     ("variant", "is_generated", "scheme", "cache", "path"), [_marked(case) for case in CASES]
 )
-def test_steps_stages_replays_and_threads_change_no_bit(
+def test_steps_stages_replays_forks_and_threads_change_no_bit(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     variant: str,
@@ -85,6 +87,7 @@ def test_steps_stages_replays_and_threads_change_no_bit(
             )
 
     one_by_one = pipeline([], 1).run_in_pieces(ids, [1] * TOKENS)
+    other = reference.prompt(TOKENS, seed=1)
 
     for threads in (1, 2):
         stages = pipeline(some_cuts(rng, reference.config.num_layers), threads)
@@ -96,6 +99,42 @@ def test_steps_stages_replays_and_threads_change_no_bit(
         replayed = stages.position
         again = stages.run_in_pieces(ids[replayed:], some_sizes(rng, TOKENS - replayed))
         assert torch.equal(again, one_by_one[replayed:])
+
+        for name, tokens in (("other", other), ("same", ids)):  # the first must change nothing
+            stages.fork(SessionId(name), TOKENS - rng.randrange(1, SLACK))
+            forked = stages.position
+            again = stages.run_in_pieces(tokens[forked:], some_sizes(rng, TOKENS - forked))
+            stages.turn_to(SESSION)
+        assert torch.equal(again, one_by_one[forked:])
+        stages.trim(TOKENS - 2)
+        again = stages.run_in_pieces(ids[stages.position :], [1] * (TOKENS - stages.position))
+        assert torch.equal(again[-2:], one_by_one[-2:])
+
+
+@pytest.mark.parametrize("scheme", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("is_generated", [True, False])
+def test_a_session_that_begins_like_another_has_the_bits_of_one_that_was_trimmed(
+    tmp_path: Path, scheme: Scheme, is_generated: bool
+) -> None:
+    changes = whole_blocks("gemma 3") if is_generated else {}
+    reference = make_model("gemma 3", tmp_path, changes=changes)
+    before, after, more = (reference.prompt(tokens, seed=tokens) for tokens in (40, 12, 20))
+    shared, sizes = 33, [9, *[1] * 11]
+
+    alone = Pipeline(reference, [3], scheme)
+    alone.run_in_pieces(before, [30, 1, 9])
+    alone.trim(shared)
+    expected = alone.run_in_pieces(more, sizes)
+    stages = Pipeline(reference, [3], scheme)
+    stages.run_in_pieces(before, [30, 1, 9])
+    stages.fork(SessionId("fork"), shared)
+
+    assert stages.position == shared
+    assert torch.equal(stages.run_in_pieces(more, sizes), expected)
+    stages.turn_to(SESSION)
+    alone.restart()
+    alone.run_in_pieces(before, [30, 1, 9])
+    assert torch.equal(stages.run(after), alone.run(after))
 
 
 @pytest.mark.parametrize("scheme", ["bf16", "f16", "f32"])

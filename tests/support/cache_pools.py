@@ -23,6 +23,7 @@ def make_pool(
     context: int = 4096,
     budget: int = 1 << 30,
     budget_now: Callable[[int], int] | None = None,
+    shares: bool = False,
 ) -> CachePool:
     """Return a pool, by default with two layers of full caches."""
     return CachePool(
@@ -32,4 +33,5 @@ def make_pool(
         context=context,
         budget=budget,
         budget_now=budget_now,
+        shares=shares,
     )

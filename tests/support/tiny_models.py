@@ -140,21 +140,35 @@ class Pipeline:
     def restart(self) -> None:
         """Start again with empty caches."""
         self.position = self._step = 0
+        self.session = SESSION
         for stage in self.stages:
             stage.open(SESSION, epoch=1)
+
+    def fork(self, session: SessionId, position: int) -> None:
+        """Go on with another session, which begins with the tokens of this one before a position."""
+        for stage in self.stages:
+            stage.open(session, epoch=1, source=self.session, position=position)
+        self.turn_to(session)
+
+    def turn_to(self, session: SessionId) -> None:
+        """Go on with this session, from where all stages can."""
+        self.session = session
+        self.trim(min(stage.position(session) for stage in self.stages))
 
     def trim(self, position: int) -> None:
         """Go back to this position, or to one before it from where all stages can go on."""
         self.position = position
         for stage in self.stages * 2:  # a stage that goes back further takes those before it along
-            stage.trim(SESSION, self.position, epoch=1)
-            self.position = stage.position(SESSION)
+            stage.trim(self.session, self.position, epoch=1)
+            self.position = stage.position(self.session)
 
     def run(self, ids: Tensor) -> Tensor:
         """Run these next tokens and return their logits (T, V)."""
         x = ids
         for stage in self.stages:
-            output = stage.forward(SESSION, x, epoch=1, step=self._step, position=self.position)
+            output = stage.forward(
+                self.session, x, epoch=1, step=self._step, position=self.position
+            )
             assert output.hidden is not None
             x = output.hidden.tensor
         self.position, self._step = self.position + len(ids), self._step + 1

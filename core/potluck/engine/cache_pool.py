@@ -36,6 +36,7 @@ class CachePool:
         context: int,
         budget: int,
         budget_now: Callable[[int], int] | None = None,
+        shares: bool = False,
     ) -> None:
         """Make an empty pool.
 
@@ -47,9 +48,12 @@ class CachePool:
             budget: bytes of all caches together.
             budget_now: takes the bytes that the caches have already, and returns the budget as of now.
                 It is asked whenever a session grows. None: the budget does not change.
+            shares: whether rows that sessions have in common are in memory once. Who computes with the
+                caches must then read `LayerCache.shared`.
         """
         self._specs, self._dtype, self._device = tuple(specs), dtype, device
         self._context, self._budget, self._budget_now = context, budget, budget_now
+        self._shares = shares
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
         self._nbytes = 0  # of all caches
 
@@ -73,7 +77,7 @@ class CachePool:
         """Forget a session's cache. One that is not known is forgotten already."""
         cache = self._caches.pop(session, None)
         if cache is not None:
-            self._nbytes -= cache.nbytes
+            self._let_go(cache)
 
     def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
         """Make the session the most recently used one and let it hold so many tokens.
@@ -86,15 +90,57 @@ class CachePool:
         """
         self._caches.move_to_end(session)
         cache = self._caches[session]
-        if tokens <= cache.capacity:
+        return [] if tokens <= cache.capacity else self._grow(cache, tokens)
+
+    def fork(self, session: SessionId, source: SessionId, position: int) -> list[SessionId]:
+        """Let an empty session hold the tokens of another one before `position`, or fewer.
+
+        It holds as many as there are, and from which all layers can go on. What can be shared is in memory
+        once from now on. If there is no room for both
+        sessions, it takes the memory of the other one, which then holds nothing.
+
+        Returns:
+            The sessions that lost their caches for it.
+        """
+        cache, other = self._caches[session], self._caches[source]
+        position = other.restart(position)
+        if not position:
             return []
-        capacity, room = self._choose_capacity(cache, tokens)
-        before = cache.nbytes
-        evicted = self._evict(self._bytes_of(capacity) - before - room)
+        self._caches.move_to_end(source)
+        self._caches.move_to_end(session)
+        if self._shares:
+            self._share(other, position)
+            cache.take_shared(other, position)
+        try:
+            evicted = self._grow(cache, position, keep=other)
+        except OutOfMemoryError:
+            cache.swap(other)
+            self._let_go(other)
+            cache.trim(position)
+            return [source]
+        cache.copy(other, position)
+        return evicted
+
+    def _share(self, cache: SessionCache, position: int) -> None:
+        nbytes = cache.own_bytes
+        try:
+            cache.share(position)
+        except BaseException:  # some layers have moved their rows, and others have not
+            self._nbytes -= nbytes
+            cache.evict()
+            raise
+
+    def _grow(
+        self, cache: SessionCache, tokens: int, *, keep: SessionCache | None = None
+    ) -> list[SessionId]:
+        """Let a cache hold so many tokens; `keep` is another one that stays."""
+        capacity, room = self._choose_capacity(cache, tokens, 0 if keep is None else keep.own_bytes)
+        before = cache.own_bytes
+        evicted = self._evict(self._bytes_of(capacity) - cache.nbytes - room)
         try:
             cache.resize(capacity)
         finally:
-            self._nbytes += cache.nbytes - before
+            self._nbytes += cache.own_bytes - before
         return evicted
 
     def _bytes_of(self, tokens: int) -> int:
@@ -105,15 +151,20 @@ class CachePool:
         """Tokens of the longest session that so many bytes hold, at most the context."""
         return bisect_right(range(self._context + 1), nbytes, key=self._bytes_of) - 1
 
-    def _choose_capacity(self, cache: SessionCache, tokens: int) -> tuple[int, int]:
-        """The tokens to grow the cache to, and the bytes that it can take without an eviction."""
+    def _choose_capacity(self, cache: SessionCache, tokens: int, kept: int) -> tuple[int, int]:
+        """The tokens to grow the cache to, and the bytes that it can take without an eviction.
+
+        Of the other caches, so many bytes are `kept`, and what this one shares with them.
+        """
         most = self.tokens
         if not self._specs:
             return most, 0
         if tokens > most:
             raise _beyond_budget(tokens, self._bytes_of(tokens), self._budget)
         wanted = min(_round_up(tokens), most)
-        others = self._nbytes - cache.nbytes  # free once all others are evicted
+        shared = 0 if cache.shared is None else cache.shared.nbytes
+        # free once all others are evicted
+        others = self._nbytes - cache.own_bytes - shared - kept
         room = self._room(self._bytes_of(wanted) - cache.nbytes)
         at_most = self._tokens_in(cache.nbytes + room + others)
         if tokens > at_most:
@@ -141,11 +192,20 @@ class CachePool:
             if excess <= 0:
                 break
             if other.nbytes:  # also what is left of a growth that failed
-                excess -= other.nbytes
-                self._nbytes -= other.nbytes
-                other.evict()
+                before = self._nbytes
+                self._let_go(other)
+                excess -= before - self._nbytes
                 evicted.append(name)
         return evicted
+
+    def _let_go(self, cache: SessionCache) -> None:
+        """Give back all memory of a cache, but what it shares with others."""
+        self._nbytes -= cache.own_bytes
+        if (shared := cache.shared) is not None:
+            shared.users -= 1
+            if not shared.users:
+                self._nbytes -= shared.nbytes
+        cache.evict()
 
 
 def _round_up(tokens: int) -> int:

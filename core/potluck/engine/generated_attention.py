@@ -37,7 +37,7 @@ class GeneratedAttention(Attention):
         angles = None if self._rope is None else step.angles[self._rope]
         kernels, heads, first = self._kernels, self._heads, cache.first
         kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
-        return kernels.attend(heads, rows, *place, self.window, first)
+        return kernels.attend(heads, rows, *place, self.window, first, cache.shared)
 
 
 def has_kernels(spec: Mixer) -> bool:

@@ -46,7 +46,8 @@ class GeneratedRun(Run):
         """
         if self._placed is not cache.place:
             own = cache.layers[self.layers]
-            self._decoder.place([one.both for one in own], [one.first for one in own])
+            firsts, shared = [one.first for one in own], [one.shared for one in own]
+            self._decoder.place([one.both for one in own], firsts, shared)
             self._placed = cache.place
         self._decoder.step(hidden, position, angles)
 
@@ -55,7 +56,8 @@ class GeneratedRun(Run):
         own, self._placed = caches[self.layers], None
         angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
-        self._decoder(hidden, memory, step.position, angles, firsts)
+        shared = [one.shared for one in own]
+        self._decoder(hidden, memory, step.position, angles, firsts, shared)
         return hidden.to(x.dtype)
 
 

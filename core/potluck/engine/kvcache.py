@@ -5,6 +5,7 @@ consecutive positions. A recurrent layer has one row for its state and one for e
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from mmap import PAGESIZE
 
@@ -24,13 +25,22 @@ class LayerCache:
     Rows of positions that are not cached hold anything. Numbers may be kept in fewer bits than are
     computed with; `read` is told which dtype is wanted. In int8 each key and each value has a scale behind
     it: (2, Hkv, rows, K + 4).
+
+    Attributes:
+        both: the memory.
+        held: see `CacheSpec`.
+        shared: the rows of the positions before `first`, which several sessions have in common and none
+            writes; None: there are none. Only generated kernels read them.
     """
 
-    __slots__ = ("_keys", "_values", "both", "held")
+    __slots__ = ("_keys", "_values", "both", "held", "shared")
+
+    shared: Tensor | None
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
         width = cached_width(head_dim, dtype)
         self.held: Held = (0,)
+        self.shared = None
         self._set(torch.empty((2, kv_heads, 0, width), dtype=dtype, device=device))
 
     def write(self, position: int, kv: Tensor) -> None:
@@ -88,12 +98,46 @@ class LayerCache:
 
     def trim(self, position: int) -> None:
         """Forget what is held from `position` on, one that `CacheSpec.trim` has answered."""
-        self.held = tuple(at if at <= position else 0 for at in self.held)
+        if self.shared is not None and position < self.first:
+            self.take_shared(self.shared[:, :, :position])
+        else:
+            self.held = tuple(at if at <= position else 0 for at in self.held)
+
+    def copy(self, other: "LayerCache", position: int) -> None:
+        """Hold what a cache of the same kind holds of the tokens before `position`.
+
+        Of its own rows, those are copied that are not among the shared ones here.
+        """
+        if self.shared is None:
+            self.held = other.held
+        rows, skipped = position - self.first, self.first - other.first
+        self.both[:, :, :rows].copy_(other.both[:, :, skipped : skipped + rows])
+
+    def share(self, tokens: int, length: int) -> Tensor:
+        """Move the rows of the first tokens to memory that other sessions may share; return it.
+
+        Args:
+            tokens: how many.
+            length: how many tokens are cached.
+        """
+        two, heads, rows, K = self.both.shape
+        shared = _empty(self.both, (two, heads, tokens, K))
+        shared.copy_(self.both[:, :, :tokens])
+        self._set(self.both[:, :, tokens:])
+        self.resize(rows - tokens, length - tokens)  # gives the memory of the others back
+        self.take_shared(shared)
+        return shared
+
+    def take_shared(self, shared: Tensor) -> None:
+        """Have these rows before the own ones."""
+        tokens = shared.shape[2]
+        self.shared, self.held = shared if tokens else None, (tokens,)
 
     def clear(self) -> None:
         """Give the memory back."""
         self._set(self.both[:, :, :0].clone())
         self.trim(0)
+        self.shared = None
 
     def _set(self, both: Tensor) -> None:
         self.both = both  # the memory itself
@@ -110,6 +154,7 @@ class LatentCache(LayerCache):
 
     def __init__(self, row: Latent, dtype: torch.dtype, device: torch.device):
         self.held = (0,)
+        self.shared = None
         self._sizes = (row.rank, row.rope)
         width = sum(cached_width(size, dtype) for size in self._sizes)
         self._set(torch.empty((1, 1, 0, width), dtype=dtype, device=device))
@@ -144,6 +189,7 @@ class StateCache(LayerCache):
 
     def __init__(self, spec: RecurrentCache, device: torch.device):
         self.held = (0,) * spec.checkpoints
+        self.shared = None
         self._shapes = spec.row.shapes
         self._set(torch.empty((1, 1, 0, spec.row.numbers), device=device))
 
@@ -173,6 +219,11 @@ class StateCache(LayerCache):
             states = self.both[0, 0]
             states[0].copy_(states[1 + self.held.index(position)])
 
+    def copy(self, other: LayerCache, position: int) -> None:
+        """Hold the state and all checkpoints. A trim to `position` may have to follow."""
+        self.held = other.held
+        self.both.copy_(other.both)
+
 
 def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
     """An empty cache of a layer. What is cached of tokens has this dtype."""
@@ -185,13 +236,25 @@ def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> Laye
     return LayerCache(row.heads, row.size, dtype, device)
 
 
+@dataclass(slots=True, eq=False)
+class SharedRows:
+    """Memory of the first tokens of some sessions, which is there once.
+
+    It counts as theirs until they are evicted, even if they were trimmed to before it.
+    """
+
+    nbytes: int
+    users: int = 1  # sessions that have it
+
+
 class SessionCache:
     """One session's layers. `length` tokens are cached: that is the session's position here.
 
-    `place` becomes another object whenever rows move. No other cache has the same one.
+    `place` becomes another object whenever rows move. No other cache has the same one. `shared` are the rows
+    that it has in common with other sessions, if there are any.
     """
 
-    __slots__ = ("_kinds", "capacity", "layers", "length", "place")
+    __slots__ = ("_kinds", "capacity", "layers", "length", "place", "shared")
 
     def __init__(
         self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
@@ -200,6 +263,7 @@ class SessionCache:
         self.layers = [new_cache(spec, dtype, device) for spec in specs]
         self.length = self.capacity = 0  # tokens
         self.place = object()
+        self.shared: SharedRows | None = None
         # Layers of one kind hold the same positions.
         self._kinds = [
             (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
@@ -207,18 +271,25 @@ class SessionCache:
         ]
 
     @property
-    def nbytes(self) -> int:
+    def own_bytes(self) -> int:
         """Bytes of all layers, including those that grew before another one failed to."""
         return sum(layer.both.nbytes for layer in self.layers)
+
+    @property
+    def nbytes(self) -> int:
+        """The same, with the shared rows that it uses."""
+        shared = (layer.shared for layer in self.layers)
+        return self.own_bytes + sum(one.nbytes for one in shared if one is not None)
 
     def resize(self, capacity: int) -> None:
         """Make room for so many tokens. If that fails, some layers are larger; no token is lost."""
         self.place = object()
         for spec, layers in self._kinds:
-            rows = spec.rows(capacity)
+            shared = 0 if layers[0].shared is None else layers[0].first
+            rows = spec.rows(capacity) - shared
             for layer in layers:
                 if layer.rows != rows:
-                    layer.resize(rows, self.length)
+                    layer.resize(rows, max(0, self.length - shared))
         self.capacity = capacity
 
     def begin_step(self, position: int, tokens: int) -> None:
@@ -242,22 +313,74 @@ class SessionCache:
         """
         if position == self.length:
             return
-        while (kept := self._restart(position)) < position:
-            position = kept
+        position = self.restart(position)
+        shared = max((layer.first for layer in self.layers if layer.shared is not None), default=0)
+        self.capacity -= max(
+            0, shared - position
+        )  # the shared rows after it are not there any more
         for layer in self.layers:
             layer.trim(position)
         self.length = position
-        if not position:
+        if position < shared or not position:
             self.place = object()
 
-    def _restart(self, position: int) -> int:
-        """The earliest of the positions, at or before `position`, where the layers can go on."""
-        held = ((spec, layers[0].held) for spec, layers in self._kinds)
-        return min((spec.trim(one, position) for spec, one in held), default=position)
+    def restart(self, position: int) -> int:
+        """The nearest position, at or before `position`, where all layers can go on after a trim."""
+        if position >= self.length:
+            return self.length
+        held = [(spec, layers[0].held) for spec, layers in self._kinds]
+        while True:
+            kept = min((spec.trim(one, position) for spec, one in held), default=position)
+            if kept == position:
+                return position
+            position = kept
+
+    def copy(self, other: "SessionCache", position: int) -> None:
+        """Hold the tokens before `position` of a cache with the same layers.
+
+        This one must be empty, with room for them; see also `take_shared`. The position must be one that
+        `other.restart` returned.
+        """
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.copy(theirs, position)
+        self.length = other.length
+        self.trim(position)
+
+    def share(self, position: int) -> None:
+        """Move rows of tokens before `position` to memory that other sessions may share, if there is none."""
+        if self.shared is not None or not any(spec.shared(position) for spec, _ in self._kinds):
+            return
+        self.place, nbytes = object(), 0
+        for spec, layers in self._kinds:
+            if tokens := spec.shared(position):
+                nbytes += sum(layer.share(tokens, self.length).nbytes for layer in layers)
+        self.shared = SharedRows(nbytes)
+
+    def take_shared(self, other: "SessionCache", position: int) -> None:
+        """Have those shared rows of another cache that belong to tokens before `position`.
+
+        This one must be empty.
+        """
+        if other.shared is None:
+            return
+        self.shared = other.shared
+        self.shared.users += 1
+        specs = {layer: spec for spec, layers in other._kinds for layer in layers}
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            if theirs.shared is not None:
+                mine.take_shared(theirs.shared[:, :, : specs[theirs].shared(position)])
+
+    def swap(self, other: "SessionCache") -> None:
+        """Hold what another cache with the same layers holds, which then holds what this one did."""
+        for name in ("layers", "_kinds", "length", "capacity", "shared"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
+        self.place, other.place = object(), object()
 
     def evict(self) -> None:
         """Give all memory back."""
-        self.place = object()
+        self.place, self.shared = object(), None
         for layer in self.layers:
             layer.clear()
         self.length = self.capacity = 0

@@ -28,7 +28,12 @@ from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.step_bounds import StepBounds
-from potluck.errors import PotluckError, StaleEpochError, UnknownSessionError
+from potluck.errors import (
+    OutOfMemoryError,
+    PotluckError,
+    StaleEpochError,
+    UnknownSessionError,
+)
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
 from potluck.wire.messages import Sampling
@@ -92,6 +97,7 @@ class Stage:
             context=context,
             budget=cache_budget,
             budget_now=budget_now,
+            shares=weights.has_generated_attention,
         )
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
@@ -118,12 +124,43 @@ class Stage:
         known = self._sessions.get(session)
         return known.cache.length if known else 0
 
-    def open(self, session: SessionId, *, epoch: int) -> None:
-        """Begin a session at position 0. One of the same name is forgotten."""
+    def open(
+        self,
+        session: SessionId,
+        *,
+        epoch: int,
+        source: SessionId | None = None,
+        position: int = 0,
+    ) -> None:
+        """Begin a session. One of the same name is forgotten.
+
+        Args:
+            session: its name.
+            epoch: of the plan in force.
+            source: a session that begins with the same tokens. None: there is none.
+            position: how many of its tokens to begin with. Fewer are taken, down to none, if less is cached,
+                or if a layer cannot go on from there (see `trim`). The next step is then answered with
+                `need_replay`. So is that of the source if there was no room for both.
+        """
         self.close(session, epoch=epoch)
+        if source is not None and source in self._sessions:
+            self._sessions.move_to_end(source)
         while len(self._sessions) >= self._max_sessions:
             self.close(next(iter(self._sessions)), epoch=epoch)
         self._sessions[session] = Session(self._pool.open(session))
+        if source is not None and source in self._sessions:
+            self._fork(session, source, position)
+
+    def _fork(self, session: SessionId, source: SessionId, position: int) -> None:
+        try:
+            with out_of_memory("copy the beginning of a conversation", self._device):
+                evicted = self._pool.fork(session, source, position)
+        except OutOfMemoryError as error:
+            logger.info("the beginning of a conversation is computed again: %s", error)
+            self._sessions[session].cache = self._pool.open(session)
+            return
+        for one in evicted:
+            self._forget_last(self._sessions[one])
 
     def close(self, session: SessionId, *, epoch: int) -> None:
         """Forget a session. One that is not known is already forgotten."""

@@ -31,6 +31,9 @@ WINDOW_SLACK = 1024
 CHECKPOINTS = 4
 CHECKPOINT_TOKENS = 512
 
+# Sessions share the rows of so many tokens, or of a multiple: a panel of the kernels of attention.
+SHARED_TOKENS = 256
+
 _SCALE_BYTES = 4  # a scale follows each key, each value, and each part of a latent row, of 8 bits
 _STATE_BYTES = 4  # f32, whatever is computed with: rounding would add up from token to token
 
@@ -126,10 +129,17 @@ class CacheSpec(ABC):
     def trim(self, held: Held, position: int) -> int:
         """Where a session that is longer than `position` can go on: there, or before it."""
 
+    def shared(self, position: int) -> int:
+        """Of how many tokens before `position` the rows can be those of another session; 0: all are copied."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullCache(CacheSpec):
-    """Rows of all positions. It can be trimmed anywhere."""
+    """Rows of all positions. It can be trimmed anywhere, among shared rows at multiples of `SHARED_TOKENS`.
+
+    The first position held is that of its first own row. The rows before are shared with other sessions.
+    """
 
     def rows(self, tokens: int) -> int:
         return tokens
@@ -138,7 +148,10 @@ class FullCache(CacheSpec):
         return held
 
     def trim(self, held: Held, position: int) -> int:
-        return position
+        return position if position >= held[0] else self.shared(position)
+
+    def shared(self, position: int) -> int:
+        return position - position % SHARED_TOKENS if isinstance(self.row, KeysAndValues) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

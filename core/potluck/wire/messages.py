@@ -314,10 +314,12 @@ class Attach(Message, frozen=True, tag="attach"):
 
 
 class OpenSession(Message, frozen=True, tag="open_session"):
-    """Open a session with an empty KV cache, at position 0."""
+    """Open a session, with an empty KV cache or with the beginning of another session's."""
 
     epoch: Count
     session: SessionName
+    source: SessionName | None = None  # that other session; None: the cache is empty
+    position: Count = 0  # how many of its tokens to begin with, or as many as are cached
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,20 +7,13 @@ from contextlib import aclosing
 
 import pytest
 from chain_answers import GREEDY, answer, attached
-from fake_chain import FakeChain
+from fake_chain import FakeChain, RoundingChain
 from fake_cluster import run, until
 
 from potluck.cluster.driver.computed import Chunk, ComputedSteps
 from potluck.cluster.driver.generation import Generator, Token, Usage
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-
-
-class RoundingChain(FakeChain):
-    """The bits of a token depend on how many others were computed in the same step."""
-
-    def cached(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(token + 1000 * len(tokens) for token in tokens)
 
 
 async def undisturbed(*turns: list[int], chunk_tokens: int = 4) -> list[list[int]]:

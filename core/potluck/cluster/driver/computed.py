@@ -38,6 +38,12 @@ class ComputedSteps:
             self._chunks[begin] = Chunk(begin, end)
         self.end = max(self.end, end)
 
+    def copy(self) -> "ComputedSteps":
+        """The same steps, for a conversation that takes over what was computed in them."""
+        other = ComputedSteps()
+        other.end, other._chunks = self.end, dict(self._chunks)
+        return other
+
     def at(self, position: int) -> Chunk:
         """The step that begins at a position before `end`; a single token is a chunk of one."""
         return self._chunks.get(position) or Chunk(position, position + 1)

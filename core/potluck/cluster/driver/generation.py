@@ -1,13 +1,12 @@
 """Tokens from whichever pipeline is attached: prompts in chunks, then one token at a time.
 
-The next turn of a conversation finds the `Conversation` whose caches share its longest prefix,
-trims the rest and computes only what is new. When a stage has lost its caches (`need_replay`), or
+The next turn of a conversation finds its `Conversation`, whose caches have all tokens but the new
+ones. A prompt that only begins like another conversation gets a copy of its caches so far. When a stage has lost its caches (`need_replay`), or
 another pipeline is attached, the missing tokens are sent again, and the answer goes on where it
 was.
 """
 
 import asyncio
-import secrets
 import time
 from collections import deque
 from collections.abc import (
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 
 from potluck.cluster.driver.attached import Attached
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
+from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
 from potluck.cluster.driver.prompt import PromptPace
@@ -35,7 +35,6 @@ from potluck.errors import (
     PotluckError,
     UnknownSessionError,
 )
-from potluck.ids import SessionId
 from potluck.wire.messages import Result, Sampling, TokenLogprob
 
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
@@ -88,10 +87,11 @@ class Generator:
         self._clock = clock
         self._attached: Attached | None = None
         self._closed: PotluckError | None = None
-        self._conversations: list[Conversation] = []
+        self._conversations = Conversations(limits)
         self._turns = Turns(limits.conversations, clock)
         self._pace = PromptPace()
         self._changed = asyncio.Event()  # the next end of an answer, or change of the pipeline
+        self._advanced = asyncio.Event()  # the next of these, or step of a prompt
 
     # --- the pipeline under it
 
@@ -174,6 +174,11 @@ class Generator:
         """Wake every task that waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
+        self._tell_advanced()
+
+    def _tell_advanced(self) -> None:
+        self._advanced.set()
+        self._advanced = asyncio.Event()
 
     # --- answers
 
@@ -233,7 +238,7 @@ class Generator:
     async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
         """The conversation in which a prompt is answered; no other request uses it meanwhile."""
         async with self._turns.turn():
-            conversation = self._choose(prompt)
+            conversation = await self._choose(prompt)
             conversation.is_busy = True
             try:
                 yield conversation
@@ -242,24 +247,15 @@ class Generator:
                 conversation.last_used = self._clock()
                 self._tell()
 
-    def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy. Turns ensure that there is one, or room."""
+    async def _choose(self, prompt: Sequence[int]) -> Conversation:
+        """A conversation that is not busy. Turns ensure that there is one, or room.
+
+        While another answer computes the beginning of this prompt, this waits for it.
+        """
         assert self._attached is not None
-        pipeline = self._attached.pipeline
-        free = [c for c in self._conversations if not c.is_busy]
-        best = max(free, key=lambda c: c.shares(prompt), default=None)
-        # One that shares less than half of its tokens is another conversation: keep it.
-        if best is not None and 2 * best.shares(prompt) >= best.computed.end > 0:
-            if best.pipeline is not pipeline:
-                best.cached = 0  # its caches went with its pipeline: `_run` computes them again
-            return best
-        if len(self._conversations) >= self._limits.conversations:
-            oldest = min(free, key=lambda c: c.last_used)
-            self._conversations.remove(oldest)
-            pipeline.close(oldest.session)
-        conversation = Conversation(SessionId(secrets.token_hex(8)))
-        self._conversations.append(conversation)
-        return conversation
+        while self._conversations.is_being_computed(prompt, self._attached.pipeline):
+            await self._advanced.wait()
+        return self._conversations.choose(prompt, self._attached.pipeline)
 
     async def _advance(
         self, conversation: Conversation, error: PotluckError | None = None
@@ -356,7 +352,10 @@ class Generator:
                     step = conversation.send_step(size)
                     under_way.append((step, conversation.cached - before, before))
                 result = (await under_way[0][0].future).result
-                self._pace.note(under_way.popleft()[1], result.compute_ms)
+                _, tokens, before = under_way.popleft()
+                conversation.arrived = before + tokens
+                self._pace.note(tokens, result.compute_ms)
+                self._tell_advanced()
                 if not under_way:
                     return result
         except asyncio.CancelledError:  # the stages drop what they have not computed yet

@@ -14,6 +14,8 @@ class AnswerLimits:
     Attributes:
         conversations: most answers at a time, and most conversations whose caches are kept. The
             memory of the stages may have room for fewer.
+        fork_tokens: how many tokens at the beginning of a prompt are taken from another conversation's
+            caches, at least, and how many it may lose, at most, if its caches are used up for the prompt.
         repeated_tokens: most single tokens of one answer that are under way to be computed again.
             They wait for nothing but the stages.
         steps_ahead: how many steps may run ahead of the token that was given out last. With 2,
@@ -27,6 +29,7 @@ class AnswerLimits:
     """
 
     conversations: int = 32
+    fork_tokens: int = 64
     repeated_tokens: int = 32
     steps_ahead: int = 2
     losses: int = 8

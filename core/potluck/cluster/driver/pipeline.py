@@ -270,9 +270,18 @@ class Pipeline:
         if step is not None and not step.future.done():
             step.future.set_exception(error)
 
-    def open(self, session: SessionId) -> None:
-        """Make empty caches for the session, in place of those that it has."""
-        self._send(OpenSession(epoch=self.epoch, session=session))
+    def open(
+        self, session: SessionId, *, source: SessionId | None = None, position: int = 0
+    ) -> None:
+        """Make caches for the session, in place of those that it has.
+
+        Args:
+            session: whose caches.
+            source: a session with which it shares its beginning. None: they are empty.
+            position: how many tokens of `source` they hold. All stages must have computed these.
+        """
+        message = OpenSession(epoch=self.epoch, session=session, source=source, position=position)
+        self._send(message)
 
     def trim(self, session: SessionId, position: int) -> None:
         """Have every stage forget what it has cached from this position on."""

@@ -31,7 +31,8 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
     session = SessionId(message.session)
     match message:
         case OpenSession():
-            stage.open(session, epoch=message.epoch)
+            source = None if message.source is None else SessionId(message.source)
+            stage.open(session, epoch=message.epoch, source=source, position=message.position)
         case CloseSession():
             stage.close(session, epoch=message.epoch)
         case TrimSession():

@@ -11,7 +11,7 @@ multiples of `PANEL`, each is computed by itself, and they are merged in their o
 `LANES` sums, which are added as `Emitter.total_of_each` does.
 
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
-scale after each (see `layout`). The heads of a group share a key head, whose keys and values are read
+scale after each (see `layout`). Whole panels at its beginning may lie elsewhere, in rows that sessions share. The heads of a group share a key head, whose keys and values are read
 once for all of them and never expanded.
 """
 
@@ -25,6 +25,7 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
+    I8,
     I32,
     I64,
     KIND_BYTES,
@@ -35,7 +36,7 @@ from potluck.engine.kernels.ir_types import (
     vector,
 )
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
-from potluck.engine.kernels.memory import Pointer, Span, stack
+from potluck.engine.kernels.memory import Pointer, Record, Span, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
 from potluck.model.families import QkNormKind
@@ -143,6 +144,25 @@ class Cached:
         """Prefetch a token, because the processor does not foresee the first tokens of a head."""
         for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
             self.at(token).skip(offset).prefetch()
+
+
+def rows_of(e: Emitter, shape: Heads, given: Record, head: Value) -> Callable[[str, Value], Cached]:
+    """Return what finds the `keys` or `values` of a key head, from the first token of a panel on.
+
+    Args:
+        e: the function that is written.
+        shape: of the heads.
+        given: a record with the fields of a cache: see `Attend`.
+        head: which key head.
+    """
+
+    def at(name: str, start: Value) -> Cached:
+        is_shared = start < given["own_from"]
+        memory = e.select(is_shared, given[f"shared_{name}"], given[name])
+        stride = e.select(is_shared, given["shared_stride"], given["head_stride"])
+        return Cached(e, shape, Pointer(e, memory, I8).skip(head, stride)).past(start)
+
+    return at
 
 
 @dataclass(frozen=True, kw_only=True)

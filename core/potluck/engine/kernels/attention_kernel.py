@@ -19,6 +19,7 @@ from potluck.engine.kernels.attention import (
     Tile,
     add_scaled,
     merge,
+    rows_of,
 )
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
@@ -44,6 +45,10 @@ class Attend(Record):
     keys = Address(I8)  # of the first head and position 0
     values = Address(I8)
     head_stride = Number()  # bytes from one head of the cache to the next
+    own_from = Number()  # the panels before this position are those that sessions share
+    shared_keys = Address(I8)  # likewise, of those
+    shared_values = Address(I8)
+    shared_stride = Number()
     position = Number()  # of the token, whose key and value are cached
     window = Number()  # cached tokens that it sees, itself among them
     parts = Address(KIND_F32)  # `parts_floats` numbers
@@ -119,14 +124,13 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     # The same memory for all these parts, so that it stays in a cache.
     memory = given.parts + first * layout.size
 
-    def cached(which: Pointer, part: Value) -> tuple[Cached, Value]:
+    def cached(name: str, part: Value) -> tuple[Cached, Value]:
         start = (first_panel + part % panels) * PANEL
-        base = which.skip(part // panels, given.head_stride)
-        return Cached(e, shape, base).past(start), start
+        return rows_of(e, shape, given, part // panels)(name, start), start
 
     with e.loop(first, last) as part:
-        (keys, start), (values, _) = cached(given.keys, part), cached(given.values, part)
-        next_keys, _ = cached(given.keys, (part + 1).at_most(last - 1))
+        (keys, start), (values, _) = cached("keys", part), cached("values", part)
+        next_keys, _ = cached("keys", (part + 1).at_most(last - 1))
         end = given.position + 1 - start
         low, high = (end - given.window).at_least(0), end.at_most(PANEL)
         target = given.parts + part * layout.size

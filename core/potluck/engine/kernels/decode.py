@@ -12,7 +12,12 @@ from torch import Tensor
 from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import parts_floats
-from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels, cache_fields
+from potluck.engine.kernels.generated import (
+    NO_WINDOW,
+    GeneratedKernels,
+    cache_fields,
+    shared_fields,
+)
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
@@ -129,7 +134,7 @@ class Decoder:
         self._experts = [_expert_records(layer.moe) for layer in layers if layer.moe]
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
-        self._places, self._capacity = [(0, 0, 0)] * len(layers), 0
+        self._places, self._capacity = [(0, 0, 0, 0)] * len(layers), 0
 
     def __call__(
         self,
@@ -138,6 +143,7 @@ class Decoder:
         position: int,
         angles: Sequence[tuple[Tensor, Tensor]],
         firsts: Sequence[int] | None = None,
+        shared: Sequence[Tensor | None] | None = None,
     ) -> None:
         """Run one token through the layers.
 
@@ -149,11 +155,12 @@ class Decoder:
             angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
                 them, f32, as `rotary.rotate` takes them.
             firsts: as `place` takes them.
+            shared: likewise.
         """
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
-        self.place(caches, firsts)
+        self.place(caches, firsts, shared)
         for rope in self._ropes:
             for part in angles[rope]:
                 assert part.dtype == torch.float32
@@ -176,21 +183,28 @@ class Decoder:
         self._kernels.wake()
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
-    def place(self, caches: Sequence[Tensor], firsts: Sequence[int] | None = None) -> None:
+    def place(
+        self,
+        caches: Sequence[Tensor],
+        firsts: Sequence[int] | None = None,
+        shared: Sequence[Tensor | None] | None = None,
+    ) -> None:
         """Set the caches of the next steps; they move when a session grows or another session is stepped.
 
         Args:
             caches: of each layer.
             firsts: the position whose keys and values are in the first row of each. None: 0 in all.
+            shared: of each the rows before, if they are needed, as `GeneratedKernels.attend` takes them.
         """
         firsts = [0] * len(caches) if firsts is None else firsts
+        shared = [None] * len(caches) if shared is None else shared
         assert len(caches) == len(firsts) == len(self._layers)
-        for index, (cache, first) in enumerate(zip(caches, firsts, strict=True)):
-            place = cache.data_ptr(), cache.shape[2], first
+        for index, (cache, first, rows) in enumerate(zip(caches, firsts, shared, strict=True)):
+            place = cache.data_ptr(), cache.shape[2], first, 0 if rows is None else rows.data_ptr()
             if self._places[index] != place:
-                self._write_place(index, cache, first)
+                self._write_place(index, cache, first, rows)
                 self._places[index] = place
-        self._capacity = min(first + rows for _, rows, first in self._places)
+        self._capacity = min(first + rows for _, rows, first, _ in self._places)
 
     def _make_room(self, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
@@ -238,9 +252,10 @@ class Decoder:
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
 
-    def _write_place(self, index: int, cache: Tensor, first: int) -> None:
-        own = self._own[index]
-        for name, value in cache_fields(self._shape.attention, cache, first).items():
+    def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
+        own, heads = self._own[index], self._shape.attention
+        fields = cache_fields(heads, cache, first) | shared_fields(heads, shared)
+        for name, value in fields.items():
             setattr(own, name, value)
 
 

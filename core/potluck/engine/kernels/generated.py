@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels.attention import Heads, rows_at_once
+from potluck.engine.kernels.attention import PANEL, Heads, rows_at_once
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
@@ -215,6 +215,7 @@ class GeneratedKernels(Kernels):
         position: int,
         window: int | None,
         first: int = 0,
+        shared: Tensor | None = None,
     ) -> Tensor:
         """Attention of some tokens, after `rope_and_cache`.
 
@@ -225,6 +226,7 @@ class GeneratedKernels(Kernels):
             position: of the first token.
             window: cached tokens that a token sees, itself among them; None: all.
             first: the position of the cache's first row.
+            shared: the rows before that one, as a cache; None: they are not needed.
 
         Returns:
             (T, H·K), f32.
@@ -232,7 +234,7 @@ class GeneratedKernels(Kernels):
         tokens, path = len(qkv), self._library.path
         _check(shape, qkv, cache, position - first)
         if tokens == 1:
-            return self._attend_one(shape, qkv, cache, position, window, first)
+            return self._attend_one(shape, qkv, cache, position, window, first, shared)
         # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
@@ -250,6 +252,7 @@ class GeneratedKernels(Kernels):
             stats=stats.data_ptr(),
             out=out.data_ptr(),
             **cache_fields(shape, cache, first),
+            **shared_fields(shape, shared),
         )
         piece = self._library.get(emit_attend_many, shape)
         self._run(piece, addressof(arguments), blocks, 1)
@@ -263,6 +266,7 @@ class GeneratedKernels(Kernels):
         position: int,
         window: int | None,
         first: int,
+        shared: Tensor | None,
     ) -> Tensor:
         """`attend` of one token, which has the same bits as in a chunk. It copies no keys."""
         out = torch.empty((1, shape.heads * shape.head_dim))
@@ -276,6 +280,7 @@ class GeneratedKernels(Kernels):
             job=self.job,
             shares=self.shares,
             **cache_fields(shape, cache, first),
+            **shared_fields(shape, shared),
         )
         self.wake()
         self._library.get(emit_attend, shape)(addressof(arguments))
@@ -372,4 +377,22 @@ def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:
         "keys": start,
         "values": start + cache.nbytes // 2,
         "head_stride": cache.shape[2] * shape.cached_bytes,
+    }
+
+
+def shared_fields(shape: Heads, shared: Tensor | None) -> dict[str, int]:
+    """Return where the rows are that sessions share, whole panels from position 0 on; None: there are none.
+
+    The names are those of a record's fields.
+    """
+    if shared is None:
+        return {"own_from": 0, "shared_keys": 0, "shared_values": 0, "shared_stride": 0}
+    assert KINDS[shared.dtype] == shape.cache_kind
+    assert shared.shape[2] % PANEL == 0
+    keys, values = shared
+    return {
+        "own_from": shared.shape[2],
+        "shared_keys": keys.data_ptr(),
+        "shared_values": values.data_ptr(),
+        "shared_stride": shared.stride(1) * shared.itemsize,
     }

@@ -100,6 +100,10 @@ class Layer(Record):
     keys = Address(I8)
     values = Address(I8)
     head_stride = Number()  # bytes from one head of the cache to the next
+    own_from = Number()  # the panels before this position are those that sessions share
+    shared_keys = Address(I8)  # likewise, of those
+    shared_values = Address(I8)
+    shared_stride = Number()
     window = Number()  # cached tokens that a query sees, itself among them
     rope = Number()  # which of the angles
     router = Address(KIND_F32)
@@ -318,6 +322,10 @@ class _Layer:
             keys=layer.keys,
             values=layer.values,
             head_stride=layer.head_stride,
+            own_from=layer.own_from,
+            shared_keys=layer.shared_keys,
+            shared_values=layer.shared_values,
+            shared_stride=layer.shared_stride,
             position=step.position,
             window=layer.window,
             parts=step.parts,

@@ -21,6 +21,7 @@ from potluck.engine.kernels.attention import (
     Tile,
     columns_at_once,
     rows_at_once,
+    rows_of,
 )
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
@@ -50,6 +51,10 @@ class Prefill(Record):
     keys = Address(I8)  # of the first head and position 0
     values = Address(I8)
     head_stride = Number()  # bytes from one head of the cache to the next
+    own_from = Number()  # the panels before this position are those that sessions share
+    shared_keys = Address(I8)  # likewise, of those
+    shared_values = Address(I8)
+    shared_stride = Number()
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
@@ -120,10 +125,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         kv_head, begin = block // shares, block % shares * given.share
         stop = (begin + given.share).at_most(given.tokens)
         whole = stop - (stop - begin) % layout.rows
-        keys, values = (
-            Cached(e, shape, which.skip(kv_head, given.head_stride))
-            for which in (given.keys, given.values)
-        )
+        cached = rows_of(e, shape, given, kv_head)
         scratch = given.scratch + block * layout.size
         queries = _Queries(e, shape, given, kv_head, begin, stop)
         queries.begin()
@@ -131,7 +133,8 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
         start = (given.position + begin + 1 - given.window).at_least(0)
         with e.loop(start - start % PANEL, end, PANEL) as panel:
             count = (end - panel).at_most(PANEL)
-            e.call(prepare, [keys.at(panel), (start - panel).at_least(0), count, scratch])
+            keys, values = cached("keys", panel), cached("values", panel)
+            e.call(prepare, [keys.base, (start - panel).at_least(0), count, scratch])
             sees = given.position + 1 - panel
             with e.loop(0, shape.group) as member:
                 for rows, low, high, step in (
@@ -141,7 +144,7 @@ def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> 
                     with e.loop(low, high, step) as token:
                         query, stats, out = queries.at(member, token)
                         numbers = [count, sees + token, given.window]
-                        e.call(rows, [query, values.at(panel), scratch, stats, out, *numbers])
+                        e.call(rows, [query, values.base, scratch, stats, out, *numbers])
         queries.divide()
     return e.end()
 
