@@ -156,6 +156,8 @@ class ModelState(Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None  # in the last answer
     plan: PlanView | None = None
     context: int = 0
+    waiting: int = 0  # prompts that wait for other answers to end
+    wait_s: float | None = None  # about how long the last of them waits; None: not known
 
 
 class Transfer(Struct, frozen=True, kw_only=True):

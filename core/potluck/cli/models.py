@@ -178,7 +178,7 @@ def _speak(
     text: list[str] = []
     last = None
     try:
-        with closing(client.chat(request)) as chunks:
+        with closing(client.chat(request, waits=lambda text: terminal.say(f"({text})"))) as chunks:
             for last in chunks:
                 for choice in last.choices:
                     if isinstance(choice.delta.content, str):
