@@ -48,7 +48,8 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from stage_nodes import Driver, StageNode
 
-from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Usage
 from potluck.cluster.processes.messages import LoadStage
 from potluck.engine.cache_pool import CachePool
 from potluck.engine.device import cache_dtype

@@ -10,6 +10,7 @@ import pytest
 from fake_backend import BENCH, PLAN, TOKEN, Server, computer, serving
 
 from potluck.api import schema
+from potluck.api.backend import Waiting
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
 from potluck.client import Client, NodeGoneError, as_error
 from potluck.errors import (
@@ -134,6 +135,15 @@ def test_an_answer_streams(client: Client) -> None:
     assert "".join(text for text in texts if isinstance(text, str)) == "Hello, world."
     assert chunks[-1].usage != msgspec.UNSET
     assert chunks[-1].potluck != msgspec.UNSET
+
+
+def test_a_prompt_that_waits_hears_its_place(server: Server, client: Client) -> None:
+    server.backend.waits = (Waiting(place=2, seconds=9.0),)
+    heard: list[str] = []
+
+    list(client.chat(HI, waits=heard.append))
+
+    assert heard == ["waiting, place 2, about 9 s"]
 
 
 def test_closing_an_answer_cancels_it(server: Server, client: Client) -> None:

@@ -9,7 +9,7 @@ one request of `potluck.api.schema`. An error of the node is raised here as the 
 import http.client
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from typing import Literal, TypeVar
 
@@ -165,13 +165,28 @@ class Client:
         self._request("DELETE", f"/cluster/listeners/{port}")
 
     def chat(
-        self, request: openai.ChatCompletionRequest
+        self,
+        request: openai.ChatCompletionRequest,
+        *,
+        waits: Callable[[str], None] = lambda _: None,
     ) -> Generator[openai.ChatChunk, None, None]:
-        """Stream an answer; closing the generator cancels it."""
+        """Stream an answer; closing the generator cancels it.
+
+        Args:
+            request: the messages, and how to answer.
+            waits: told the place in the queue, as words, while other answers have to end first.
+        """
+
+        def comment(text: str) -> None:
+            if text.startswith("waiting"):
+                waits(text)
+
         asked = msgspec.structs.replace(
             request, stream=True, stream_options=openai.StreamOptions(include_usage=True)
         )
-        events = self._events("POST", "/v1/chat/completions", asked, timeout_s=PREFILL_S)
+        events = self._events(
+            "POST", "/v1/chat/completions", asked, timeout_s=PREFILL_S, comment=comment
+        )
         with closing(events):
             for data in events:
                 if data == b"[DONE]":
@@ -200,15 +215,26 @@ class Client:
                 raise _gone(error) from None
 
     def _events(
-        self, method: str, path: str, body: object = None, *, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        timeout_s: float,
+        comment: Callable[[str], None] = lambda _: None,
     ) -> Generator[bytes, None, None]:
-        """Yield the `data` of server-sent events. Closing the generator closes the connection."""
+        """Yield the `data` of server-sent events. Closing the generator closes the connection.
+
+        Comments are handed to `comment`.
+        """
         with closing(self._connection(timeout_s)) as connection:
             try:
                 response = self._ask(connection, method, path, body)
                 for line in response:
                     if line.startswith(b"data: "):
                         yield line[len(b"data: ") :].strip()
+                    elif line.startswith(b": "):
+                        comment(line[len(b": ") :].decode(errors="replace").strip())
             except (OSError, http.client.HTTPException) as error:
                 raise _gone(error) from None
 

@@ -11,7 +11,14 @@ import openai
 import pytest
 from fake_backend import MODEL_ID, Server
 
-from potluck.api.backend import ChatPrompt, ChatTurn, SamplingOptions, TextPrompt, TokenPrompt
+from potluck.api.backend import (
+    ChatPrompt,
+    ChatTurn,
+    SamplingOptions,
+    TextPrompt,
+    TokenPrompt,
+    Waiting,
+)
 from potluck.errors import EngineError, PromptError
 
 pytestmark = pytest.mark.net
@@ -72,6 +79,27 @@ def test_stream_ends_with_done(http: httpx.Client) -> None:
 
     assert response.headers["content-type"].startswith("text/event-stream")
     assert events(response)[-1] == "[DONE]"
+
+
+def test_who_waits_is_told_the_place_in_comments(
+    server: Server, http: httpx.Client, ai: Any
+) -> None:
+    server.backend.waits = (Waiting(place=3, seconds=20.4), Waiting(place=1, seconds=None))
+
+    told = post(http, "/v1/chat/completions", messages=HI, stream=True).text.split("\n\n")
+    chunks = list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
+
+    assert told[:2] == [": waiting, place 3, about 20 s", ": waiting, place 1"]
+    assert told[2].startswith("data: ")
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello, world."
+
+
+def test_who_waits_for_a_whole_answer_gets_it(server: Server, ai: Any) -> None:
+    server.backend.waits = (Waiting(place=1, seconds=None),)
+
+    answer = ai.chat.completions.create(model="guide", messages=HI)
+
+    assert answer.choices[0].message.content == "Hello, world."
 
 
 def test_token_limit_is_told_as_length(ai: Any) -> None:

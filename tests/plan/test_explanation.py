@@ -27,8 +27,8 @@ def test_a_shared_model_is_explained_computer_by_computer(
     ]
 
     assert lines(shape_of(), devices, links_of(devices)) == [
-        "2 computers work together: about 37.8 tokens/s. A token takes 24 ms of computing and"
-        " 2.5 ms on the way.",
+        "2 computers work together: about 37.8 tokens/s for one user. A token takes 24 ms of"
+        " computing and 2.5 ms on the way.",
         "Desktop has layers 0 to 23: it is the fastest, and its memory holds no more.",
         "Mac has layers 24 to 35: the faster ones are full.",
         "Laptop gets nothing: with it a token would take 28 ms instead of 26 ms.",
@@ -45,7 +45,7 @@ def test_one_computer_that_does_it_alone_is_explained(
 
     text = lines(shape_of(), devices, links_of(devices))
 
-    assert text[0].startswith("Laptop does it alone: about 27.2 tokens/s.")
+    assert text[0].startswith("Laptop does it alone: about 27.2 tokens/s for one user.")
     assert text[1] == "Laptop has all 36 layers: it holds the whole model."
     assert text[2] == "Phone gets nothing: one layer takes 20 B and it offers 15 B."
     assert text[3].startswith("Laptop alone would give 27.2 tokens/s. Phone cannot")
@@ -128,6 +128,22 @@ def test_where_there_is_no_share_left_the_plan_says_so(
     assert text[2] == (
         "Phone gets nothing: its memory or the number of layers leaves no share for it."
     )
+
+
+def test_several_users_are_told_what_they_get_together(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [
+        device_of("Laptop", prefill_ms=256.0),
+        device_of("Desktop", prefill_ms=256.0),
+        device_of("Old PC", decode_ms=90.0, prefill_ms=23_040.0),
+    ]
+
+    text = lines(shape_of(), devices, links_of(devices), users=4)
+
+    assert text[0].endswith(" For 4 at once: 55.6 tokens/s together.")
+    assert text[1].endswith("with more it would keep the others waiting.")
+    assert text[3] == "Old PC gets nothing: with it 4 at once would get no more tokens."
 
 
 def test_no_words_but_those_of_a_home(

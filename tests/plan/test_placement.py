@@ -101,6 +101,81 @@ def test_no_order_and_no_division_is_faster(home_of: HomeOf, seed: int, kinds: i
         assert len({s.node for s in plan.stages} - {devices[0].node}) >= min_workers
 
 
+def every_period(
+    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, users: int
+) -> Iterator[float]:
+    """The period of every order, every division and every number of groups."""
+    master = devices[0].node
+    for groups in range(1, users + 1):
+        tokens = -(-users // groups)
+        for size in range(1, min(len(devices), shape.num_layers) + 1):
+            for order in permutations(devices, size):
+                nodes = [master, *(device.node for device in order), master]
+                sizes = [
+                    TOKEN_MESSAGE_BYTES, *[shape.hidden_bytes] * (size - 1), TOKEN_MESSAGE_BYTES
+                ]  # fmt: skip
+                network = sum(
+                    hop_between(links, a, b).ms(tokens * n)
+                    for a, b, n in zip(nodes, nodes[1:], sizes, strict=False)
+                )
+                for own in divisions(shape.num_layers, size):
+                    ms = [
+                        sum(
+                            shape.batch_ms(
+                                device.decode_ms[kind],
+                                device.prefill_ms[kind],
+                                tokens=tokens,
+                                measured_tokens=16,
+                            )
+                            for kind in shape.layers[layers.start : layers.stop]
+                        )
+                        for layers, device in zip(own, order, strict=True)
+                    ]
+                    ms[-1] += order[-1].head_ms
+                    memory = (
+                        shape.stage_memory(layers, first=k == 0, last=k == size - 1)
+                        for k, layers in enumerate(own)
+                    )
+                    if all(m <= device.memory for m, device in zip(memory, order, strict=True)):
+                        yield max(sum(ms) + network, groups * max(ms))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [1, 3])
+@pytest.mark.parametrize("users", [2, 5])
+def test_several_users_get_no_more_tokens_in_any_other_way(
+    home_of: HomeOf, users: int, kinds: int
+) -> None:
+    random = Random(users)
+    for _ in range(100):
+        shape, devices, links = home_of(random, kinds=kinds)
+        best = min(every_period(shape, devices, links, users), default=None)
+        try:
+            plan = make_plan(shape, devices, links, users=users, measured_tokens=16)
+        except PlanError:
+            assert best is None
+            continue
+        check(plan, shape, devices, links)
+        assert best is not None
+        assert 1000 * users / plan.users_tokens_per_s == pytest.approx(best, rel=0.002, abs=1e-5)
+
+
+def test_one_user_gets_one_fast_computer_and_several_get_all(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [device_of(name, prefill_ms=128.0) for name in ("Desk", "Laptop")]
+    shape, links = shape_of(), links_of(devices)
+
+    one, several = (
+        make_plan(shape, devices, links, users=users, measured_tokens=128) for users in (1, 8)
+    )
+
+    assert [len(plan.stages) for plan in (one, several)] == [1, 2]
+    assert one.users_tokens_per_s == pytest.approx(one.predicted_tokens_per_s)
+    assert several.users_tokens_per_s > 1.8 * one.users_tokens_per_s
+    assert several.predicted_tokens_per_s < one.predicted_tokens_per_s
+
+
 def token_ms(*args: Any, **options: Any) -> float:
     try:
         return make_plan(*args, **options).token_ms

@@ -6,6 +6,7 @@ from potluck.plan.route import (
     is_full,
     ranges,
     route_cost_ms,
+    slowest_ms,
     tour_ms,
     workers_of,
 )
@@ -20,6 +21,7 @@ def test_a_route_costs_its_layers_its_head_and_its_tour(problem_of: ProblemOf) -
 
     assert tour_ms(problem, (2, 1)) == 3.0
     assert ms == 8 * 1.0 + 4 * 2.0 + 0.5 + 3.0
+    assert slowest_ms(problem, (2, 1), (8, 4)) == 4 * 2.0 + 0.5
 
 
 def test_ranges_follow_each_other() -> None:

@@ -47,6 +47,15 @@ def test_a_device_without_room_for_any_layer_has_no_range(
     assert device.most_layers == 0
 
 
+def test_a_time_limit_bounds_ranges_as_memory_does(span: Callable[[int], Span]) -> None:
+    device = span(1000).limited(4.0, 2.0)
+
+    assert device.reach == (2, 2, 4, 5, 5)
+    assert (device.first, device.last, device.only) == (2, 3, False)
+    assert span(1000).limited(9.0, 9.0) == span(1000)
+    assert span(1000).limited(9.0, -1.0).last == 5  # its head alone takes too long
+
+
 def test_a_device_holds_the_ranges_that_it_reaches_from_its_place(
     span: Callable[[int], Span],
 ) -> None:

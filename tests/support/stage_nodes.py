@@ -7,8 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import (

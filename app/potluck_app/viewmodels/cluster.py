@@ -196,6 +196,9 @@ def model_card(state: ClusterState) -> ModelCard | None:
         figures.append(wording.plural(max(s.stop for s in segments), "layer", "layers"))
     if model.plan is not None:
         figures.append(wording.precision(model.plan.scheme))
+    if model.waiting:
+        about = "" if model.wait_s is None else f", about {model.wait_s:.0f} s"
+        figures.append(f"{wording.plural(model.waiting, 'prompt waits', 'prompts wait')}{about}")
     on_its_way = model.state in ("preparing", "streaming", "loading")
     return ModelCard(
         name=wording.model_name(model.name),

@@ -112,8 +112,21 @@ class ChosenToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The place in the queue, before `Started`: too many answers are under way.
+
+    Attributes:
+        place: from 1.
+        seconds: about how long it waits from now on; None: no answer has ended yet.
+    """
+
+    place: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The first event: the prompt is tokenised and fits, and the model is loaded."""
+    """The first event of an answer: the prompt is tokenised and fits, and the model is loaded."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
@@ -137,7 +150,7 @@ class Finished:
     timings: Timings
 
 
-GenerationEvent: TypeAlias = Started | Piece | Finished
+GenerationEvent: TypeAlias = Waiting | Started | Piece | Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +228,10 @@ class Backend(Protocol):
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt with `Started`, `Piece`…, `Finished`. Closing the iterator cancels."""
+        """Answer one prompt with `Waiting`…, `Started`, `Piece`…, `Finished`.
+
+        Closing the iterator cancels.
+        """
         ...
 
     async def listen(self, request: ListenRequest) -> Listener:

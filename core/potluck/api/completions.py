@@ -32,6 +32,7 @@ from potluck.api.backend import (
     Started,
     TextPrompt,
     TokenPrompt,
+    Waiting,
 )
 from potluck.api.endpoint import (
     Endpoint,
@@ -42,7 +43,7 @@ from potluck.api.endpoint import (
     read,
     refuse_openai,
 )
-from potluck.api.streams import EventStream, until_disconnect
+from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ class Completions:
         async with aclosing(self._backend.generate(generation)) as events:
             async for event in events:
                 match event:
+                    case Waiting():
+                        pass
                     case Started():
                         started = event
                     case Piece():
@@ -149,17 +152,21 @@ class Completions:
 
     async def _chunks(
         self, generation: GenerationRequest, form: Format, include_usage: bool
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the answer as the data of server-sent events.
+    ) -> AsyncGenerator[bytes | Comment, None]:
+        """Yield the answer as the data of server-sent events, and comments while it waits.
 
-        An error before the first chunk is raised, so that the response gets its status. A later
+        An error before the first of them is raised, so that the response gets its status. A later
         error is sent as a chunk.
         """
-        started = None
+        started, is_sent = None, False
         try:
             async with aclosing(self._backend.generate(generation)) as events:
                 async for event in events:
+                    is_sent = True
                     match event:
+                        case Waiting():
+                            yield Comment(_waiting(event))
+                            continue
                         case Started():
                             started = event
                             chunks = form.first(event)
@@ -173,7 +180,7 @@ class Completions:
                     for chunk in chunks:
                         yield msgspec.json.encode(chunk)
         except Exception as error:
-            if started is None:
+            if not is_sent:
                 raise
             logger.info("answer broke off error=%s", type(error).__name__)
             yield msgspec.json.encode(openai_error(error))
@@ -191,6 +198,11 @@ class Completions:
             f"The model “{name}” is not loaded. What can be asked for now: {names}.",
             param="model",
         )
+
+
+def _waiting(event: Waiting) -> str:
+    about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
+    return f"waiting, place {event.place}{about}"
 
 
 def _info(model: ServedModel) -> openai.ModelInfo:

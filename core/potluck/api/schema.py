@@ -139,10 +139,12 @@ class PlanView(Struct, frozen=True, kw_only=True):
     context: int
     epoch: int
     stages: tuple[StageView, ...]
-    predicted_tokens_per_s: float
+    predicted_tokens_per_s: float  # for one user
     # Node name → tokens per second of that node alone; None: the model does not fit.
     alone: dict[str, float | None]
     explanation: str
+    users: int = 1  # for how many at once it was made
+    users_tokens_per_s: float | None = None  # of all of them together, as predicted
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
@@ -156,6 +158,8 @@ class ModelState(Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None  # in the last answer
     plan: PlanView | None = None
     context: int = 0
+    waiting: int = 0  # prompts that wait for other answers to end
+    wait_s: float | None = None  # about how long the last of them waits; None: not known
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -277,6 +281,8 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # a plan by hand, in this order
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until this many workers take part
     context: ContextLength | None = None
+    # How many are answered at once: the plan gives so many the most tokens together.
+    users: Annotated[int, Meta(ge=1, le=32)] = 1
 
 
 class LoadProgress(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ time limits and task groups open while it yields.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -26,8 +27,17 @@ class ClientGoneError(Exception):
     """The client closed the connection, so nobody is left to answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A line of an event stream that clients ignore, unless they know it."""
+
+    text: str
+
+
 class EventStream(Response):
-    """A response that is made while it is sent: each item of `events` becomes one `data:` line.
+    """A response that is made while it is sent.
+
+    Each item of `events` becomes one `data:` line, or a comment.
 
     The status line waits for the first item, so an error before it is answered by `refuse`, with a
     status. The generator itself must yield a later error. The generator is closed in every case,
@@ -38,7 +48,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes, None],
+        events: AsyncGenerator[bytes | Comment, None] | AsyncGenerator[bytes, None],
         refuse: Callable[[Exception], Response],
         *,
         last_words: Callable[[Exception], bytes] | None = None,
@@ -47,7 +57,7 @@ class EventStream(Response):
         """Make a response.
 
         Args:
-            events: the data of the events.
+            events: the data of the events, and comments.
             refuse: the answer to an error before the first event.
             last_words: the data of a last event, if this server stops before the end; None: the
                 stream ends without.
@@ -78,10 +88,12 @@ class EventStream(Response):
 
     async def _pump(self, send: Send) -> None:
         async with aclosing(self._events) as events:
-            async for data in events:
+            async for event in events:
                 if not self._started:
                     await self._start(send)
-                await _send_part(send, b"data: " + data + b"\n\n")
+                is_comment = isinstance(event, Comment)
+                line = f": {event.text}".encode() if is_comment else b"data: " + event
+                await _send_part(send, line + b"\n\n")
         if not self._started:
             await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

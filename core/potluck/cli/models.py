@@ -101,6 +101,7 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
         layers=options.layers,
         workers=options.workers,
         context=options.context,
+        users=options.users,
     )
 
 
@@ -119,7 +120,9 @@ def put_plan(view: PlanView) -> None:
         parts += ["head"] if stage.head else []
         rows.append((stage.node, stage.device, ", ".join(parts), f"{stage.predicted_ms:.2f} ms"))
     put_table(("COMPUTER", "DEVICE", "COMPUTES", "A TOKEN TAKES"), rows)
-    put(f"Together: {view.predicted_tokens_per_s:.1f} tokens/s predicted.")
+    put(f"Together: {view.predicted_tokens_per_s:.1f} tokens/s predicted for one user.")
+    if view.users > 1 and view.users_tokens_per_s is not None:
+        put(f"For {view.users} at once: {view.users_tokens_per_s:.1f} tokens/s together.")
     for name, rate in view.alone.items():
         put(f"{name} alone: {'does not fit' if rate is None else f'{rate:.1f} tokens/s'}.")
     put(view.explanation)
@@ -178,7 +181,7 @@ def _speak(
     text: list[str] = []
     last = None
     try:
-        with closing(client.chat(request)) as chunks:
+        with closing(client.chat(request, waits=lambda text: terminal.say(f"({text})"))) as chunks:
             for last in chunks:
                 for choice in last.choices:
                     if isinstance(choice.delta.content, str):

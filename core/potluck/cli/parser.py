@@ -394,6 +394,8 @@ def _add_model(parser: Parser, *, guide: bool = True) -> None:
     wait = "wait until N other computers take part"
     _add_count(group, "--workers", 64, wait, least=0, default=0)
     _add_count(group, "--context", 1 << 20, "how many tokens a conversation may have")
+    several = "plan for so many answers at once, and not for one (1)"
+    _add_count(group, "--users", 32, several, default=1)
 
 
 def _add_sampling(parser: Parser) -> None:

@@ -64,6 +64,8 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
         explanation="\n".join(filter(None, (plan.explanation, planned.note))),
+        users=plan.users,
+        users_tokens_per_s=plan.users_tokens_per_s,
     )
 
 
@@ -133,7 +135,8 @@ def loaded(deployment: Deployment, *, was_there: bool) -> LoadProgress:
 
 def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
     """The model that is loaded or being loaded."""
-    state, deployment = master.state, master.deployment
+    state, deployment, turns = master.state, master.deployment, master.turns
+    waiting = turns.waiting if turns is not None else 0
     planned = deployment.planned if deployment is not None else None
     phases: Mapping[str | None, schema.ModelPhase] = {
         None: "none",
@@ -159,6 +162,8 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
         tokens_per_s=tokens_per_s,
         plan=deployment_plan(deployment) if deployment is not None else None,
         context=planned.context if planned is not None else 0,
+        waiting=waiting,
+        wait_s=turns.wait_s(waiting) if turns is not None and waiting else None,
     )
 
 

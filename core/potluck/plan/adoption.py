@@ -23,7 +23,8 @@ def is_better(
     `moved_bytes` are the weights that some computer lacks for the new plan, and `bytes_per_s` the
     rate at which they come; `tokens` are expected to be generated before the plan changes again.
     """
-    gain_ms = old.token_ms - new.token_ms
-    if gain_ms <= MIN_GAIN * old.token_ms:
+    old_ms, new_ms = 1000 / old.users_tokens_per_s, 1000 / new.users_tokens_per_s
+    gain_ms = old_ms - new_ms
+    if gain_ms <= MIN_GAIN * old_ms:
         return False
     return moved_bytes <= 0 or gain_ms * tokens > 1000 * moved_bytes / bytes_per_s

@@ -68,6 +68,24 @@ class ModelShape:
         touched = 1 - (1 - self.expert_part) ** tokens
         return 1 - self.expert_share + self.expert_share * touched / self.expert_part
 
+    def batch_ms(
+        self, decode_ms: float, prefill_ms: float, *, tokens: int, measured_tokens: int
+    ) -> float:
+        """The time of layers for several tokens at once.
+
+        Reading the weights takes as long as for one token. Each further token adds its share of the
+        measured chunk.
+
+        Args:
+            decode_ms: of one token.
+            prefill_ms: of the measured chunk.
+            tokens: computed at once.
+            measured_tokens: size of the measured chunk.
+        """
+        more_ms = max(0.0, prefill_ms - decode_ms * self.reading(measured_tokens))
+        further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
+        return decode_ms * self.reading(tokens) + further_ms
+
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory
         return self.ends_memory(first=first, last=last) + sum(

@@ -32,6 +32,8 @@ class Decision:
     best: Route | None  # the route that the planner finds without the user's layers
     by_hand: bool
     alone: Sequence[Alone]
+    users: int
+    users_tokens_per_s: float  # of all of them together
     stop: Stop  # once it returns True, searches for comparisons end soon
 
 
@@ -59,7 +61,7 @@ def rate(tokens_per_s: float) -> str:
 
 def _headline(decision: Decision) -> str:
     route = decision.route
-    speed = f"about {rate(1000 / route.ms)} tokens/s" if route.ms else "no time at all"
+    speed = f"about {rate(1000 / route.ms)} tokens/s for one user" if route.ms else "no time at all"
     if decision.by_hand:
         start = "The layers are shared out as you asked"
     elif len(computers := {decision.devices[i].node for i in route.devices}) == 1:
@@ -67,10 +69,14 @@ def _headline(decision: Decision) -> str:
     else:
         start = f"{len(computers)} computers work together"
     network = tour_ms(decision.problem, route.devices)
-    return (
+    line = (
         f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
         f" and {_ms(network)} on the way."
     )
+    if decision.users > 1:
+        together = rate(decision.users_tokens_per_s)
+        line += f" For {decision.users} at once: {together} tokens/s together."
+    return line
 
 
 def _share(decision: Decision, k: int, layers: range) -> str:
@@ -97,6 +103,8 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
             reasons.append("it holds the whole model")
     elif is_full(problem, route, k):
         reasons.append("its memory holds no more")
+    elif decision.users > 1:
+        reasons.append("with more it would keep the others waiting")
     elif len(layers) == 1:
         reasons.append("it takes as little as possible, being slower")
     elif not has_equal_layers(decision.shape, decision.devices):
@@ -111,6 +119,8 @@ def _why_idle(decision: Decision, i: int) -> str:
     if decision.devices[i].memory < shape.smallest_layer_memory:
         offers = format_bytes(decision.devices[i].memory)
         return f"one layer takes {format_bytes(shape.smallest_layer_memory)} and it offers {offers}"
+    if decision.users > 1:
+        return f"with it {decision.users} at once would get no more tokens"
     other = best_including(problem, route, i, decision.stop)
     if other is None:
         return _NO_SHARE
@@ -122,7 +132,7 @@ def _why_idle(decision: Decision, i: int) -> str:
 def _gap(decision: Decision) -> list[str]:
     """How much faster another plan could be, if the plan is not proven to be the best."""
     route = decision.route
-    if route.is_optimal:
+    if decision.users > 1 or route.is_optimal:
         return []
     gain = route.ms / max(route.bound_ms, 1e-6) - 1
     return [

@@ -7,6 +7,7 @@ the layers given by hand, and explains the plan in words.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
@@ -23,9 +24,10 @@ from potluck.plan.cost import (
 )
 from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
-from potluck.plan.route import Problem, Route, ranges
+from potluck.plan.route import Problem, Route, ranges, route_cost_ms
 from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.spans import held_bytes, span_of
+from potluck.plan.throughput import best_shared, period_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Plan:
     hops: tuple[HopCost, ...]  # master to first, between the stages, last to master
     token_ms: float  # time of one user's next token
     predicted_tokens_per_s: float  # for one user
+    users: int  # for how many at once it was made
+    users_tokens_per_s: float  # of all of them together
     alone: Mapping[NodeId, float | None]  # tokens per second on one computer; None: does not fit
     lower_bound_ms: float  # no plan for these computers is faster for one token
     optimal: bool  # proven to be the fastest; may be False with layers by hand or many devices
@@ -65,6 +69,8 @@ def make_plan(
     *,
     layers: Sequence[tuple[str, int]] | None = None,
     min_workers: int = 0,
+    users: int = 1,
+    measured_tokens: int = 256,
     stop: Stop = never,
 ) -> Plan:
     """Choose the stages for a model.
@@ -77,6 +83,9 @@ def make_plan(
         layers: the user's choice: computers and their numbers of layers, in this order. Nothing is
             optimised then.
         min_workers: at least so many computers other than the master take part.
+        users: how many are answered at once. One user gets the route on which a token is fastest,
+            several the one on which they get the most tokens together.
+        measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
         stop: called often; once it returns True, the best plan so far is returned.
 
     Raises:
@@ -91,14 +100,22 @@ def make_plan(
     problem = make_problem(shape, devices, links, min_workers)
     names = labels(devices)
     _check_workers(problem)
+
+    @cache
+    def problem_of(tokens: int) -> Problem:
+        several = _at_once(shape, devices, tokens, measured_tokens)
+        return make_problem(shape, several, links, min_workers, tokens=tokens)
+
     best = best_route(problem, stop)
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
     elif best is not None:
-        route = best
+        shared = best_shared(problem_of, users, stop) if users > 1 else None
+        route = _for_one(problem, shared, best) if shared is not None else best
     else:
         raise _why_infeasible(shape, devices, names, problem, stop)
+    users_per_s = users * _rate(period_ms(problem_of, users, route))
     alone = _alone(shape, devices, problem, stop)
     decision = Decision(
         shape=shape,
@@ -109,6 +126,8 @@ def make_plan(
         best=best,
         by_hand=layers is not None,
         alone=tuple(alone.values()),
+        users=users,
+        users_tokens_per_s=users_per_s,
         stop=stop,
     )
     route_nodes = [devices[0].node, *(devices[i].node for i in route.devices), devices[0].node]
@@ -117,6 +136,8 @@ def make_plan(
         hops=tuple(hop_between(links, a, b) for a, b in pairwise(route_nodes)),
         token_ms=route.ms,
         predicted_tokens_per_s=_rate(route.ms),
+        users=users,
+        users_tokens_per_s=users_per_s,
         alone={node: a.tokens_per_s for node, a in alone.items()},
         lower_bound_ms=route.bound_ms,
         optimal=route.is_optimal,
@@ -158,10 +179,37 @@ def computer_names(devices: Iterable[DeviceCost]) -> dict[NodeId, str]:
     }
 
 
+def _at_once(
+    shape: ModelShape, devices: Sequence[DeviceCost], tokens: int, measured_tokens: int
+) -> list[DeviceCost]:
+    """The devices, with the times of several tokens at once. The head is taken to read only."""
+    return [
+        replace(
+            device,
+            decode_ms=tuple(
+                shape.batch_ms(decode, prefill, tokens=tokens, measured_tokens=measured_tokens)
+                for decode, prefill in zip(device.decode_ms, device.prefill_ms, strict=True)
+            ),
+        )
+        for device in devices
+    ]
+
+
+def _for_one(problem: Problem, shared: Route, best: Route) -> Route:
+    """A route for several users, with the times of one. `best` is the fastest for one."""
+    ms = route_cost_ms(problem, shared.devices, shared.counts)
+    return replace(shared, ms=ms, bound_ms=min(ms, best.bound_ms))
+
+
 def make_problem(
-    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, min_workers: int = 0
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    links: Links,
+    min_workers: int = 0,
+    *,
+    tokens: int = 1,
 ) -> Problem:
-    """The planner's input as a `Problem`."""
+    """The planner's input as a `Problem`; `tokens` travel together."""
     master = devices[0].node
     bits = {
         node: 1 << k
@@ -169,7 +217,7 @@ def make_problem(
     }
 
     def ms(source: NodeId, target: NodeId, nbytes: int) -> float:
-        return hop_between(links, source, target).ms(nbytes)
+        return hop_between(links, source, target).ms(tokens * nbytes)
 
     return Problem(
         held=held_bytes(shape),

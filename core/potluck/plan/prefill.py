@@ -58,12 +58,12 @@ def time_to_first_token_ms(
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            # Reading the weights takes as long as for one token. Each further token adds its share
-            # of the measured chunk.
-            token_ms = stage.predicted_ms - stage.head_ms
-            more_ms = max(0.0, stage.prefill_ms - token_ms * shape.reading(measured_tokens))
-            further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
-            compute_ms = token_ms * shape.reading(tokens) + further_ms
+            compute_ms = shape.batch_ms(
+                stage.predicted_ms - stage.head_ms,
+                stage.prefill_ms,
+                tokens=tokens,
+                measured_tokens=measured_tokens,
+            )
             arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms
             free_at[2 * k + 1] = arrival
     return arrival + plan.stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)

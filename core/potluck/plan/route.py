@@ -85,6 +85,11 @@ def tour_ms(problem: Problem, devices: Sequence[int]) -> float:
     return problem.enter_ms[devices[0]] + hops + problem.leave_ms[devices[-1]]
 
 
+def slowest_ms(problem: Problem, devices: Sequence[int], counts: Sequence[int]) -> float:
+    """The time of the slowest device."""
+    return max(_stages_ms(problem, devices, counts))
+
+
 def _stages_ms(problem: Problem, devices: Sequence[int], counts: Sequence[int]) -> list[float]:
     times = [
         problem.spans[i].ms[own.stop] - problem.spans[i].ms[own.start]

@@ -41,6 +41,26 @@ class Span:
             return layers.stop <= self.first
         return layers.start >= self.last if last else layers.stop <= self.reach[layers.start]
 
+    def limited(self, limit_ms: float, last_limit_ms: float) -> "Span":
+        """The same device with only the ranges that take no longer than a limit.
+
+        `last_limit_ms` applies if it is the last device, and `limit_ms` at every other place.
+        """
+        ms, end = self.ms, self.num_layers
+
+        def furthest(start: int) -> int:
+            return bisect_right(ms, ms[start] + limit_ms + _ROUNDING_MS) - 1
+
+        earliest = bisect_left(ms, ms[end] - last_limit_ms - _ROUNDING_MS, hi=end)
+        too_little = last_limit_ms < -_ROUNDING_MS
+        return replace(
+            self,
+            reach=tuple(min(stop, furthest(start)) for start, stop in enumerate(self.reach)),
+            first=min(self.first, furthest(0)),
+            last=end if too_little else max(self.last, earliest),
+            only=self.only and not too_little and earliest == 0,
+        )
+
     def without_times(self) -> "Span":
         """The same ranges, with time 0 for each."""
         return replace(self, ms=(0.0,) * len(self.ms))

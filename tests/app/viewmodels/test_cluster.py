@@ -104,6 +104,13 @@ def test_before_the_first_answer_the_speed_is_a_prediction() -> None:
     assert card.figures == "about 120 tok/s · 6 layers · 32 bits"
 
 
+def test_prompts_that_wait_are_counted() -> None:
+    card = cluster.model_card(home(model=running_model(waiting=2, wait_s=20.4)))
+
+    assert card is not None
+    assert card.figures.endswith("2 prompts wait, about 20 s")
+
+
 def test_a_failed_model_says_why() -> None:
     model = running_model(state="failed", plan=None, message="4 GB are missing.")
 

@@ -27,8 +27,9 @@ from potluck.api.backend import (
 )
 from potluck.cluster.driver import completion
 from potluck.cluster.driver.completion import LoadedModel, complete
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
@@ -406,6 +407,6 @@ def test_closing_the_answer_frees_its_session(chat: ChatFormat) -> None:
     async def scenario(loaded: LoadedModel) -> None:
         async with aclosing(complete(loaded, GenerationRequest(prompt=TextPrompt("Hi")))) as events:
             await anext(events)
-        assert not any(each.is_busy for each in loaded.generator._conversations)
+        assert not any(each.turn for each in loaded.generator._conversations)
 
     Desk(chat, ids("hello")).run(scenario)

@@ -10,9 +10,10 @@ from fake_cluster import run, until
 from fake_time import run_at_once
 
 from potluck.cluster.driver.conversation import Conversation
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, NotEnoughMemoryError, PeerLostError, PromptError
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling, StepFailed

@@ -6,8 +6,10 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.cluster.driver.generation import Generator, Usage
+from potluck.api.backend import Waiting
+from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
+from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PeerLostError, PromptError
 
 
@@ -46,6 +48,23 @@ def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
         second.cancel()  # whose turn it is
 
         assert await third == expected([3], 1)
+
+    on_a_chain(scenario, limits=AnswerLimits(conversations=1))
+
+
+def test_a_request_is_told_its_place_until_it_has_the_turn() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first = generator.tokens([1], GREEDY, limit=9, usage=Usage())
+        await anext(first)
+        second = generator.answer([2], GREEDY, limit=1, usage=Usage())
+        place = await anext(second)
+        assert isinstance(place, Waiting)
+        assert (place.place, place.seconds) == (1, None)
+        await first.aclose()
+
+        assert [each.token_id async for each in second if isinstance(each, Token)] == expected(
+            [2], 1
+        )
 
     on_a_chain(scenario, limits=AnswerLimits(conversations=1))
 
@@ -150,7 +169,7 @@ def test_conversations_that_do_not_fit_together_end_one_after_the_other() -> Non
 
         assert answers == [expected(prompt, 8) for prompt in prompts]
         assert chain.evictions <= 6  # each of them at most twice: under way, and when it has ended
-        assert not any(each.is_waiting for each in generator._conversations)
+        assert not any(each.turn for each in generator._conversations)
 
     on_a_chain(scenario)
 

@@ -8,7 +8,8 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Usage
 from potluck.wire.messages import Sampling
 
 

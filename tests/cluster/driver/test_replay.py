@@ -11,7 +11,8 @@ from fake_chain import FakeChain, RoundingChain
 from fake_cluster import run, until
 
 from potluck.cluster.driver.computed import Chunk, ComputedSteps
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Token, Usage
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 

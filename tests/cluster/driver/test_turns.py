@@ -1,12 +1,16 @@
 """Requests wait in the order in which they came, and know for about how long."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 
 import pytest
 from fake_cluster import run, until
+from fake_time import run_at_once
 
-from potluck.cluster.driver.turns import Turns
+from potluck.api.backend import Waiting
+from potluck.cluster.driver.turns import Turn, Turns
+
+LONG_S = 3600.0
 
 
 class Clock:
@@ -17,26 +21,55 @@ class Clock:
         return self.now
 
 
-async def take(turns: Turns, name: str, log: list[str], end: asyncio.Event) -> None:
-    async with turns.turn():
-        log.append(name)
-        await end.wait()
+class Request:
+    """A request that has its turn until `end` is set, and the places that it had before."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.places: list[Waiting] = []
+        self.turn: Turn | None = None
+        self.end = asyncio.Event()
+        self.task = asyncio.create_task(self._take(turns))
+
+    async def _take(self, turns: Turns) -> None:
+        with turns.turn() as turn:
+            while (waiting := await turn.come()) is not None:
+                self.places.append(waiting)
+            self.turn = turn
+            await self.end.wait()
+
+    @property
+    def has_begun(self) -> bool:
+        return self.turn is not None
+
+    async def finish(self) -> None:
+        self.end.set()
+        await self.task
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+def turns_of(most: int, clock: Callable[[], float] | None = None, idle_s: float = LONG_S) -> Turns:
+    return Turns(most, clock or Clock(), idle_s=idle_s)
 
 
 def test_requests_get_their_turns_in_the_order_in_which_they_came() -> None:
     async def main() -> None:
-        turns, log = Turns(1, Clock()), list[str]()
-        ends = [asyncio.Event() for _ in "abc"]
-        tasks = [
-            asyncio.create_task(take(turns, name, log, end))
-            for name, end in zip("abc", ends, strict=True)
-        ]
-        for count, end in enumerate(ends, 1):
-            await until(lambda count=count: len(log) == count)
-            assert turns.waiting == 3 - count
-            end.set()
-        await asyncio.gather(*tasks)
-        assert log == ["a", "b", "c"]
+        turns = turns_of(1)
+        first, second, third = (Request(turns) for _ in range(3))
+        await until(lambda: third.places)
+        assert [first.has_begun, second.has_begun, turns.waiting] == [True, False, 2]
+
+        await first.finish()
+        await until(lambda: second.has_begun)
+        await until(lambda: len(third.places) == 2)
+        await second.finish()
+        await third.finish()
+
+        assert [each.place for each in second.places] == [1]
+        assert [each.place for each in third.places] == [2, 1]
+        assert not turns.waiting
 
     run(main())
 
@@ -44,12 +77,18 @@ def test_requests_get_their_turns_in_the_order_in_which_they_came() -> None:
 def test_how_long_a_request_waits_follows_from_the_answers_before_and_its_place() -> None:
     async def main() -> None:
         clock = Clock()
-        turns = Turns(2, clock)
-        assert turns.wait_s(1) is None
-        async with turns.turn():
-            clock.now += 10.0
-        assert turns.wait_s(1) == pytest.approx(5.0)
-        assert turns.wait_s(4) == pytest.approx(20.0)
+        turns = turns_of(2, clock)
+        first, second, third = (Request(turns) for _ in range(3))
+        await until(lambda: third.places)
+        clock.now += 10.0
+        await first.finish()
+        fourth, fifth = Request(turns), Request(turns)
+        await until(lambda: fifth.places)
+
+        assert [each.seconds for each in third.places] == [None]
+        assert [each.seconds for each in fifth.places] == [pytest.approx(10.0)]
+        for request in (second, third, fourth, fifth):
+            await request.finish()
 
     run(main())
 
@@ -57,22 +96,115 @@ def test_how_long_a_request_waits_follows_from_the_answers_before_and_its_place(
 @pytest.mark.parametrize("is_offered", [False, True], ids=["while it waits", "as it gets the turn"])
 def test_a_request_that_is_cancelled_leaves_its_place_to_the_next(is_offered: bool) -> None:
     async def main() -> None:
-        turns, log, end = Turns(1, Clock()), list[str](), asyncio.Event()
-        async with AsyncExitStack() as first:
-            await first.enter_async_context(turns.turn())
-            second = asyncio.create_task(take(turns, "second", log, end))
-            third = asyncio.create_task(take(turns, "third", log, end))
-            await until(lambda: turns.waiting == 2)
-            if not is_offered:
-                second.cancel()
-                await asyncio.wait([second])
-                assert turns.waiting == 1
-        second.cancel()
-        await until(lambda: log)
-        assert log == ["third"]
-        end.set()
-        await third
-        async with turns.turn():
-            assert not turns.waiting
+        turns = turns_of(1)
+        first, second, third = (Request(turns) for _ in range(3))
+        await until(lambda: third.places)
+        if is_offered:
+            await first.finish()
+        await second.cancel()
+        await first.finish()
+
+        await until(lambda: third.has_begun)
+        assert not turns.waiting
+        await third.finish()
 
     run(main())
+
+
+def test_who_has_lost_its_caches_to_others_goes_on_when_one_of_them_ends_and_before_newcomers() -> (
+    None
+):
+    async def main() -> None:
+        turns = turns_of(3)
+        first, second, third = (Request(turns) for _ in range(3))
+        await until(lambda: third.has_begun)
+        ways = [asyncio.create_task(each.turn.give_way()) for each in (third, second) if each.turn]
+        newcomer = Request(turns)
+        await until(lambda: newcomer.places)
+        assert newcomer.places[0].place == 3
+
+        await first.finish()
+
+        assert await ways[1]  # the second came before the third
+        assert not ways[0].done()
+        assert not newcomer.has_begun
+        await second.finish()
+        assert await ways[0]
+        await third.finish()
+        await newcomer.finish()
+
+    run(main())
+
+
+def test_who_is_alone_waits_for_nobody() -> None:
+    async def main() -> None:
+        turns = turns_of(2)
+        only = Request(turns)
+        await until(lambda: only.has_begun)
+        assert only.turn is not None
+        assert not await only.turn.give_way()
+        await only.finish()
+
+    run(main())
+
+
+def test_after_a_shortage_one_request_more_is_tried_from_time_to_time() -> None:
+    async def main() -> None:
+        turns = turns_of(4)
+        first, second = Request(turns), Request(turns)
+        await until(lambda: second.has_begun)
+        assert second.turn is not None
+        way = asyncio.create_task(second.turn.give_way())
+        await until(lambda: turns.waiting)
+        await first.finish()
+        assert await way
+        await second.finish()
+
+        requests = [Request(turns) for _ in range(12)]
+        at_a_time: list[int] = []
+        for _ in range(6):
+            await until(lambda: any(each.has_begun for each in requests))
+            at_a_time.append(12 - len(at_a_time) - turns.waiting)
+            ends = next(each for each in requests if each.has_begun)
+            requests.remove(ends)
+            await ends.finish()
+        for each in requests:
+            await each.cancel()
+
+        assert at_a_time == [1, 1, 2, 2, 2, 2]
+
+    run(main())
+
+
+def test_nobody_waits_for_answers_whose_readers_stopped_reading() -> None:
+    async def main() -> None:
+        turns = turns_of(2, idle_s=0.0)
+        first, second = Request(turns), Request(turns)
+        await until(lambda: second.has_begun)
+        assert second.turn is not None
+        assert await second.turn.give_way()
+        await first.finish()
+        await second.finish()
+
+    run(main())
+
+
+def test_nobody_begins_too_early_while_the_others_get_tokens() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        turns = turns_of(2, loop.time, idle_s=10.0)
+        first, second = Request(turns), Request(turns)
+        await asyncio.sleep(1)
+        assert first.turn is not None
+        assert second.turn is not None
+        way = asyncio.create_task(second.turn.give_way())
+        await asyncio.sleep(6)
+        first.turn.goes_on()
+        await asyncio.sleep(9)
+        assert not way.done()
+        assert await way  # ten seconds after that token at the earliest
+        assert 17 <= loop.time() <= 27
+        await first.finish()
+        await second.finish()
+
+    run_at_once(main())

@@ -7,7 +7,7 @@ from fake_cluster import failing, run
 from fake_home import SPLIT, TINY, Home
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.driver.generation import Usage
+from potluck.cluster.driver.token import Usage
 from potluck.errors import EngineError, PeerLostError
 from potluck.wire.messages import Sampling
 

@@ -12,7 +12,7 @@ from packing_engine import Workplace
 
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
-from potluck.cluster.driver.generation import Usage
+from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import StepRefused
 from potluck.errors import BrokenModelError, EngineError, PeerLostError, PotluckError, UsageError
 from potluck.store.registry import LocalModel

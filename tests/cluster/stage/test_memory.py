@@ -8,7 +8,8 @@ import pytest
 from fake_cluster import Run
 from stage_nodes import Driver, StageNode
 
-from potluck.cluster.driver.generation import Generator, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Usage
 from potluck.cluster.processes.messages import LoadStage
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig

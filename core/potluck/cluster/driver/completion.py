@@ -21,9 +21,11 @@ from potluck.api.backend import (
     Started,
     TextPrompt,
     TokenPrompt,
+    Waiting,
 )
 from potluck.api.openai import FinishReason, StageTiming, Timings
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
@@ -108,7 +110,7 @@ async def complete(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Yield `Started`, then pieces of the answer's text, then `Finished`.
+    """Yield the places in the queue, if it waits, then `Started`, then pieces of the answer's text, then `Finished`.
 
     Closing the iterator ends the answer, and the steps under way are the last.
 
@@ -128,11 +130,14 @@ async def complete(
     text = _Text(loaded.text, request)
     reason: FinishReason = "length"
     stops = () if request.ignore_eos else loaded.text.stop_ids
-    stream = loaded.generator.tokens(
+    stream = loaded.generator.answer(
         prompt, sampling, limit=request.max_tokens, usage=usage, stops=stops
     )
     async with aclosing(stream):
         async for token in stream:
+            if isinstance(token, Waiting):
+                yield token
+                continue
             _check_token(token, loaded.vocab_size)
             watch.add(token)
             if len(watch.tokens) == 1:

@@ -14,6 +14,7 @@ import msgspec
 
 from potluck.cluster.driver.computed import ComputedSteps
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
+from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling
 
@@ -39,8 +40,7 @@ class Conversation:
         limit: most tokens of the answer; None: as many as the context has room for.
         given: tokens of the answer that were given out.
         is_rewound: whether its caches were trimmed or copied for this answer, and no token has come since.
-        is_busy: whether a request uses it.
-        is_waiting: whether it lets another answer end, because it lost its cache.
+        turn: of the request that uses it; None: no request does.
         last_used: end of its last request, in seconds.
     """
 
@@ -58,8 +58,7 @@ class Conversation:
     limit: int | None = None
     given: int = 0
     is_rewound: bool = False
-    is_busy: bool = False
-    is_waiting: bool = False
+    turn: Turn | None = None
     last_used: float = 0.0
 
     def shares(self, prompt: Sequence[int]) -> int:
@@ -81,8 +80,8 @@ class Conversation:
 
     def computes_of(self, prompt: Sequence[int], pipeline: Pipeline) -> int:
         """How many tokens at the beginning of the prompt its own prompt has, which is being computed."""
-        is_computed = self.is_busy and not self.is_waiting and not self.given
-        if not is_computed or self.pipeline is not pipeline:
+        has_turn = self.turn is not None and not self.turn.place
+        if not has_turn or self.given or self.pipeline is not pipeline:
             return 0
         return min(_common_prefix(self.tokens, prompt), len(prompt) - 1)
 
@@ -148,7 +147,7 @@ class Conversation:
     @property
     def is_decoding(self) -> bool:
         """Whether tokens of its answer are being computed one by one."""
-        return self.is_busy and not self.is_waiting and self.given > 0
+        return self.turn is not None and not self.turn.place and self.given > 0
 
     # --- its caches
 

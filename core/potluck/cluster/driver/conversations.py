@@ -20,12 +20,12 @@ class Conversations:
         return iter(self._all)
 
     def choose(self, prompt: Sequence[int], pipeline: Pipeline) -> Conversation:
-        """A conversation that is not busy, to answer this prompt in; there must be one, or room.
+        """A conversation that no request uses, to answer this prompt in; there must be one, or room.
 
         It is the one that the prompt goes on with. A prompt that only begins like another one gets a copy
         of that one's caches so far, so that both can go on.
         """
-        free = [each for each in self._all if not each.is_busy]
+        free = [each for each in self._all if each.turn is None]
         best = max(free, key=lambda each: each.shares(prompt), default=None)
         if best is not None and best.is_continued_by(prompt, losing=self._limits.fork_tokens):
             if best.pipeline is not pipeline:

@@ -11,22 +11,22 @@ import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Sequence,
 )
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing
 
+from potluck.api.backend import Waiting
 from potluck.cluster.driver.attached import Attached
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
 from potluck.cluster.driver.prompt import PromptPace
-from potluck.cluster.driver.turns import Turns
+from potluck.cluster.driver.token import Token, Usage, token_of
+from potluck.cluster.driver.turns import Turn, Turns
 from potluck.cluster.loss import cannot_go_on
 from potluck.errors import (
     EngineError,
@@ -35,32 +35,13 @@ from potluck.errors import (
     PotluckError,
     UnknownSessionError,
 )
-from potluck.wire.messages import Result, Sampling, TokenLogprob
+from potluck.wire.messages import Result, Sampling
 
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 
 
 _LIMITS = AnswerLimits()
 _CACHE_LOST = (NeedReplayError, UnknownSessionError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """One token as the last stage chose it, with how long it took."""
-
-    token_id: int
-    logprob: float | None
-    top: tuple[TokenLogprob, ...]
-    seconds: float  # since the step was sent
-    compute_ms: tuple[float, ...]  # of each stage, in order
-
-
-@dataclass(slots=True, kw_only=True)
-class Usage:
-    """What a request took from the caches; filled in before its first token."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
 
 
 class Generator:
@@ -72,6 +53,7 @@ class Generator:
         recover: Callable[[], Awaitable[None]] | None = None,
         limits: AnswerLimits = _LIMITS,
         clock: Callable[[], float] = time.perf_counter,
+        queue_changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a generator without a pipeline.
 
@@ -81,6 +63,7 @@ class Generator:
                 their pipeline.
             limits: how much is under way at once, and how long is waited.
             clock: seconds.
+            queue_changed: called when another number of requests wait.
         """
         self._recover = recover
         self._limits = limits
@@ -88,10 +71,11 @@ class Generator:
         self._attached: Attached | None = None
         self._closed: PotluckError | None = None
         self._conversations = Conversations(limits)
-        self._turns = Turns(limits.conversations, clock)
+        self.turns = Turns(
+            limits.conversations, clock, idle_s=limits.other_answer_s, changed=queue_changed
+        )
         self._pace = PromptPace()
-        self._changed = asyncio.Event()  # the next end of an answer, or change of the pipeline
-        self._advanced = asyncio.Event()  # the next of these, or step of a prompt
+        self._advanced = asyncio.Event()  # the next step of a prompt, or end of an answer
 
     # --- the pipeline under it
 
@@ -125,7 +109,6 @@ class Generator:
             room=room,
             chunk_tokens=chunk_tokens,
         )
-        self._tell()
 
     def close(self, error: PotluckError) -> None:
         """End the answers under way, and those that wait for a pipeline, with this error.
@@ -135,7 +118,6 @@ class Generator:
         self._closed = error
         if self._attached is not None:
             self._attached.pipeline.fail(error)
-        self._tell()
 
     @property
     def broken(self) -> PotluckError | None:
@@ -171,12 +153,7 @@ class Generator:
         return self._attached
 
     def _tell(self) -> None:
-        """Wake every task that waits for a change."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-        self._tell_advanced()
-
-    def _tell_advanced(self) -> None:
+        """Wake those that wait for what another answer computes."""
         self._advanced.set()
         self._advanced = asyncio.Event()
 
@@ -191,7 +168,25 @@ class Generator:
         usage: Usage,
         stops: Collection[int] = (),
     ) -> AsyncGenerator[Token, None]:
+        """Yield the tokens of `answer`, without the places in the queue."""
+        events = self.answer(prompt, sampling, limit=limit, usage=usage, stops=stops)
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Token):
+                    yield event
+
+    async def answer(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        limit: int | None = None,
+        usage: Usage,
+        stops: Collection[int] = (),
+    ) -> AsyncGenerator[Token | Waiting, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
+
+        Before them come the places in the queue, if there are too many answers under way.
 
         The pipeline goes on while the caller looks at a token. Closing the iterator ends the
         request.
@@ -210,20 +205,26 @@ class Generator:
         """
         (await self._working()).check(prompt)
         usage.prompt_tokens = len(prompt)
-        async with self._borrow(prompt) as conversation:
-            usage.cached_tokens = conversation.begin_answer(
-                prompt, sampling, limit=limit, stops=stops
-            )
+        with self.turns.turn() as turn:
+            while (waiting := await turn.come()) is not None:
+                yield waiting
+            conversation = await self._borrow(prompt, turn)
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
+                usage.cached_tokens = conversation.begin_answer(
+                    prompt, sampling, limit=limit, stops=stops
+                )
                 token = await self._advance(conversation)
                 while (left := conversation.give_out(token.token_id)) > 0:
+                    turn.goes_on()
                     ahead.ask(left)
                     yield token
                     token = await self._next(ahead)
                 yield token
             finally:
                 ahead.stop()
+                conversation.turn, conversation.last_used = None, self._clock()
+                self._tell()
 
     async def _next(self, ahead: StepsAhead) -> Token:
         """The token after the one that was given out last."""
@@ -232,30 +233,21 @@ class Generator:
         except PotluckError as error:
             ahead.give_up()
             return await self._advance(ahead.conversation, error)
-        return _token(arrived.result, arrived.seconds)
+        return token_of(arrived.result, arrived.seconds)
 
-    @asynccontextmanager
-    async def _borrow(self, prompt: Sequence[int]) -> AsyncIterator[Conversation]:
-        """The conversation in which a prompt is answered; no other request uses it meanwhile."""
-        async with self._turns.turn():
-            conversation = await self._choose(prompt)
-            conversation.is_busy = True
-            try:
-                yield conversation
-            finally:
-                conversation.is_busy = False
-                conversation.last_used = self._clock()
-                self._tell()
+    async def _borrow(self, prompt: Sequence[int], turn: Turn) -> Conversation:
+        """The conversation in which a prompt is answered; no other request uses it meanwhile.
 
-    async def _choose(self, prompt: Sequence[int]) -> Conversation:
-        """A conversation that is not busy. Turns ensure that there is one, or room.
-
-        While another answer computes the beginning of this prompt, this waits for it.
+        Turns ensure that there is one that is not used, or room for one. While another answer
+        computes the beginning of this prompt, this waits for it.
         """
-        assert self._attached is not None
-        while self._conversations.is_being_computed(prompt, self._attached.pipeline):
+        pipeline = (await self._working()).pipeline
+        while self._conversations.is_being_computed(prompt, pipeline):
             await self._advanced.wait()
-        return self._conversations.choose(prompt, self._attached.pipeline)
+            pipeline = (await self._working()).pipeline
+        conversation = self._conversations.choose(prompt, pipeline)
+        conversation.turn = turn
+        return conversation
 
     async def _advance(
         self, conversation: Conversation, error: PotluckError | None = None
@@ -280,7 +272,7 @@ class Generator:
             except PotluckError as failure:
                 error = failure
             else:
-                return _token(result, self._clock() - started)
+                return token_of(result, self._clock() - started)
 
     async def _prepare(self, conversation: Conversation, error: PotluckError) -> bool:
         """Prepare a conversation whose step failed to be run again.
@@ -300,36 +292,15 @@ class Generator:
         if conversation.is_rewound:  # trimmed further back than a layer with a window can go
             conversation.is_rewound, is_alone = False, True
         else:
-            is_alone = not await self._let_another_end(conversation)
+            assert conversation.turn is not None
+            self._tell()  # who waits for what it was computing does not any more
+            is_alone = not await conversation.turn.give_way()
         if isinstance(error, UnknownSessionError):
             conversation.open()
         else:
             position = error.data.get("position")
             conversation.rewind(position if isinstance(position, int) else 0)
         return is_alone
-
-    async def _let_another_end(self, conversation: Conversation) -> bool:
-        """Wait before lost caches are computed again, in case another answer took their place.
-
-        Two answers whose caches do not fit in memory together would push each other out at every
-        token. So one of them waits, and there is always one that goes on.
-
-        Returns:
-            Whether there was another answer to wait for.
-        """
-        if not any(
-            c.is_busy and not c.is_waiting for c in self._conversations if c is not conversation
-        ):
-            return False
-        conversation.is_waiting = True
-        try:
-            async with asyncio.timeout(self._limits.other_answer_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
-        finally:
-            conversation.is_waiting = False
-        return True
 
     async def _run(self, conversation: Conversation) -> Result:
         """Compute the tokens that are not cached, in chunks; return the last one's result."""
@@ -355,7 +326,8 @@ class Generator:
                 _, tokens, before = under_way.popleft()
                 conversation.arrived = before + tokens
                 self._pace.note(tokens, result.compute_ms)
-                self._tell_advanced()
+                self.turns.goes_on()
+                self._tell()
                 if not under_way:
                     return result
         except asyncio.CancelledError:  # the stages drop what they have not computed yet
@@ -386,18 +358,3 @@ def _lost_too_often(error: PotluckError) -> PotluckError:
     if isinstance(error, _CACHE_LOST):
         return EngineError("A computer keeps losing this conversation's cache. Try a new one.")
     return error
-
-
-def _token(result: Result, seconds: float) -> Token:
-    if result.token_id is None:
-        raise EngineError(
-            "The last computer of the pipeline answered without a token. Its Potluck may be damaged or"
-            " altered: leave it out, or install it again."
-        )
-    return Token(
-        token_id=result.token_id,
-        logprob=result.logprob,
-        top=result.top,
-        seconds=seconds,
-        compute_ms=result.compute_ms,
-    )

@@ -22,8 +22,8 @@ class AnswerLimits:
             one is computed, and the next one starts as soon as it ends.
         losses: how often an answer may lose its caches or its pipeline between two tokens. Then it
             ends with an error.
-        other_answer_s: how long an answer that lost its caches waits for another one to end, which
-            may have taken their place. The other one's reader may have stopped reading.
+        other_answer_s: who waits for a turn begins nevertheless when no answer has got a token for so
+            long. The readers of those under way may have stopped reading.
         replacement_s: how long an answer whose pipeline broke waits at most for another pipeline.
             Weights may have to be sent, over a slow link.
     """

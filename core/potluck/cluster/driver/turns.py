@@ -1,24 +1,106 @@
-"""Requests that wait for their turn, in the order in which they came."""
+"""Requests that wait for their turn, in the order in which they came.
+
+Nobody knows how many conversations the caches of all computers have room for: their lengths differ.
+So the number of turns follows what happens. When an answer loses its caches to others, it gives way,
+and only as many have a turn as go on. After that, one more is tried from time to time.
+"""
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from bisect import insort
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from potluck.api.backend import Waiting
 
 logger = logging.getLogger(__name__)
 
 _WEIGHT = 0.2  # of the answer that ended last, in the mean time of an answer
+_GROWTH = 0.25  # turns more with each answer that ends
+
+
+class Turn:
+    """The turn of one request, or its place in the queue."""
+
+    def __init__(self, turns: "Turns", number: int, began: float) -> None:
+        self.number = number  # the order in which requests came
+        self.place = 0  # in the queue, from 1; 0: it has the turn
+        self.began = began
+        self._turns = turns
+        self._moved = asyncio.Event()
+
+    def move(self, place: int) -> None:
+        """Take this place."""
+        if place != self.place:
+            self.place = place
+            self._moved.set()
+
+    async def come(self) -> Waiting | None:
+        """Wait until the place is another one than at the last call, and return it.
+
+        Returns:
+            None: this request has the turn.
+        """
+        while self.place and not self._moved.is_set():
+            try:
+                async with asyncio.timeout(self._turns.idle_s):
+                    await self._moved.wait()
+            except TimeoutError:
+                self._turns.try_one_more()
+        self._moved.clear()
+        if not self.place:
+            return None
+        return Waiting(place=self.place, seconds=self._turns.wait_s(self.place))
+
+    async def give_way(self) -> bool:
+        """Wait until there is room again, because the caches of this answer had to make room.
+
+        Two answers whose caches do not fit in memory together would push each other out at every
+        token. So one of them waits, and there is always one that goes on.
+
+        Returns:
+            Whether there was another answer to wait for.
+        """
+        if not self._turns.give_way(self):
+            return False
+        while await self.come() is not None:
+            pass
+        return True
+
+    def goes_on(self) -> None:
+        """Note that this answer has got a token."""
+        self._turns.goes_on()
 
 
 class Turns:
     """Some requests at a time have a turn; the others wait, each with a place in the queue."""
 
-    def __init__(self, count: int, clock: Callable[[], float]) -> None:
-        """Let `count` requests at a time have a turn. `clock` returns seconds."""
-        self._free, self._count, self._clock = count, count, clock
-        self._queue: deque[asyncio.Future[None]] = deque()
+    def __init__(
+        self,
+        most: int,
+        clock: Callable[[], float],
+        *,
+        idle_s: float,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Let requests take turns.
+
+        Args:
+            most: requests that have a turn at a time, if memory has room for them.
+            clock: seconds.
+            idle_s: when no answer has got a token for so long, those that have a turn are not waited
+                for any longer: their readers may have stopped reading.
+            changed: called when the queue has changed.
+        """
+        self.idle_s = idle_s
+        self._most, self._clock, self._changed = most, clock, changed
+        self._room = float(most)  # turns at a time, as far as is known
+        self._running = 0
+        self._began = 0
+        self._queue: list[Turn] = []
         self._answer_s: float | None = None  # mean time of a turn
+        self._last_token = clock()
+        self._told = 0  # how many waited when the last change was told
 
     @property
     def waiting(self) -> int:
@@ -27,46 +109,61 @@ class Turns:
 
     def wait_s(self, place: int) -> float | None:
         """About how many seconds the request at this place waits, from 1; None: no turn has ended yet."""
-        return None if self._answer_s is None else self._answer_s * place / self._count
+        return None if self._answer_s is None else self._answer_s * place / max(1, self._running)
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and have it until the end of the block."""
-        if self._free and not self._queue:
-            self._free -= 1
-        else:
-            await self._wait()
-        began = self._clock()
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Have a place in the queue, and then the turn, until the end of the block: see `Turn.come`."""
+        self._began += 1
+        turn = Turn(self, self._began, self._clock())
+        self._queue.append(turn)
+        self._admit()
         try:
-            yield
+            yield turn
         finally:
-            self._end(self._clock() - began)
+            self._end(turn)
 
-    async def _wait(self) -> None:
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(mine)
-        seconds = self.wait_s(self.waiting)
-        about = "" if seconds is None else f", for about {seconds:.0f} s"
-        logger.info("a request waits at place %d%s", self.waiting, about)
-        try:
-            await mine
-        except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
-                self._pass_on()  # it was given the turn in the same moment
-            else:
-                self._queue.remove(mine)
-            raise
+    def _end(self, turn: Turn) -> None:
+        if turn.place:
+            self._queue.remove(turn)
+        else:
+            self._running -= 1
+            self._room = min(self._most, self._room + _GROWTH)
+            seconds, before = self._clock() - turn.began, self._answer_s
+            self._answer_s = seconds if before is None else before + _WEIGHT * (seconds - before)
+        self._admit()
 
-    def _end(self, seconds: float) -> None:
-        before = self._answer_s
-        self._answer_s = seconds if before is None else before + _WEIGHT * (seconds - before)
-        self._pass_on()
+    def _admit(self) -> None:
+        """Give turns to the first who wait, as long as there is room, and places to the others."""
+        while self._queue and self._running < max(1, int(self._room)):
+            first = self._queue.pop(0)
+            self._running += 1
+            first.began = self._clock()
+            first.move(0)
+        for place, turn in enumerate(self._queue, 1):
+            turn.move(place)
+        if self._told != self.waiting:
+            self._told = self.waiting
+            self._changed()
 
-    def _pass_on(self) -> None:
-        """Give the turn to the first who waits."""
-        while self._queue:
-            first = self._queue.popleft()
-            if not first.done():
-                first.set_result(None)
-                return
-        self._free += 1
+    # --- what a turn says of its answer
+
+    def give_way(self, turn: Turn) -> bool:
+        """Put a turn back into the queue, before those that came later; False: it is the only one."""
+        if self._running < 2:
+            return False
+        self._running -= 1
+        self._room = float(self._running)
+        insort(self._queue, turn, key=lambda each: each.number)
+        self._admit()
+        return True
+
+    def goes_on(self) -> None:
+        """Note that an answer has got a token."""
+        self._last_token = self._clock()
+
+    def try_one_more(self) -> None:
+        """Let one more request begin, if nothing has come for those that have a turn."""
+        if self._clock() - self._last_token >= self.idle_s:
+            self._room = min(self._most, self._running + 1)
+            self._admit()

@@ -17,7 +17,8 @@ from itertools import pairwise
 from statistics import median
 
 from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchSessions, BenchStage
-from potluck.cluster.driver.generation import Generator, Token, Usage
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.errors import UsageError

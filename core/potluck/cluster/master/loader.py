@@ -9,6 +9,7 @@ import msgspec
 from potluck.api.schema import LoadPhase
 from potluck.cluster.computer import Computer
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
@@ -83,6 +84,11 @@ class Loader:
         if self.deployment is None or self._generator is None:
             return None
         return self.deployment, self._generator
+
+    @property
+    def turns(self) -> Turns | None:
+        """Who is answered and who waits; None: nothing was loaded yet."""
+        return self._generator.turns if self._generator is not None else None
 
     @property
     def culprit(self) -> NodeId | None:
@@ -188,7 +194,9 @@ class Loader:
             )
             self._generator.close(error)
         self._generates = planned.model_in_use
-        return Generator(recover=self._recover)
+        return Generator(
+            recover=self._recover, queue_changed=lambda: self._events.publish(ModelChanged())
+        )
 
     def _deployment_changed(self) -> None:
         if self.deployment is not None:

@@ -18,6 +18,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import (
     ComputerLost,
     Events,
@@ -134,6 +135,11 @@ class Master:
     def request(self) -> PlanRequest | None:
         """The request that the next prompt runs on; None: no model was asked for."""
         return self._state.asked
+
+    @property
+    def turns(self) -> Turns | None:
+        """Who is answered and who waits; None: nothing was loaded yet."""
+        return self._loader.turns
 
     @property
     def is_ready(self) -> bool:

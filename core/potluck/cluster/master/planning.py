@@ -16,7 +16,7 @@ from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deployment import Planned
 from potluck.cluster.master.kept import KeptMeasurements
-from potluck.cluster.master.measurements import Measurements, unmeasured_devices
+from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
@@ -239,6 +239,8 @@ class Planner:
             self.measurements.known_links(),
             layers=request.layers,
             min_workers=request.workers,
+            users=request.users,
+            measured_tokens=PROFILE_TOKENS,
         )
         plan = await search_in_thread(search, limit_s=self._deadlines.search_s)
         return Planned(

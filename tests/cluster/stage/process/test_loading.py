@@ -12,7 +12,7 @@ from fake_cluster import Run, until
 from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
-from potluck.cluster.driver.generation import Token
+from potluck.cluster.driver.token import Token
 from potluck.cluster.processes.messages import LoadStage, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
