@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fake_cluster import until
 
-from potluck.tasks import TaskSet, every, in_thread, together
+from potluck.tasks import TaskSet, every, in_thread, reschedule, together
 
 
 def test_an_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -132,3 +132,35 @@ def test_a_round_that_fails_does_not_end_the_rounds(caplog: pytest.LogCaptureFix
 
     assert "asking around failed: no network" in caplog.text
     assert [bool(record.exc_info) for record in caplog.records[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("late", [0, 60])
+def test_a_deadline_that_is_over_is_not_moved(late: float) -> None:
+    """A report that comes in the same turn of the loop as the end."""
+
+    async def wait(deadline: asyncio.Timeout) -> None:
+        async with deadline:
+            reschedule(deadline, 0)
+            while not deadline.expired():  # this task has not run since
+                asyncio.get_running_loop().call_soon(reschedule, deadline, late)
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        deadline = asyncio.timeout(None)
+        with pytest.raises(TimeoutError):
+            await wait(deadline)
+        reschedule(deadline, late)
+        assert deadline.expired()
+
+    asyncio.run(main())
+
+
+def test_a_deadline_is_moved_to_later() -> None:
+    async def main() -> float:
+        async with (deadline := asyncio.timeout(0)):
+            reschedule(deadline, 60)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return (deadline.when() or 0) - asyncio.get_running_loop().time()
+
+    assert 59 < asyncio.run(main()) <= 60

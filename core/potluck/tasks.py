@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,15 @@ async def in_thread(
         return await asyncio.to_thread(work, report)
     finally:
         is_over.set()
+
+
+def reschedule(deadline: asyncio.Timeout, seconds: float) -> None:
+    """Move the end of an `asyncio.timeout` to so many seconds from now, unless it is over already.
+
+    It may be over while its task has not run since: asyncio itself then raises an error.
+    """
+    with suppress(RuntimeError):
+        deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 async def every(

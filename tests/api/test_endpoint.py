@@ -22,6 +22,7 @@ from potluck.api.endpoint import (
     refuse,
     status_of,
 )
+from potluck.api.openai import ChatCompletionRequest
 from potluck.api.streams import ClientGoneError
 from potluck.errors import (
     BusyError,
@@ -65,6 +66,17 @@ def test_a_body_that_does_not_fit_names_the_field(
         decode(body, Body)
 
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("field", ["tools", "functions", "logit_bias"])
+def test_a_field_that_is_refused_is_not_decoded(field: str) -> None:
+    """Five million small objects took the event loop a second."""
+    value = b"[{}, {}]"
+    body = b'{"messages": [{"role": "user", "content": "x"}], "%s": %s}' % (field.encode(), value)
+
+    request = decode(body, ChatCompletionRequest)
+
+    assert getattr(request, field) == msgspec.Raw(value)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,18 @@ import http.client
 import signal
 import socket
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
 from fake_backend import TOKEN, FakeBackend, Server
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from potluck.api.connections import Places
-from potluck.api.listener import HttpServer, is_loopback_host
+from potluck.api.connections import PIECE, Places
+from potluck.api.endpoint import refuse
+from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.server import local_app, public_app
 from potluck.errors import UsageError
 
@@ -78,13 +83,93 @@ def test_pages_of_other_sites_are_refused(server: Server, origin: str) -> None:
     assert status == 403
 
 
-def test_a_local_page_is_answered_and_a_cross_site_fetch_is_not(server: Server) -> None:
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_what_a_browser_sends_for_a_page_is_refused(server: Server, site: str) -> None:
+    """A page from another port of this computer is `same-site`."""
     key = f"Bearer {TOKEN}"
 
-    local, _ = get(server, "/health", Origin="http://localhost:3000", Authorization=key)
-    cross, _ = get(server, "/health", Sec_Fetch_Site="cross-site", Authorization=key)
+    origin, _ = get(server, "/health", Origin="http://localhost:3000", Authorization=key)
+    fetch, _ = get(server, "/health", Sec_Fetch_Site=site, Authorization=key)
+    typed, _ = get(server, "/health", Sec_Fetch_Site="none", Authorization=key)
 
-    assert (local, cross) == (200, 403)
+    assert (origin, fetch, typed) == (403, 403, 200)
+
+
+async def ask_public(headers: dict[str, str], method: str = "GET", **options: Any) -> Any:
+    """The answer of a listener without a key to one request."""
+    app = public_app(await make_backend(), host="127.0.0.1", key=None, **options)
+    server = HttpServer()
+    port = await server.start(app, "127.0.0.1", 0)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+            return await http.request(method, "/v1/models", headers=headers)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://localhost:3000"},
+        {"origin": "http://localhost:8001"},
+        {"origin": "null"},
+        {"origin": "app://page", "sec-fetch-site": "none"},
+        {"sec-fetch-site": "same-site"},
+        {"host": "rebound.example"},
+    ],
+)
+def test_no_page_uses_a_listener_without_a_key(headers: dict[str, str]) -> None:
+    answer = asyncio.run(ask_public(headers, origins=["http://localhost:8000"]))
+
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_page_of_a_listed_origin_uses_a_listener_without_a_key() -> None:
+    page = {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}
+    asked = page | {"access-control-request-method": "POST"}
+
+    async def scenario() -> list[Any]:
+        origins = ["http://localhost:3000"]
+        return [
+            await ask_public(page, origins=origins),
+            await ask_public(asked, "OPTIONS", origins=origins),
+        ]
+
+    for answer in asyncio.run(scenario()):
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
+
+
+@pytest.mark.parametrize(
+    "origin", ["localhost:3000", "http://localhost:3000/", "*", "null", "http://Localhost"]
+)
+def test_what_is_no_origin_is_not_listed(origin: str) -> None:
+    backend = asyncio.run(make_backend())
+
+    with pytest.raises(UsageError, match="no origin"):
+        public_app(backend, host="127.0.0.1", key=None, origins=[origin])
+
+
+def test_another_user_of_the_computer_needs_the_key() -> None:
+    ends: list[object] = []
+
+    def is_own(client: object, server: object) -> bool:
+        ends.extend((client, server))
+        return False
+
+    async def status(key: str | None, **headers: str) -> int:
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await Response()(scope, receive, send)
+
+        guard = Guard(answer, key=key, loopback=True, refuse=lambda _: refuse, is_own=is_own)
+        transport = httpx.ASGITransport(guard, client=("127.0.0.1", 7))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return (await http.get("/v1/models", headers=headers)).status_code
+
+    assert asyncio.run(status(None)) == 403
+    assert ends[0] == ("127.0.0.1", 7)
+    assert asyncio.run(status("its-key", authorization="Bearer its-key")) == 200
 
 
 def test_v1_refuses_in_openais_shape(server: Server) -> None:
@@ -106,7 +191,7 @@ async def make_backend() -> FakeBackend:
 
 def test_a_public_listener_with_a_key_answers_any_name() -> None:
     async def scenario() -> list[int]:
-        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-key-that-is-long")
         server = HttpServer()
         port = await server.start(app, "127.0.0.1", 0)
         try:
@@ -115,7 +200,7 @@ def test_a_public_listener_with_a_key_answers_any_name() -> None:
             ) as client:
                 host = {"host": "attic.local"}
                 without = await client.get("/v1/models", headers=host)
-                key = {"authorization": "bearer a-long-key"}
+                key = {"authorization": "bearer a-key-that-is-long"}
                 with_key = await client.get("/v1/models", headers=host | key)
             return [without.status_code, with_key.status_code]
         finally:
@@ -189,7 +274,7 @@ def test_connections_that_ask_nothing_do_not_keep_others_out() -> None:
     """Neither those without a key, nor those whose headers do not end."""
 
     async def scenario() -> list[int]:
-        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-key-that-is-long")
         server = HttpServer(Places(most=8))
         port = await server.start(app, "127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
@@ -199,7 +284,7 @@ def test_connections_that_ask_nothing_do_not_keep_others_out() -> None:
             async with httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", trust_env=False
             ) as client:
-                key = {"authorization": "bearer a-long-key"}
+                key = {"authorization": "bearer a-key-that-is-long"}
                 return [(await client.get("/v1/models", headers=key)).status_code for _ in range(2)]
         finally:
             await hang_up(*(writer for _, writer in silent))
@@ -251,7 +336,7 @@ def test_a_connection_that_asks_nothing_ends_after_a_while() -> None:
 
 def test_an_address_with_many_wrong_keys_waits_and_others_do_not() -> None:
     async def scenario() -> list[int]:
-        app = public_app(await make_backend(), host="0.0.0.0", key="a-long-key")
+        app = public_app(await make_backend(), host="0.0.0.0", key="a-key-that-is-long")
 
         async def status(host: str, key: str) -> int:
             transport = httpx.ASGITransport(app, client=(host, 1))
@@ -260,8 +345,64 @@ def test_an_address_with_many_wrong_keys_waits_and_others_do_not() -> None:
                 return (await client.get("/v1/models", headers=headers)).status_code
 
         guesses = [await status("192.168.0.66", f"guess-{n}") for n in range(12)]
-        right = [await status(host, "a-long-key") for host in ("192.168.0.66", "192.168.0.7")]
+        right = [
+            await status(host, "a-key-that-is-long") for host in ("192.168.0.66", "192.168.0.7")
+        ]
         here = [await status("127.0.0.1", f"guess-{n}") for n in range(12)]
-        return [*guesses, *right, here[-1], await status("127.0.0.1", "a-long-key")]
+        return [*guesses, *right, here[-1], await status("127.0.0.1", "a-key-that-is-long")]
 
     assert asyncio.run(scenario()) == [401] * 10 + [429] * 2 + [429, 200] + [401, 200]
+
+
+def test_a_body_of_tiny_chunks_is_parsed_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them took the event loop 0.9 seconds at a time."""
+    sizes: list[int] = []
+    parse = H11Protocol.data_received
+
+    def note(self: H11Protocol, data: bytes) -> None:
+        sizes.append(len(data))
+        parse(self, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", note)
+    body = b"1\r\n \r\n" * 20_000 + b"0\r\n\r\n"
+
+    answer = asyncio.run(post(body, f"Authorization: Bearer {TOKEN}\r\n"))
+
+    assert answer.startswith(b"HTTP/1.1 400 ")  # spaces are no JSON
+    assert sum(sizes) > len(body)
+    assert max(sizes) <= PIECE
+
+
+def test_a_body_that_is_refused_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender gets the answer, and the connection ends."""
+    sizes: list[int] = []
+    parse = H11Protocol.data_received
+
+    def note(self: H11Protocol, data: bytes) -> None:
+        sizes.append(len(data))
+        parse(self, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", note)
+
+    answer = asyncio.run(post(b"1\r\n \r\n" * 100_000, "Authorization: Bearer wrong\r\n"))
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert sum(sizes) <= 4 * PIECE
+
+
+async def post(body: bytes, headers: str) -> bytes:
+    """What the server answers to a chunked body, until it ends the connection or is silent."""
+    server = HttpServer(Places(idle_s=0.5))
+    port = await server.start(local_app(await make_backend(), TOKEN), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        + f"{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
+        + body
+    )
+    answer = await reader.readuntil(b"\r\n\r\n")
+    with suppress(ConnectionError):
+        await reader.read()
+    await hang_up(writer)
+    await server.stop()
+    return answer

@@ -334,13 +334,13 @@ def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:
 
 @posix
 def test_serve_answers_others_until_it_is_ended_and_undoes_it(server: Server, spawn: Spawn) -> None:
-    process = spawn("serve", "--port", "0", "--key", "a-long-key")
+    process = spawn("serve", "--port", "0", "--key", "a-key-that-is-long")
     assert process.stdout is not None
     while not (line := process.stdout.readline()).startswith("Serving at "):
         assert line
     url = line.split()[-1]
     answer = httpx.get(
-        f"{url}/models", headers={"authorization": "Bearer a-long-key"}, trust_env=False
+        f"{url}/models", headers={"authorization": "Bearer a-key-that-is-long"}, trust_env=False
     )
     refused = httpx.get(f"{url}/models", trust_env=False)
     assert process.stdout.readline() == "Ctrl-C ends it.\n"

@@ -330,7 +330,7 @@ class FakeBackend:
         yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
-        app = public_app(self, host=request.host, key=request.key)
+        app = public_app(self, host=request.host, key=request.key, origins=request.origins)
         server = HttpServer()
         port = await server.start(app, request.host, request.port)
         self._servers[port] = server

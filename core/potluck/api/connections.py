@@ -4,17 +4,24 @@ Whoever reaches the listener can open connections, also without a key. A connect
 request is idle: its headers have not arrived yet, or its last answer is over. It is closed after a
 while, and earlier when another connection needs its place. So who asks something at once is
 answered, however many connections others keep open.
+
+What arrives is parsed in small pieces, with other work between them: a body may come in chunks of
+one byte, and each of them takes as long to parse as a large one. A body that the answer did not wait
+for is read, so that the client gets the answer, but not parsed, and its connection ends.
 """
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 256  # the few programs of a home need less
 IDLE_S = 30.0  # also the longest time that the headers of a request may take
+PIECE = 16 << 10  # bytes; in chunks of one byte they take 15 ms to parse
 
 
 class Places:
@@ -56,13 +63,15 @@ class Config(uvicorn.Config):
         self.places = places
 
 
-class Connection(H11Protocol):
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """One connection. uvicorn itself would wait for the headers of a new one for ever."""
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
         self.host = ""
         self._places = config.places
+        self._piece = bytearray(PIECE)
+        self._is_answered_early = False  # before the body was read
         self._end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -70,13 +79,22 @@ class Connection(H11Protocol):
         self.host = self.client[0] if self.client else ""
         self._is_idle()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._look()
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._piece
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._is_answered_early:
+            self.data_received(bytes(self._piece[:nbytes]))
+            self._look()
 
     def on_response_complete(self) -> None:
         self._is_idle()
         super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._is_answered_early = True
+            with suppress(OSError):  # the client is gone
+                self.transport.write_eof()
+            return
         self._look()  # the next request may have arrived already
 
     def connection_lost(self, exc: Exception | None) -> None:

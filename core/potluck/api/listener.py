@@ -4,8 +4,9 @@ uvicorn runs as one task of the node: it has no signal handlers, no threads and 
 own. The guard refuses requests before anything is routed or read:
 
 - A loopback listener refuses a `Host` that is not loopback (after DNS rebinding to 127.0.0.1, a web
-  page still sends its own name) and requests that a page of another site made (`Origin`,
-  `Sec-Fetch-Site`).
+  page still sends its own name) and the requests of web pages (`Origin`, `Sec-Fetch-Site`), also of
+  those from `localhost`, unless their origin is listed.
+- Without a key, a loopback listener refuses other users of this computer, where the system tells.
 - If the listener has a key, the key is compared in constant time. An address that sent too many wrong
   ones waits, unless it is this computer's: there, one program could keep all others out.
 """
@@ -18,9 +19,7 @@ import ipaddress
 import math
 import socket
 import sys
-import time
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -30,12 +29,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from potluck.api.connections import Config, Places
 from potluck.api.endpoint import RequestError
+from potluck.api.peer_user import Address, is_own_user
+from potluck.api.wrong_keys import WrongKeys
 from potluck.errors import UsageError
 
 BACKLOG = 128
 _STOPS = {"type": "http.disconnect", "stops": True}  # see `streams.wait_disconnect`
-WRONG_KEYS, WRONG_KEYS_S = 10, 60.0  # so many in so many seconds, and an address has to wait
-_MOST_ADDRESSES = 1000  # whose wrong keys are counted
 SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
 
@@ -46,6 +45,8 @@ class Guard:
         key: the key that `Authorization: Bearer` must carry; None: no key is needed.
         loopback: whether only this computer may reach the listener.
         refuse: returns the error format of a path, since `/v1` uses OpenAI's shape.
+        origins: of web pages that may use a loopback listener.
+        is_own: whether the program at the first of two ends is this user's.
     """
 
     def __init__(
@@ -55,18 +56,22 @@ class Guard:
         key: str | None,
         loopback: bool,
         refuse: Callable[[str], Callable[[Exception], Response]],
+        origins: Collection[str] = (),
+        is_own: Callable[[Address, Address], bool] = is_own_user,
     ) -> None:
         self._app = app
         self._key = key
         self._loopback = loopback
         self._refuse = refuse  # path → error format: `/v1` uses OpenAI's shape
-        self._wrong: dict[str, deque[float]] = {}  # when each address sent its last wrong keys
+        self._origins = origins
+        self._is_own = is_own
+        self._wrong = WrongKeys()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # neither WebSockets nor lifespan events
             return
         try:
-            self._check(Headers(scope=scope), (scope.get("client") or ("",))[0])
+            self._check(scope)
         except RequestError as error:
             response = self._refuse(scope["path"])(error)
             if error.status == 401:
@@ -75,40 +80,48 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers, host: str) -> None:
+    def _check(self, scope: Scope) -> None:
+        headers, client = Headers(scope=scope), scope["client"]
         if self._loopback:
-            _check_local(headers)
-        if self._key is None:
+            self._check_local(headers)
+        if self._key is not None:
+            self._check_key(self._key, headers, client[0])
+        elif not self._is_own(client, scope["server"]):
+            raise RequestError(
+                403,
+                "This comes from another user of the computer. Who started `potluck serve` can"
+                " let other users in with a key (--key).",
+            )
+
+    def _check_local(self, headers: Headers) -> None:
+        if not is_loopback_host(_host_of(f"//{headers.get('host', '')}")):
+            raise RequestError(403, "This listener answers to localhost only; the Host is another.")
+        origin = headers.get("origin")
+        if origin in self._origins:
             return
-        now = time.monotonic()
-        times = self._wrong.get(host, deque[float]())
-        if len(times) == WRONG_KEYS and now - times[0] < WRONG_KEYS_S:
-            raise RequestError(429, "Too many wrong keys came from this address. Wait a minute.")
+        site = headers.get("sec-fetch-site", "none")
+        if origin is not None or site not in ("none", "same-origin"):
+            raise RequestError(
+                403,
+                "Web pages may not use this listener. `potluck serve --origin ORIGIN` lets those of"
+                " one origin in, such as http://localhost:3000.",
+            )
+
+    def _check_key(self, key: str, headers: Headers, host: str) -> None:
+        if wait_s := self._wrong.wait_s(host):
+            raise RequestError(
+                429,
+                "Too many wrong keys came from this address."
+                f" It may try again in {math.ceil(wait_s / 60)} minutes.",
+            )
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(given.strip(), self._key):
+        if scheme.lower() == "bearer" and _same(given.strip(), key):
             return
         if given and not is_loopback_host(host):
-            self._note_wrong(host, now)
+            self._wrong.note(host)
         raise RequestError(
             401, "The key is missing or wrong: send it as `Authorization: Bearer KEY`."
         )
-
-    def _note_wrong(self, host: str, now: float) -> None:
-        times = self._wrong.pop(host, deque[float](maxlen=WRONG_KEYS))
-        times.append(now)
-        self._wrong[host] = times
-        if len(self._wrong) > _MOST_ADDRESSES:
-            del self._wrong[next(iter(self._wrong))]  # who sent none for the longest time
-
-
-def _check_local(headers: Headers) -> None:
-    if not is_loopback_host(_host_of(f"//{headers.get('host', '')}")):
-        raise RequestError(403, "This listener answers to localhost only; the Host is another.")
-    origin = headers.get("origin")
-    if origin is not None and not is_loopback_host(_host_of(origin)):
-        raise RequestError(403, "Web pages of other sites may not use this listener.")
-    if headers.get("sec-fetch-site", "none") == "cross-site":
-        raise RequestError(403, "Web pages of other sites may not use this listener.")
 
 
 def _host_of(url: str) -> str:

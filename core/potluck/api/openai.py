@@ -20,6 +20,7 @@ MAX_LOGPROBS = 20
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop: TypeAlias = str | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None
+_NOTHING = msgspec.Raw(b"null")  # of fields that are refused unless they are empty
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
@@ -56,9 +57,10 @@ class Options(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
-    # Known but not supported: only the value that changes nothing is accepted.
+    # Known but not supported: only the value that changes nothing is accepted. Decoding 16 MB of
+    # small JSON values takes more than a second, so it is not done where they are refused.
     n: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: msgspec.Raw = _NOTHING
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
 
@@ -71,7 +73,7 @@ class ContentPart(Struct, frozen=True, kw_only=True):
 class ChatMessage(Struct, frozen=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: msgspec.Raw = _NOTHING
 
 
 class ResponseFormat(Struct, frozen=True, kw_only=True):
@@ -85,8 +87,8 @@ class ChatCompletionRequest(Options, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    tools: list[msgspec.Raw] | None = None
-    functions: list[msgspec.Raw] | None = None
+    tools: msgspec.Raw = _NOTHING
+    functions: msgspec.Raw = _NOTHING
     response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
 
@@ -108,7 +110,7 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
         UnsupportedParameterError: the error names the field.
     """
     _refuse(request.n not in (None, 1), "n", "Potluck gives one answer per request: n must be 1.")
-    _refuse(bool(request.logit_bias), "logit_bias", "logit_bias is not offered.")
+    _refuse(_is_given(request.logit_bias), "logit_bias", "logit_bias is not offered.")
     for name in ("presence_penalty", "frequency_penalty"):
         _refuse(
             getattr(request, name) not in (None, 0),
@@ -131,7 +133,9 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
 
 def _check_chat(request: ChatCompletionRequest) -> None:
     for name in ("tools", "functions"):
-        _refuse(bool(getattr(request, name)), name, f"{name}: calling tools is not offered yet.")
+        _refuse(
+            _is_given(getattr(request, name)), name, f"{name}: calling tools is not offered yet."
+        )
     if request.response_format is not None and request.response_format.type != "text":
         _refuse(True, "response_format", "response_format: only type text is offered.")
     if request.modalities is not None and request.modalities != ["text"]:
@@ -140,12 +144,16 @@ def _check_chat(request: ChatCompletionRequest) -> None:
         _refuse(True, "top_logprobs", "top_logprobs needs logprobs: true.")
     for number, message in enumerate(request.messages):
         where = f"messages[{number}]"
-        if message.role in ("tool", "function") or message.tool_calls:
+        if message.role in ("tool", "function") or _is_given(message.tool_calls):
             _refuse(True, where, f"{where}: calling tools is not offered yet.")
         if isinstance(message.content, list):
             for part in message.content:
                 if part.type != "text" or part.text is None:
                     _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
+
+
+def _is_given(value: msgspec.Raw) -> bool:
+    return bytes(value)[:8].translate(None, b" \t\r\n") not in (b"null", b"[]", b"{}")
 
 
 def _refuse(refused: bool, param: str, message: str) -> None:

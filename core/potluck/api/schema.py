@@ -388,4 +388,6 @@ class ListenRequest(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
     port: Port = 8000  # 0: any free port; the answer names it
     # Required if other computers can reach the host.
-    key: Annotated[str, Meta(min_length=8, max_length=512)] | None = None
+    key: Annotated[str, Meta(min_length=16, max_length=512)] | None = None
+    # Of web pages that may use it, such as http://localhost:3000.
+    origins: Annotated[tuple[Annotated[str, Meta(max_length=255)], ...], Meta(max_length=16)] = ()

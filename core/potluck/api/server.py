@@ -2,12 +2,17 @@
 
 local_app   /health /cluster/* /v1/*   loopback, the node's own token
 public_app  /v1/*                      loopback without a key, or anywhere with one
+
+Web pages use neither, but for the origins that `potluck serve --origin` lists: their browsers are told
+so (CORS).
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,6 +27,8 @@ from potluck.errors import UsageError
 
 __all__ = ["HttpServer", "local_app", "public_app"]
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers write it (RFC 6454)
+
 
 def local_app(backend: Backend, token: str) -> ASGIApp:
     """Return the API of the window and the commands. It may listen on loopback only."""
@@ -29,12 +36,28 @@ def local_app(backend: Backend, token: str) -> ASGIApp:
     return Guard(_app(routes), key=token, loopback=True, refuse=_refusal)
 
 
-def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
+def public_app(
+    backend: Backend, *, host: str, key: str | None, origins: Sequence[str] = ()
+) -> ASGIApp:
     """Return OpenAI's API for other programs, to listen on this host.
 
+    Args:
+        backend: what answers.
+        host: where it listens.
+        key: that programs must send; None: none.
+        origins: of the web pages that may use it.
+
     Raises:
-        UsageError: other computers could reach the host, and there is no key.
+        UsageError: other computers could reach the host, and there is no key; or what should be an
+            origin is none.
     """
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise UsageError(
+                f"“{origin}” is no origin: write it as http://localhost:3000, in small letters and"
+                " without a path.",
+                param="origins",
+            )
     loopback = is_loopback_host(host)
     if not loopback and not key:
         raise UsageError(
@@ -42,7 +65,18 @@ def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
             " Without one, listen on 127.0.0.1.",
             param="key",
         )
-    return Guard(_app(Completions(backend).routes()), key=key, loopback=loopback, refuse=_refusal)
+    app = Guard(
+        _app(Completions(backend).routes()),
+        key=key,
+        loopback=loopback,
+        refuse=_refusal,
+        origins=origins,
+    )
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
 
 
 def _app(routes: list[Route]) -> Starlette:

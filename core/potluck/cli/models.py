@@ -27,7 +27,7 @@ from potluck.errors import NotFoundError, PotluckError, UsageError, format_bytes
 from potluck.model.schemes import Scheme
 
 KEY_VARIABLE = "POTLUCK_KEY"  # safer than an option: other programs can read the command line
-KEY_LENGTH = 8
+KEY_LENGTH = 16
 DEMO_PROMPT = "What is Potluck?"
 GREETING = "Ask away. Ctrl-C stops an answer; Ctrl-D, or /quit, ends; /new begins afresh."
 
@@ -268,7 +268,9 @@ def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict
 
 def serve(options: argparse.Namespace) -> int:
     """Answer other programs until Ctrl-C, or until Potluck is shut down on this computer."""
-    asked = ListenRequest(host=options.host, port=options.port, key=_key(options))
+    asked = ListenRequest(
+        host=options.host, port=options.port, key=_key(options), origins=tuple(options.origin)
+    )
     client, _ = open_client(options)
     if asked.port:  # report a taken port at once, not after minutes of loading
         client.close_listener(client.listen(asked).port)

@@ -214,6 +214,9 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
     serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
     serve.add_argument("--key", help="ask programs for this key; must, beyond this computer")
+    serve.add_argument(
+        "--origin", action="append", default=[], help="let web pages of this origin in; repeatable"
+    )
 
     models = _command(
         commands,

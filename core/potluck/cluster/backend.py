@@ -371,7 +371,7 @@ class NodeBackend:
                 f"Potluck listens on port {request.port} already: the window, or another"
                 " `potluck serve` on this computer. End that one, or choose another port."
             )
-        app = public_app(self, host=request.host, key=request.key)
+        app = public_app(self, host=request.host, key=request.key, origins=request.origins)
         server = HttpServer()
         port = await server.start(app, request.host, request.port)
         self._listeners[port] = (request.host, server)

@@ -21,6 +21,7 @@ from potluck.ids import Digest, short
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress, TransferMeter
+from potluck.tasks import reschedule
 from potluck.wire.messages import Chunk, Error, Rejected, Stored
 
 CHUNK_TIMEOUT_S = 120.0  # the sender's disk may have to wake up first
@@ -111,9 +112,8 @@ class Receiver:
                 await self._answer(Stored(digest=digest))
             for digest, error in lost.items():
                 await self._reject(digest, error)
-            patience = self._patience
-            if not self._unstored and patience is not None and not patience.expired():
-                patience.reschedule(0)  # the rest came from elsewhere: stop waiting
+            if not self._unstored and self._patience is not None:
+                reschedule(self._patience, 0)  # the rest came from elsewhere: stop waiting
 
     def check(self) -> None:
         """Raise the error that ended the link, unless everything was stored before."""

@@ -17,6 +17,7 @@ from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
+from potluck.tasks import reschedule
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
@@ -165,12 +166,12 @@ class RemoteComputer:
         progress: Callable[[float], None],
     ) -> Capabilities:
         """Load the stage. The deadline moves with every report of progress."""
-        loop, stage = asyncio.get_running_loop(), (assign.epoch, assign.device)
+        stage = (assign.epoch, assign.device)
         try:
             async with asyncio.timeout(self._patience.load_silence_s) as deadline:
 
                 def warming_up(message: WarmingUp) -> None:
-                    deadline.reschedule(loop.time() + self._patience.load_silence_s)
+                    reschedule(deadline, self._patience.load_silence_s)
                     progress(message.progress)
 
                 self._loading[stage] = warming_up

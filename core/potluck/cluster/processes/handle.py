@@ -44,6 +44,7 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.processes.start import start_process
 from potluck.cluster.processes.watchdog import Watchdog, WatchTimes
+from potluck.tasks import reschedule
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -209,12 +210,11 @@ class StageHandle:
             OutOfMemoryError, EngineError: the device could not load it. Then no stage is in force,
                 and `held` says which layers are still in memory.
         """
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._times.load_silence_s) as deadline:
 
                 def progressed(progress: LoadProgress) -> None:
-                    deadline.reschedule(loop.time() + self._times.load_silence_s)
+                    reschedule(deadline, self._times.load_silence_s)
                     on_progress(progress)
 
                 self._on_progress = progressed

@@ -19,6 +19,7 @@ from potluck.store.fetch import send_tensors
 from potluck.store.link import WeightsLink
 from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
+from potluck.tasks import reschedule
 from potluck.wire.messages import NeedTensor
 from potluck.wire.passing_messages import Expect
 
@@ -41,10 +42,8 @@ class PeerWeights:
         """Note that a home's master assigned these tensors. Nothing is expected of workers now."""
         self._assigned.setdefault(home, set()).update(digests)
         self._expected.clear()
-        now = asyncio.get_running_loop().time()
         for receiving in self._receiving:
-            if not receiving.expired():  # by the assignment before; its task has not run since
-                receiving.reschedule(now)
+            reschedule(receiving, 0)
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.
