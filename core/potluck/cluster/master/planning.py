@@ -199,7 +199,7 @@ class Planner:
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
-        await self.measurements.links(self._computers.local, workers)
+        await self.measurements.links.measure(self._computers.local, workers)
         return await self._place(scheme, request, model, workers, note=note)
 
     async def _place(
@@ -228,7 +228,7 @@ class Planner:
             make_plan,
             _shape(scheme, request, model),
             _counted(devices, scheme, request, model),
-            self.measurements.known_links(),
+            self.measurements.links.known(),
             layers=request.layers,
             min_workers=request.workers,
         )
