@@ -42,7 +42,10 @@ async def deployment_on(
     by_hand = tuple(zip(places, layers, strict=True))
     shape = shape_of(model.config, scheme, context=64)
     plan = make_plan(
-        shape, devices, await measurements.links(computers[0], computers[1:]), layers=by_hand
+        shape,
+        devices,
+        await measurements.links.measure(computers[0], computers[1:]),
+        layers=by_hand,
     )
     planned = Planned(
         note="",

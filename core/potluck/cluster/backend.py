@@ -263,7 +263,7 @@ class NodeBackend:
                 yield BenchProgress(state="measuring", message="Measuring the links")
                 local, workers = self._parts.membership.local, self._parts.membership.available()
                 used = [worker for worker in workers if deployment.uses(worker.node_id)]
-                await master.measurements.links(local, used, anew=True)
+                await master.measurements.links.measure(local, used, anew=True)
                 bench = Bench(
                     deployment, generator, request, local=local.node_id, link_ms=self._link_ms
                 )
@@ -273,7 +273,9 @@ class NodeBackend:
 
     def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
         """Milliseconds of a message between two computers on the measured link; 0 if unknown."""
-        link = self._parts.master.measurements.link(source, target)  # a node has none to itself
+        link = self._parts.master.measurements.links.between(
+            source, target
+        )  # a node has none to itself
         return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
 
     async def unload(self) -> None:

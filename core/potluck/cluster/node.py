@@ -25,6 +25,7 @@ from potluck.cluster.events import (
     Events,
     Holds,
     HomeJoined,
+    LinkChanged,
     ModelChanged,
     Notice,
     StageLost,
@@ -260,6 +261,7 @@ class Node:
         events.on(ComputerLost, self.master.lost)
         events.on(StageLost, self.master.lost)
         events.on(Holds, self.master.happened)
+        events.on(LinkChanged, self.master.happened)
         events.on(StepRefused, self._step_refused)
 
     # --- start and end

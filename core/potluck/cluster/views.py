@@ -214,7 +214,7 @@ class ComputerViews:
         self, node_id: NodeId, found: Found | None, computer: RemoteComputer | None
     ) -> schema.Computer:
         record = self._membership.records[node_id]
-        link = self._master.measurements.link(self._local.node_id, node_id)
+        link = self._master.measurements.links.between(self._local.node_id, node_id)
         state, progress, layers = self._part(node_id)
         detail: str | None = None
         if computer is None:

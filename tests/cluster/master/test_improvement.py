@@ -4,6 +4,7 @@ import pytest
 from course import AUTO, DESK, LAPTOP, SPLIT, Course, lost, stages
 
 from potluck.api.schema import PlanRequest
+from potluck.cluster.events import LinkChanged
 from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.vocabulary import (
     Answer,
@@ -60,6 +61,16 @@ def test_a_plan_that_is_no_better_changes_nothing_and_is_not_made_again(came: Co
     assert not can_be_improved(came.state)
     came.tell(ALONE, BOTH)  # the laptop left and came back
     assert can_be_improved(came.state)
+
+
+def test_a_link_that_changed_has_the_plan_weighed_again(came: Course) -> None:
+    came.wish(ImproveWish)
+    came.tell(PlanMade(stages=None))
+    came.tell(LinkChanged(source=DESK, target=LAPTOP))
+
+    assert came.wish(ImproveWish) == [beside(AUTO)]
+    assert came.tell(PlanMade(stages=None)) == [Answer(ticket=3)]
+    assert not can_be_improved(came.state)
 
 
 def test_a_search_that_fails_is_told_and_changes_nothing(came: Course) -> None:

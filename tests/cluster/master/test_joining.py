@@ -7,8 +7,10 @@ from fake_cluster import FakeComputer, failing, run, until
 from fake_home import SPLIT, Home
 
 from potluck.api.schema import PlanRequest
+from potluck.cluster.events import LinkChanged
 from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.errors import EngineError
+from potluck.plan.cost import LinkCost
 from potluck.store.registry import LocalModel
 
 ANY = PlanRequest(context=64)
@@ -100,5 +102,21 @@ def test_a_computer_that_is_back_gets_what_was_asked_for_it(home: Home) -> None:
 
         assert home.stages == ["Desk", "Laptop"]
         assert home.master.request == SPLIT
+
+    run(main())
+
+
+def test_a_plan_whose_link_became_slow_is_changed(home: Home) -> None:
+    async def main() -> None:
+        await home.computers.come(home.laptop)
+        await home.master.load(ANY)
+        assert home.stages == ["Laptop"]
+        home.desk.link = LinkCost(rtt_ms=60_000.0, bytes_per_s=1e6)
+        assert await home.master.measurements.links.again(home.desk, home.laptop)
+        ends = {"source": home.desk.node_id, "target": home.laptop.node_id}
+        home.master.happened(LinkChanged(**ends))
+        await weighed(home)
+
+        assert home.stages == ["Desk"]
 
     run(main())

@@ -26,7 +26,7 @@ class Desk:
         """What the computers are asked for a plan."""
         self.desk.calls, self.laptop.calls = [], []
         await measured(measurements, self.desk, self.laptop)
-        await measurements.links(self.desk, [self.laptop])
+        await measurements.links.measure(self.desk, [self.laptop])
         return self.desk.calls + self.laptop.calls
 
 
@@ -44,7 +44,7 @@ def test_a_master_that_was_started_again_measures_nothing_anew(desk: Desk) -> No
         desk.now += 3600  # longer than a running master takes a link for known
         again = desk.started()
         assert await desk.measure(again) == []
-        assert again.link(desk.laptop.node_id, desk.desk.node_id) is not None
+        assert again.links.between(desk.laptop.node_id, desk.desk.node_id) is not None
 
     run(main())
 

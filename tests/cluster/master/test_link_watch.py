@@ -61,7 +61,9 @@ def test_a_link_whose_heartbeats_take_longer_is_measured_again(model: LocalModel
         assert await watched.look(rtt_ms=100) == 1
         assert await watched.look(rtt_ms=100) == 2
 
-        assert home.master.measurements.link(home.desk.node_id, home.laptop.node_id) == POOR
+        assert (
+            home.master.measurements.links.between(home.desk.node_id, home.laptop.node_id) == POOR
+        )
         assert watched.told == [
             LinkChanged(source=home.desk.node_id, target=home.laptop.node_id),
         ]
@@ -107,5 +109,22 @@ def test_tokens_that_are_on_the_way_for_long_have_the_links_of_the_plan_measured
 
         assert looks[-1] == before + 1
         assert len(watched.told) == 1
+
+    watched(model, scenario)
+
+
+def test_a_link_over_which_weights_came_slowly_twice_is_measured_again(model: LocalModel) -> None:
+    async def scenario(watched: Watched) -> None:
+        home = watched.home
+        ends = (home.desk.node_id, home.laptop.node_id)
+        before = await watched.look()
+        home.desk.link = POOR
+        looks: list[int] = []
+        for _ in range(2):
+            home.master.measurements.links.observe(*ends, 1e6, alone=True)
+            looks.append(await watched.look())
+
+        assert looks == [before, before + 1]
+        assert watched.told == [LinkChanged(source=ends[0], target=ends[1])]
 
     watched(model, scenario)

@@ -167,7 +167,7 @@ def test_a_load_waits_for_a_computer_that_it_names_and_that_leaves_meanwhile(
         home = Home(model, deadlines=PlanningDeadlines(names_s=0.05))
         for is_back in (True, False):
             home.desk.gates["measure_link_to"] = asyncio.Event()
-            home.master.measurements.forget(home.laptop.node_id)
+            home.master.measurements.links.forget(home.laptop.node_id)
             loading = asyncio.create_task(home.master.load(SPLIT, anew=True))
             calls = home.desk.calls.count("measure_link_to")
             await until(lambda calls=calls: home.desk.calls.count("measure_link_to") > calls)

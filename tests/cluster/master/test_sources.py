@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping
 
+from fake_cluster import FakeComputer, run
+
+from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.sources import Sources
 from potluck.ids import Digest, NodeId
+from potluck.plan.cost import LinkCost
 from potluck.wire.messages import NeedTensor
 
 DESK, LAPTOP, MAC, ATTIC = (NodeId(name * 32) for name in ("aa", "bb", "cc", "dd"))
@@ -94,3 +98,36 @@ def test_bytes_that_are_there_already_do_not_count() -> None:
     known.stored(LAPTOP, ALL)
     needed = [NeedTensor(digest=A, offset=99), NeedTensor(digest=B, offset=0)]
     assert shares(known, needed) == {LAPTOP: {B}, DESK: {A}}
+
+
+def test_only_a_transfer_without_others_shows_that_a_link_is_slower() -> None:
+    async def main() -> None:
+        links = Measurements().links
+        desk, mac = FakeComputer("Desk", 1), FakeComputer("Mac", 2)
+        ends = (desk.node_id, mac.node_id)
+        desk.link = LinkCost(rtt_ms=0.4, bytes_per_s=100.0)
+        await links.measure(desk, [mac])
+        limit = 100.0
+        known = Sources(
+            local=desk.node_id,
+            link_rate=lambda source, target: limit,
+            present=lambda: ends[1:],
+            links=links,
+        )
+
+        known.receive(mac.node_id, more=True)
+        known.receive(LAPTOP, more=True)
+        known.receive(LAPTOP, more=False)
+        known.sent(*ends, 60 * 10, 10.0, alone=True)  # beside the laptop's for a while
+        known.receive(mac.node_id, more=False)
+        known.receive(mac.node_id, more=True)
+        known.sent(*ends, 6, 0.1, alone=True)  # too short to tell
+        known.sent(*ends, 60 * 10, 10.0, alone=False)
+        limit = 60.0
+        known.sent(*ends, 60 * 10, 10.0, alone=True)
+        assert links.between(*ends) == desk.link
+        limit = 100.0
+        known.sent(*ends, 60 * 10, 10.0, alone=True)
+        assert links.between(*ends) == LinkCost(rtt_ms=0.4, bytes_per_s=80.0)
+
+    run(main())

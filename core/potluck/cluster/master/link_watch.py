@@ -1,7 +1,8 @@
 """Notices what happens to links between two plans, and has them measured again at once.
 
-Three things say that a link is not what it was: its computers have other addresses, the round trips
-of its heartbeats take another time, and the tokens of an answer are on the way for another time.
+Four things say that a link is not what it was: its computers have other addresses, the round trips
+of its heartbeats take another time, the tokens of an answer are on the way for another time, and so are
+weights (`Links.observe`).
 """
 
 import asyncio
@@ -73,9 +74,10 @@ class LinkWatch:
         if self._master.state.phase in DEPLOYING:
             return  # the weights that are sent take all of a link
         for computer in self._connected():
-            if not self._master.measurements.is_recent(self._local, computer):
+            if not self._master.measurements.links.is_recent(self._local, computer):
                 await self._measure_in_passing(computer)
-        for source, target in dict.fromkeys((*self._by_heartbeats(now), *self._by_tokens(now))):
+        doubted = (*self._by_heartbeats(now), *self._by_tokens(now), *self._by_transfers())
+        for source, target in dict.fromkeys(doubted):
             await self._measure_again(source, target)
 
     def _by_heartbeats(self, now: float) -> list[_Pair]:
@@ -102,6 +104,12 @@ class LinkWatch:
         deviates = hops_ms is not None and self._tokens[1].observe(hops_ms, now)
         return list(self._used()) if deviates else []
 
+    def _by_transfers(self) -> list[_Pair]:
+        """The links over which weights were sent at another rate than was measured."""
+        present: dict[NodeId, Computer] = {c.node_id: c for c in (self._local, *self._connected())}
+        doubted = self._master.measurements.links.doubted()
+        return [(present[s], present[t]) for s, t in doubted if s in present and t in present]
+
     def _used(self) -> Iterable[_Pair]:
         """The pairs of computers between which the tokens of the plan in force travel."""
         deployment = self._master.deployment
@@ -115,10 +123,10 @@ class LinkWatch:
 
     async def _measure_in_passing(self, computer: ConnectedComputer) -> None:
         """Measure the link to a worker that has just come, or that has other addresses."""
-        measurements, ends = self._master.measurements, (self._local.node_id, computer.node_id)
-        before = measurements.link(*ends)
-        await measurements.measure_in_passing(self._local, computer)
-        after = measurements.link(*ends)
+        links, ends = self._master.measurements.links, (self._local.node_id, computer.node_id)
+        before = links.between(*ends)
+        await links.measure_in_passing(self._local, computer)
+        after = links.between(*ends)
         if after is None or after == before:
             return
         self._events.changed()
@@ -126,9 +134,7 @@ class LinkWatch:
             self._tell(self._local, computer)
 
     async def _measure_again(self, source: Computer, target: Computer) -> None:
-        before = self._master.measurements.link(source.node_id, target.node_id)
-        after = await self._master.measurements.again(source, target)
-        if after is not None and has_changed(before, after):
+        if await self._master.measurements.links.again(source, target):
             self._events.changed()
             self._tell(source, target)
 

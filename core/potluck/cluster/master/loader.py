@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from potluck.api.schema import LoadPhase
+from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
@@ -20,6 +20,7 @@ from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retire
 from potluck.errors import PeerLostError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
+from potluck.plan.placement import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Loader:
             local=computers.local.node_id,
             link_rate=self._rate_between,
             present=lambda: [computer.node_id for computer in computers.available()],
+            links=planner.measurements.links,
         )
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
@@ -116,20 +118,32 @@ class Loader:
         if planned.model_in_use != before.model_in_use:
             return PlanMade(stages=None)  # its files have changed: the next load takes them
         is_asked_for = has_constraints(request)
-        if not is_asked_for and not is_better(planned.plan, before.plan):
+        now = before.plan if is_asked_for else await self._as_measured_now(request, before)
+        if not is_asked_for and not is_better(planned.plan, now):
             return PlanMade(stages=None)
         joining = self._deployment(planned, running.epoch + 1, changed=lambda: None)
 
         def pays(nbytes: int, rate: float) -> bool:
-            return is_asked_for or is_better(planned.plan, before.plan, nbytes, bytes_per_s=rate)
+            return is_asked_for or is_better(planned.plan, now, nbytes, bytes_per_s=rate)
 
         if not await joining.send_ahead(running.uses, pays):
             return PlanMade(stages=None)
         self._planned = planned
-        logger.info(
-            "a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, before.plan.token_ms
-        )
+        logger.info("a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, now.token_ms)
         return PlanMade(stages=planned.plan.stages)
+
+    async def _as_measured_now(self, request: PlanRequest, running: Planned) -> Plan:
+        """The plan in force, with the speed that it has by today's measurements."""
+        stages = running.plan.stages
+        layers = tuple((f"{s.name}/{s.device}", len(s.layers)) for s in stages)
+        try:
+            planned = await self._planner.plan(
+                msgspec.structs.replace(request, layers=layers), settle=False
+            )
+        except PotluckError as error:
+            logger.info("the plan in force is taken as it was: %s", error)
+            return running.plan
+        return planned.plan
 
     async def _make_plan(self, action: MakePlan) -> PlanMade:
         request = action.request
@@ -209,7 +223,7 @@ class Loader:
         return self._rate_between(self._computers.local.node_id, node)
 
     def _rate_between(self, source: NodeId, target: NodeId) -> float | None:
-        link = self._planner.measurements.link(source, target)
+        link = self._planner.measurements.links.between(source, target)
         rate = link.bytes_per_s if link is not None else None
         if rate is None or self._packing is None or source != self._computers.local.node_id:
             return rate

@@ -313,7 +313,7 @@ class Master:
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
-        self.measurements.forget(event.node_id)
+        self.measurements.links.forget(event.node_id)
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:

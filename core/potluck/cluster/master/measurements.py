@@ -1,15 +1,14 @@
 """The measurements that the planner needs: each device on the real layer shapes, and each link.
 
 Measurements are kept, on disk too (`kept.py`): a profile by device, layer shape, scheme and cache; a
-link by its two ends. An old measurement of a link is made again. Memory is not kept: it is always the
-memory free now.
+link by its two ends (`links.py`). Memory is not kept: it is always the memory free now.
 """
 
 import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import isfinite
@@ -19,24 +18,22 @@ import msgspec
 
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_label, place_name
-from potluck.cluster.master.kept import KeptLink, KeptMeasurements, KeptProfile
+from potluck.cluster.master.kept import KeptMeasurements, KeptProfile
+from potluck.cluster.master.links import Links
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
-from potluck.plan.cost import DeviceCost, LinkCost
+from potluck.plan.cost import DeviceCost
 from potluck.plan.shape import kinds_of, numbered_kinds
 from potluck.wire.measuring_messages import Profile, Profiled
-from potluck.wire.messages import Address, DeviceId, DeviceInfo
+from potluck.wire.messages import DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 
 PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
-FAILED_AGE_S = 60.0  # a pair that could not be measured is tried again after this time
-LINK_AGE_S = 900.0  # then a link is measured again: a laptop may have moved to another room
-_Offered: TypeAlias = tuple[frozenset[Address], frozenset[Address]]
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, str, Scheme, Cache]
@@ -67,16 +64,6 @@ class _KnownDevice:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownLink:
-    """A measured link."""
-
-    cost: LinkCost
-    when: float  # seconds of the clock; if it was measured by a node before, this node's start
-    at: float  # when it was measured, in seconds since 1970
-    in_passing: bool  # measured just after its computer came, when both ends were busy starting
-
-
 class Measurements:
     """Measures computers and links, and remembers the results.
 
@@ -94,10 +81,7 @@ class Measurements:
         self._clock = clock
         self._kept = kept if kept is not None else KeptMeasurements(None)
         self._profiles: dict[_ProfileKey, _KnownDevice] = {}
-        self._links: dict[tuple[NodeId, NodeId], _KnownLink] = {}
-        self._failed: dict[tuple[NodeId, NodeId], float] = {}  # when
-        self._offered: dict[tuple[NodeId, NodeId], _Offered] = {}  # when it was measured
-        self._measuring = asyncio.Lock()
+        self.links = Links(clock=clock, date=self._kept.now, changed=self._remember)
         self._recall()
 
     def _recall(self) -> None:
@@ -107,9 +91,7 @@ class Measurements:
             measured_as = (kept.shape, kept.scheme, kept.cache)
             key = (kept.node_id, device.id, device.name, *measured_as)
             self._profiles[key] = _KnownDevice(kept.profile, kept.at)
-        for link in links:
-            known = _KnownLink(link.cost, self._clock(), link.at, link.in_passing)
-            self._links[link.source, link.target] = known
+        self.links.recall(links)
 
     def _remember(self) -> None:
         self._kept.remember(
@@ -124,16 +106,7 @@ class Measurements:
                 )
                 for (node_id, _, _, shape, scheme, cache), known in self._profiles.items()
             ),
-            (
-                KeptLink(
-                    source=source,
-                    target=target,
-                    cost=known.cost,
-                    in_passing=known.in_passing,
-                    at=known.at,
-                )
-                for (source, target), known in self._links.items()
-            ),
+            self.links.kept(),
         )
 
     async def device_costs(
@@ -273,102 +246,10 @@ class Measurements:
             if predicted_ms > 0 and isfinite(measured_ms):
                 known.correction.observe(measured_ms / predicted_ms, self._clock())
 
-    async def links(
-        self, master: Computer, workers: Sequence[Computer], *, anew: bool = False
-    ) -> dict[tuple[NodeId, NodeId], LinkCost]:
-        """The cost of the link between each pair. A pair that cannot be measured is left out.
-
-        Links are measured only if they are not known, are too old, or with `anew`. They are
-        measured one after the other, so that no measurement takes another's bandwidth.
-        """
-        async with self._measuring:
-            # In one order at any time, so that no pair is measured a second time the other way round.
-            in_order = sorted(workers, key=lambda worker: worker.node_id)
-            for source, target in _pairs(master, in_order):
-                await self._measure(source, target, anew=anew)
-        ids = {c.node_id for c in (master, *workers)}
-        return {key: cost for key, cost in self.known_links().items() if ids.issuperset(key)}
-
-    def known_links(self) -> dict[tuple[NodeId, NodeId], LinkCost]:
-        """The cost of each link that was measured, however long ago."""
-        return {key: known.cost for key, known in self._links.items()}
-
-    async def measure_in_passing(self, master: Computer, worker: Computer) -> bool:
-        """Measure the link to a computer that has just come, to show it. A plan measures it again.
-
-        Returns:
-            Whether the link could be measured.
-        """
-        async with self._measuring:
-            await self._measure(master, worker, in_passing=True)
-        return (master.node_id, worker.node_id) in self._links
-
-    async def _measure(
-        self, source: Computer, target: Computer, *, anew: bool = False, in_passing: bool = False
-    ) -> None:
-        """Measure a pair if it is not known or with `anew`, unless it failed a short time ago."""
-        key = (source.node_id, target.node_id)
-        known, failed = self._links.get(key), self._failed.get(key)
-        is_enough = known is not None and not anew and (in_passing or not known.in_passing)
-        if known is not None and is_enough and self.is_recent(source, target):
-            return
-        if failed is not None and self._clock() - failed < FAILED_AGE_S:
-            return
-        try:
-            offered = _offered(source, target)
-            measured = await source.measure_link_to(target.node_id, target.addresses)
-        except PotluckError as error:
-            logger.warning("no way from %s to %s: %s", source.name, target.name, error)
-            self._failed[key] = self._clock()
-        else:
-            self._failed.pop(key, None)
-            cost = LinkCost(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
-            self._links[key] = _KnownLink(cost, self._clock(), self._kept.now(), in_passing)
-            self._remember()
-            self._offered[key] = offered
-            target.reached(source.node_id, measured.address)
-
-    def is_recent(self, source: Computer, target: Computer) -> bool:
-        """Whether a pair was measured a short time ago, and both had the addresses of today."""
-        key = (source.node_id, target.node_id)
-        known, offered = self._links.get(key), self._offered.get(key)
-        is_young = known is not None and self._clock() - known.when < LINK_AGE_S
-        return is_young and offered in (None, _offered(source, target))
-
-    async def again(self, source: Computer, target: Computer) -> LinkCost | None:
-        """Measure a pair whatever is known of it. None: it cannot be measured now."""
-        key = (source.node_id, target.node_id)
-        async with self._measuring:
-            await self._measure(source, target, anew=True)
-        known = self._links.get(key) if key not in self._failed else None
-        return known.cost if known is not None else None
-
-    def link(self, source: NodeId, target: NodeId) -> LinkCost | None:
-        """The last measurement of a pair, in either direction."""
-        known = self._links.get((source, target)) or self._links.get((target, source))
-        return known.cost if known else None
-
     def forget_profiles(self, node_id: NodeId) -> None:
         """Forget a computer's profiles, because its speed has changed."""
         self._profiles = {key: known for key, known in self._profiles.items() if key[0] != node_id}
         self._remember()
-
-    def forget(self, node_id: NodeId) -> None:
-        """Forget a computer's links: it left, and may be in another place when it comes back."""
-        self._links = {key: link for key, link in self._links.items() if node_id not in key}
-        self._failed = {key: when for key, when in self._failed.items() if node_id not in key}
-
-
-def _pairs(master: Computer, workers: Sequence[Computer]) -> Iterable[tuple[Computer, Computer]]:
-    for index, worker in enumerate(workers):
-        yield master, worker
-        for other in workers[index + 1 :]:
-            yield worker, other
-
-
-def _offered(source: Computer, target: Computer) -> _Offered:
-    """The addresses of both ends: with other addresses, there may be a faster way."""
-    return frozenset(source.addresses), frozenset(target.addresses)
 
 
 def _shape_key(config: ModelConfig) -> str:

@@ -204,7 +204,7 @@ class Planner:
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
-        await self.measurements.links(self._computers.local, workers)
+        await self.measurements.links.measure(self._computers.local, workers)
         if avoid:
             with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
                 return await self._place(scheme, request, model, workers, avoid=avoid, note=note)
@@ -236,7 +236,7 @@ class Planner:
             make_plan,
             _shape(scheme, request, model),
             _counted(devices, scheme, request, model),
-            self.measurements.known_links(),
+            self.measurements.links.known(),
             layers=request.layers,
             min_workers=request.workers,
             users=request.users,

@@ -8,6 +8,7 @@ out between it and those workers, so that all would be done at the same time by 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from potluck.cluster.master.links import Links
 from potluck.ids import Digest, NodeId
 from potluck.wire.messages import NeedTensor
 
@@ -15,6 +16,8 @@ GAIN = 1.1  # a worker is asked only if the best link is so many times as fast a
 
 LinkRate = Callable[[NodeId, NodeId], float | None]
 """Bytes per second from one computer to another, as measured; None: not measured."""
+
+OBSERVED_S = 1.0  # a shorter transfer says little: TCP begins slowly
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,13 +28,16 @@ class Sources:
         local: the master.
         link_rate: see `LinkRate`; an upload limit of the master counts as a slow link.
         present: returns the workers that are connected.
+        links: learn the rates of transfers; None: nobody does.
     """
 
     local: NodeId
     link_rate: LinkRate
     present: Callable[[], Iterable[NodeId]]
+    links: Links | None = None
     _stored: dict[NodeId, set[Digest]] = field(default_factory=dict[NodeId, set[Digest]])
     _receiving: set[NodeId] = field(default_factory=set[NodeId])
+    _crowded: set[NodeId] = field(default_factory=set[NodeId])  # that did not receive alone
 
     def stored(self, node: NodeId, digests: Iterable[Digest]) -> None:
         """Note that a worker has these tensors on its disk."""
@@ -44,6 +50,29 @@ class Sources:
     def receive(self, node: NodeId, *, more: bool) -> None:
         """Note that the master sends to this computer from now on, or not any more."""
         (self._receiving.add if more else self._receiving.discard)(node)
+        self._crowded &= self._receiving
+        if len(self._receiving) > 1:
+            self._crowded |= self._receiving
+
+    def sent(
+        self, source: NodeId, target: NodeId, nbytes: int, seconds: float, *, alone: bool
+    ) -> None:
+        """Note how long a transfer took.
+
+        Args:
+            source: who sent.
+            target: who received.
+            nbytes: that were sent.
+            seconds: between the first and the last of them.
+            alone: whether nobody else sent to this computer meanwhile.
+        """
+        known = self.links.between(source, target) if self.links is not None else None
+        if self.links is None or known is None or seconds < OBSERVED_S:
+            return
+        limit = self.link_rate(source, target)
+        is_limited = limit is not None and limit < known.bytes_per_s
+        alone = alone and target not in self._crowded and not is_limited
+        self.links.observe(source, target, nbytes / seconds, alone=alone)
 
     def share_out(
         self, target: NodeId, needed: Sequence[NeedTensor], sizes: Mapping[str, int]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -161,7 +162,8 @@ class StageDeployment:
             shares = self.sources.share_out(target, need.tensors, sizes)
             mine = msgspec.structs.replace(need, tensors=tuple(shares.pop(self.sources.local, ())))
             passing = [self._pass_on(self.workers[node], share) for node, share in shares.items()]
-            await together([*passing, *([self._send(mine, files)] if mine.tensors else [])])
+            sending = [self._send(mine, files, alone=not shares)] if mine.tensors else []
+            await together([*passing, *sending])
         finally:
             self.sources.receive(target, more=False)
         if not shares:
@@ -178,7 +180,10 @@ class StageDeployment:
             for batch in _batches(share, sizes, rate * PASS_S):
                 nbytes = sum(sizes[tensor.digest] - tensor.offset for tensor in batch)
                 patience_s = PASS_MOST_S + SLOWER * nbytes / rate
+                began = time.monotonic()
                 sent = await source.pass_on(self.computer, batch, timeout_s=patience_s)
+                seconds = time.monotonic() - began
+                self.sources.sent(source.node_id, self.computer.node_id, sent, seconds, alone=False)
                 self.progress.sent += sent
                 self.changed()
                 if sent < nbytes:
@@ -187,17 +192,25 @@ class StageDeployment:
             logger.info("%s sent no weights to %s: %s", source.name, self.progress.name, error)
             self.sources.doubt(source.node_id)
 
-    async def _send(self, need: Need, files: Mapping[Digest, TensorSource]) -> None:
+    async def _send(
+        self, need: Need, files: Mapping[Digest, TensorSource], *, alone: bool = False
+    ) -> None:
         before = 0
+        times: list[tuple[float, int]] = []  # of the first progress and of the last one
 
         def sent(progress: TransferProgress) -> None:
             nonlocal before
+            times[1:] = [(time.monotonic(), progress.sent)]
             self.progress.sent += progress.sent - before
             before = progress.sent
             self.progress.bytes_per_s = progress.bytes_per_s
             self.changed()
 
         await self.computer.send_weights(need, files, sent)
+        if self.sources is not None and len(times) > 1:
+            (began, first), (ended, last) = times
+            ends = self.sources.local, self.computer.node_id
+            self.sources.sent(*ends, last - first, ended - began, alone=alone)
 
     async def load(self, message: Load) -> Capabilities:
         """Load the stage.

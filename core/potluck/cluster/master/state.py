@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import device_of
-from potluck.cluster.events import ComputerLost, Holds, StageLost
+from potluck.cluster.events import ComputerLost, Holds, LinkChanged, StageLost
 from potluck.cluster.loss import cannot_load, computer_lost, lost_while_loading
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.vocabulary import (
@@ -150,6 +150,8 @@ def _apply(state: State, event: Event) -> State:
         case Holds(node_id=node_id, epoch=epoch):
             held = _without(state.held, node_id)
             return replace(state, held=held if epoch is None else {**held, node_id: epoch})
+        case LinkChanged(source=source, target=target):
+            return replace(state, weighed=state.weighed - {source, target})
         case ComputerLost(node_id=node_id, name=name, how=how):
             held = _without(state.held, node_id)
             state = replace(state, here=state.here - {node_id}, held=held)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.events import ComputerLost, Holds, StageLost
+from potluck.cluster.events import ComputerLost, Holds, LinkChanged, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
@@ -240,6 +240,7 @@ Event: TypeAlias = (
     | Holds
     | ComputerLost
     | StageLost
+    | LinkChanged
     | PipelineBroke
     | Began
     | PlanMade
