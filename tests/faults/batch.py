@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from faults import soak as soaking
 from faults.cluster import Cluster
 from faults.harness import Harness
@@ -95,5 +97,5 @@ def soak(folder: Path, options: argparse.Namespace) -> int:
         seen = soaking.soak(Harness(cluster, options.silence), options.soak, options.seed, say)
     finally:
         cluster.close()
-    print(json.dumps(asdict(seen)) if options.json else seen.table())
+    print(msgspec.json.encode(seen).decode() if options.json else seen.table())
     return int(set(seen.verdicts) != {"equal"})
