@@ -180,6 +180,19 @@ def test_a_session_is_opened_trimmed_and_closed(first: Stage) -> None:
         apply(first, *forward([1]))
 
 
+def test_a_session_is_opened_with_the_beginning_of_another() -> None:
+    first = make_stage(0, 1, tokens=128)  # for two sessions
+    apply(first, *forward([1, 2, 3, 4]))
+    opened = OpenSession(epoch=1, session="other", source=CHAT, position=3)
+
+    assert apply(first, opened, NOTHING) == (opened, NOTHING)
+
+    assert first.position(SessionId("other")) == 3
+    assert first.position(CHAT) == 4
+    apply(first, OpenSession(epoch=1, session="third", source="unknown", position=3), NOTHING)
+    assert first.position(SessionId("third")) == 0
+
+
 def test_a_stage_that_holds_less_passes_a_trim_on_and_says_so_at_the_next_step(
     first: Stage,
 ) -> None:
