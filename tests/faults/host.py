@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -22,7 +22,7 @@ from potluck.client import Client
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
 CORE = Path(potluck.__file__).parents[1]  # the code that this process has, too
-STAGE = "potluck.cluster.stage"
+STAGE, TEXT = "potluck.cluster.stage", "potluck.cluster.text"
 RESERVE = 1 << 30  # bytes that the store leaves free on a disk
 DISK = RESERVE + (192 << 20)  # of the folder with the weights of others
 GIVES_UP_KILLS, GIVES_UP_S = 5, 125.0  # one fewer than `Restarts` of the supervisor allows
@@ -133,7 +133,11 @@ class Host:
     # --- its processes
 
     def processes(self) -> list[psutil.Process]:
-        return [psutil.Process(pid) for pid in namespaces.processes(self.namespace)]
+        found: list[psutil.Process] = []
+        for pid in namespaces.processes(self.namespace):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                found.append(psutil.Process(pid))
+        return found
 
     def stage_processes(self) -> list[psutil.Process]:
         return [process for process in self.processes() if _is_stage(process)]
@@ -149,12 +153,10 @@ class Host:
         self._node.wait()
 
     def signal_stage(self, number: int) -> None:
-        for process in self.stage_processes():
-            process.send_signal(number)
+        _signal(self.stage_processes(), number)
 
     def signal_all(self, number: int) -> None:
-        for process in self.processes():
-            process.send_signal(number)
+        _signal(self.processes(), number)
 
     def quit(self) -> None:
         """End the node as its owner does."""
@@ -227,11 +229,12 @@ class Host:
         )
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of memory of its node and of its compute process."""
+        """Return the bytes of memory of its node, and of its compute and text processes."""
         found: dict[str, int] = {}
         for process in self.processes():
-            kind = "stage" if _is_stage(process) else "node"
-            found[kind] = found.get(kind, 0) + process.memory_info().rss
+            kind = _kind(process)
+            with suppress(psutil.NoSuchProcess):
+                found[kind] = found.get(kind, 0) + process.memory_info().rss
         return found
 
     def log(self, lines: int = 30) -> str:
@@ -247,9 +250,25 @@ class Host:
         subprocess.run(["umount", self.folders.cache], check=False)
 
 
+def _kind(process: psutil.Process) -> str:
+    if _is_stage(process):
+        return "stage"
+    return "text" if _runs(process, TEXT) else "node"
+
+
+def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
 def _is_stage(process: psutil.Process) -> bool:
+    return _runs(process, STAGE)
+
+
+def _runs(process: psutil.Process, module: str) -> bool:
     try:
-        return any(STAGE in word for word in process.cmdline())
+        return any(module in word for word in process.cmdline())
     except psutil.Error:  # it has ended
         return False
 
