@@ -19,7 +19,7 @@ from potluck.errors import (
     UsageError,
 )
 from potluck.model.chat import ChatFormat
-from potluck.model.gguf_words import read_gguf_words
+from potluck.model.gguf_words import TOKENIZER_FIELDS, read_gguf_words
 from potluck.store import gguf_model
 from potluck.store.registry import open_model
 
@@ -36,6 +36,7 @@ def test_the_words_are_written_for_whoever_reads_a_models_folder(
     model = open_model(file, cache_dir=tmp_path / "cache")
 
     assert model.words is not None
+    assert not (model.words / "tokenizer.json").exists()  # the text process builds it, with limits
     chat = ChatFormat.load(model.words)
     assert model.folder == file
     assert model.words.is_relative_to(tmp_path / "cache")
@@ -62,8 +63,11 @@ def test_words_are_made_once_for_a_file_that_stays(
     assert len(made) == 1
 
     write_gguf(folder, file, fields={"tokenizer.chat_template": "changed"})
+    assert words[0] is not None
+    ChatFormat.load(words[0])
     again = open_model(file, cache_dir=tmp_path / "cache").words
     assert again is not None
+    assert not (again / "tokenizer.json").exists()
     assert "changed" in (again / "tokenizer_config.json").read_text()
     assert len(made) == 2
 
@@ -82,7 +86,7 @@ def test_the_words_of_a_file_that_is_gone_are_removed(make: Make, tmp_path: Path
     words.append(open_model(third, cache_dir=tmp_path / "cache").words)
 
     assert set((tmp_path / "cache" / "gguf").iterdir()) == set(words[1:])
-    assert all((path / "tokenizer.json").is_file() for path in words[1:] if path is not None)
+    assert all((path / TOKENIZER_FIELDS).is_file() for path in words[1:] if path is not None)
 
 
 def test_a_folder_with_one_file_is_that_model(make: Make, tmp_path: Path) -> None:

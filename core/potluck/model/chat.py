@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 from potluck.errors import BrokenModelError, PromptError
 from potluck.model.detokenizer import Detokenizer, Vocabulary
+from potluck.model.gguf_tokenizer import make_tokenizer
 from potluck.model.template import ChatTemplate
 
 ChatMessage: TypeAlias = Mapping[str, object]
@@ -243,6 +244,8 @@ def _plain(chat: Sequence[Mapping[str, object]], *, prompt: bool) -> str:
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
+    with _broken_tokenizer("cannot be built"):
+        make_tokenizer(folder)
     if not path.is_file():
         raise BrokenModelError(
             f"The model in {folder} has no tokenizer.json, without which no text becomes tokens."
@@ -260,6 +263,8 @@ def _broken_tokenizer(what: str) -> Generator[None]:
     try:
         yield
     except BaseException as error:
+        if isinstance(error, BrokenModelError):
+            raise
         # The library has no error classes of its own, and its `PanicException` is no `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

@@ -35,7 +35,7 @@ from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
 logger = logging.getLogger(__name__)
 
-WORDS_VERSION = 2  # increase it when the words made from the same file change
+WORDS_VERSION = 3  # increase it when the words made from the same file change
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
@@ -167,7 +167,7 @@ def _slice(whole: TensorSpan, index: int) -> TensorSpan:
 def _write_words(
     file: ModelFile, raw: Config, metadata: Mapping[str, object], cache_dir: Path
 ) -> Path:
-    """Write the tokenizer and config of a model; for 262,144 tokens this takes 3 s, once."""
+    """Write what the file says of the model's tokenizer and config."""
     _forget_gone(cache_dir / "gguf")
     folder = cache_dir / "gguf" / hashlib.sha256(str(file.path).encode()).hexdigest()
     config = {key: value for key, value in raw.items() if key != "quantization_config"}
@@ -178,6 +178,7 @@ def _write_words(
         # A crash from here on leaves a record that the words are incomplete.
         making = _Made(WORDS_VERSION, str(file.path), None)
         write_atomically(record, msgspec.json.encode(making))
+        (folder / "tokenizer.json").unlink(missing_ok=True)  # built of the fields of another file
         for name, data in read_gguf_words(metadata).items():
             write_atomically(folder / name, data)
         if file.stamp.is_settled:

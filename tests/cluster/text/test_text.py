@@ -15,6 +15,7 @@ from potluck.cluster.text.client import ModelText, TextLimits, open_text
 from potluck.errors import BrokenModelError, NotFoundError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.detokenizer import Detokenizer
+from potluck.model.gguf_words import read_gguf_words
 
 BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
@@ -161,6 +162,26 @@ def test_a_tokenizer_that_takes_the_memory_is_ended_and_the_node_answers_meanwhi
 
     assert len(gaps) > 3
     assert max(gaps) < 1.0
+
+
+def test_a_gguf_vocabulary_that_takes_the_memory_ends_only_its_process(tmp_path: Path) -> None:
+    """5,120 tokens, which can be joined in 1.3 million ways, of 600 bytes each."""
+    tokens = [letter * length for letter in "abcdefghij" for length in range(1, 513)]
+    fields: dict[str, object] = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * len(tokens),
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+    }
+    for name, data in read_gguf_words(fields).items():
+        (tmp_path / name).write_bytes(data)
+
+    async def scenario() -> None:
+        with pytest.raises(BrokenModelError, match=r"of memory, or crashed|cannot be built"):
+            await open_text(tmp_path, tmp_path / "text.log", TextLimits(memory=256 << 20))
+
+    asyncio.run(scenario())
+    assert not (tmp_path / "tokenizer.json").exists()
 
 
 def test_where_the_system_has_no_limit_the_node_watches_the_memory(
