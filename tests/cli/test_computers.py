@@ -79,6 +79,16 @@ def test_devices_are_printed_as_a_table(server: Server, potluck: Potluck, capsys
     assert other.index("10.0.0.2") == head.index("ADDRESS")
 
 
+def test_devices_say_what_may_be_wrong_when_nobody_else_is_found(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.update(computers=(here(),), hint="No other computer was found.")
+
+    potluck("devices")
+
+    assert capsys.readouterr().out.splitlines()[2:] == ["", "No other computer was found."]
+
+
 def test_several_devices_of_a_computer_are_all_listed(
     server: Server, potluck: Potluck, capsys: Output
 ) -> None:

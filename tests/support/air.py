@@ -50,6 +50,9 @@ class FakeDiscovery:
             if station is not self and (advert := station.advert) is not None
         ]
 
+    def hint(self) -> None:
+        """Nobody is told that nobody is found."""
+
     def forget(self, node_id: NodeId) -> None:
         self.forgotten.append(node_id)
 

@@ -208,6 +208,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     pairings: tuple[Pairing, ...] = ()
     listeners: tuple[Listener, ...] = ()
     notices: tuple[Notice, ...] = ()
+    hint: str | None = None  # what may be wrong and what to do, while no other computer is found
 
     @property
     def me(self) -> Computer | None:

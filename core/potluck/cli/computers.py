@@ -297,6 +297,8 @@ def devices(options: argparse.Namespace) -> int:
         return 0
     head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
     put_table(head, map(_device_row, state.computers))
+    if state.hint is not None:
+        put(f"\n{state.hint}")
     return 0
 
 

@@ -124,6 +124,7 @@ class NodeBackend:
                 schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
             notices=tuple(self._notices),
+            hint=parts.discovery.hint() if not parts.membership.connected() else None,
         )
 
     def role(self) -> schema.Role:

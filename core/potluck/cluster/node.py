@@ -40,6 +40,7 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
+from potluck.cluster.membership.calls import CALL_S, MasterCalls
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
@@ -54,6 +55,7 @@ from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.interfaces import announced, own_interfaces
+from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import (
     Folders,
@@ -175,7 +177,7 @@ class Node:
         self.listener = Listener(
             self.identity,
             me=self.me,
-            on_link=self.links.serve,
+            on_link=self._serve_link,
             on_pairing=self.pairings.serve,
             preferred_port=DEFAULT_PORT,
         )
@@ -196,6 +198,7 @@ class Node:
             throttle=self.throttle,
         )
         guide, recent = guide_folder(), self.recent
+        self.calls = MasterCalls(identity=self.identity, addresses=self.discovery, me=self.me)
         self.models = Models(
             resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
             read=reading(folders.cache / "digests"),
@@ -275,6 +278,7 @@ class Node:
             stack.push_async_callback(self.packing.stop)
             await self.listener.start()
             self._port = self.listener.port
+            self._info = msgspec.structs.replace(self._info, port=self._port)
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
             stack.push_async_callback(self.discovery.stop)
@@ -291,7 +295,8 @@ class Node:
             write_node_file(self._folders, node_file)
             stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
-            for work in (idle, self.link_watch.run()):
+            calls = every(CALL_S, self.calls.call, what="calling main computers")
+            for work in (idle, calls, self.link_watch.run()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -329,6 +334,11 @@ class Node:
         """End because the system says so: a program that uses the node starts it again."""
         self._is_interrupted = True
         self._stop.set()
+
+    async def _serve_link(self, link: Link) -> None:
+        self.membership.called(link)
+        with self.calls.during(link):
+            await self.links.serve(link)
 
     # --- who this node is
 
@@ -381,6 +391,8 @@ class Node:
         if self.worker.lease is not None and self.worker.lease.home == home_id:
             self._tasks.spawn(self.worker.release())
         self.identity.remove_home(home_id)
+        if home is not None:
+            self.discovery.drop(home.master)
         name = home.name if home is not None else "A home"
         self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()

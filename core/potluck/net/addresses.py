@@ -128,6 +128,11 @@ class AddressBook:
         self._misses.pop(address, None)
         self._answering[address] = Identified(node_id=node_id, name=name)
 
+    def asked(self) -> tuple[Address, ...]:
+        """All addresses of this book."""
+        peers = (address for peer in self._book.peers.values() for address in peer.addresses)
+        return tuple(dict.fromkeys((*self._book.typed, *peers)))
+
     def knows(self, node_id: NodeId) -> bool:
         """Whether the node was paired."""
         return node_id in self._book.peers

@@ -47,6 +47,7 @@ from potluck.net.interfaces import (
     networks,
     own_interfaces,
 )
+from potluck.net.nobody import NOBODY_S, nobody_found
 from potluck.tasks import TaskSet, every
 from potluck.wire.certificates import node_label
 from potluck.wire.messages import Address
@@ -77,6 +78,7 @@ class Discovery:
         probe: asks which node answers at an address; None: use multicast alone.
         interfaces: returns this computer's interfaces as they are now.
         resolve_timeout_s: how long a node has to answer for its records.
+        hint_s: after so long without finding anybody there is a `hint`.
     """
 
     def __init__(
@@ -87,10 +89,13 @@ class Discovery:
         probe: Probe | None = None,
         interfaces: Interfaces = own_interfaces,
         resolve_timeout_s: float = RESOLVE_TIMEOUT_S,
+        hint_s: float = NOBODY_S,
     ) -> None:
         self._on_change = on_change
         self._interfaces = interfaces
         self._resolve_timeout_s = resolve_timeout_s
+        self._hint_s = hint_s
+        self._is_due = False  # whether the search has lasted for `hint_s`
         self._own: frozenset[Interface] = frozenset()
         self._book = AddressBook(remembered, probe)
         self._advert: Advert | None = None
@@ -120,6 +125,14 @@ class Discovery:
                 found[probed.node_id] = replace(known, addresses=tuple(addresses))
         found.pop(self._advert.node_id, None)
         return sorted(found.values(), key=lambda f: (f.name.casefold(), f.node_id))
+
+    def hint(self) -> str | None:
+        """What to tell a person while nobody is found; None: somebody is, or it is too early."""
+        if not self._is_due or self.peers():
+            return None
+        asked = [address.host for address in self._book.asked()]
+        own = announced(i for i in self._own if not i.is_loopback)
+        return nobody_found(own, asked, multicast=self._zeroconf is not None)
 
     def forget(self, node_id: NodeId) -> None:
         """Remove a node from the list after a connection showed that it is gone.
@@ -175,6 +188,12 @@ class Discovery:
         await self._open()
         self._tasks.spawn(every(REFRESH_INTERVAL_S, self.refresh, what="looking for networks"))
         self._tasks.spawn(every(PROBE_INTERVAL_S, self.probe, what="asking known addresses"))
+        self._tasks.spawn(self._give_hint())
+
+    async def _give_hint(self) -> None:
+        await asyncio.sleep(self._hint_s)
+        self._is_due = True
+        self._on_change()
 
     async def announce(self, advert: Advert) -> None:
         """Announce a changed advert soon; an unchanged one is not sent."""

@@ -11,6 +11,7 @@ from fake_cluster import run, until
 
 from potluck.cluster.events import ComputerLost, ComputerPaired, Events, Holds
 from potluck.cluster.membership import membership as membership_module
+from potluck.cluster.membership.calls import MasterCalls
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
@@ -59,6 +60,7 @@ class Node:
             events=events,
             retry_s=retry_s,
         )
+        self.calls = MasterCalls(identity=self.identity, addresses=self.discovery, me=self.me)
         self.desk = Pairings(
             self.identity,
             name=lambda: name,
@@ -76,7 +78,12 @@ class Node:
 
     def me(self) -> NodeInfo:
         return NodeInfo(
-            node_id=self.identity.node_id, name=self.name, version="0", os="Linux", arch="x"
+            node_id=self.identity.node_id,
+            name=self.name,
+            version="0",
+            os="Linux",
+            arch="x",
+            port=self.listener.port,
         )
 
     @property
@@ -95,7 +102,8 @@ class Node:
         self.served.append(link)
         if self.hangs_up:
             return
-        with suppress(PeerLostError):
+        self.membership.called(link)
+        with suppress(PeerLostError), self.calls.during(link):
             await serve_control(link, lambda message: self._handle(link, message))
 
     async def _handle(self, link: Link, message: Message) -> None:
@@ -200,6 +208,28 @@ def test_who_was_paired_is_found_again_after_a_restart(tmp_path: Path, pair) -> 
             async with again.up():
                 await again.discovery.probe()
                 await until(again.connected)
+
+    run(main())
+
+
+def test_a_worker_with_another_address_calls_its_master_without_multicast(tmp_path: Path) -> None:
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with desk.up():
+            async with laptop.up():
+                await pair_by_sight(desk, laptop)
+                await until(desk.connected)
+                calls = len(desk.served)
+                await laptop.calls.call()  # it is connected, and has no reason to call
+                assert len(desk.served) == calls
+            again = Node("Laptop", tmp_path)
+            async with again.up():
+                assert again.address != laptop.address
+                await again.discovery.probe()
+                await again.calls.call()
+                await until(desk.connected)
+
+                assert desk.membership.connected()[0].addresses[0] == again.address
 
     run(main())
 

@@ -211,6 +211,17 @@ class Members:
                 task.add_done_callback(lambda task, n=node_id: self._dialled(n, task))
         self._notify()
 
+    def called(self, link: Link) -> None:
+        """Note where a computer is that dialled this one: a lost one calls from its new address."""
+        node_id, port = NodeId(link.peer.node_id), link.peer.port
+        is_lost = node_id in self._records and node_id not in self._connected
+        if link.home == self.home_id and is_lost and port:
+            if (task := self._dialling.pop(node_id, None)) is not None:
+                task.cancel()  # it still tries the address before
+            address = Address(host=link.remote.host, port=port)
+            self._discovery.meet(node_id, link.peer.name, address)
+            self.look()
+
     def _dialled(self, node_id: NodeId, task: asyncio.Task[None]) -> None:
         if self._dialling.get(node_id) is task:
             del self._dialling[node_id]
