@@ -25,6 +25,7 @@ SLACK = 20  # so that the rows of windows are moved often
 FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama, biases", True, "int8", "full"),
     ("gemma 2", True, "int4", "int8"),
+    ("llama, biases", True, "f32", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
@@ -39,7 +40,7 @@ FAMILIES = [
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [
     *EVERYWHERE,
-    *((*both, "full", BEST.name) for both in product(FAMILIES, [True], PACKED_SCHEMES)),
+    *((*both, "full", BEST.name) for both in product(FAMILIES, [True], [*PACKED_SCHEMES, "f32"])),
 ]
 
 

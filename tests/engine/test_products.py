@@ -1,7 +1,6 @@
 """Every way of multiplying gives the product; which one is taken, the processor and the rows decide."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -13,14 +12,11 @@ from potluck.engine.products import (
     Product,
     Products,
     choose_products,
-    linear_in_parts,
     linear_widened,
 )
 
 CPU = torch.device("cpu")
 KERNELS = best_kernels()
-ONE_ROW = [F.linear, partial(linear_in_parts, parts=2, large=0)]
-MANY_ROWS = [F.linear, linear_widened]
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -39,9 +35,8 @@ def two_threads() -> object:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (64, 33), (1030, 48)], ids=str)
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize(
-    ("way", "rows"), [(way, 1) for way in ONE_ROW] + [(way, 19) for way in MANY_ROWS]
-)
+@pytest.mark.parametrize("rows", [1, 19])
+@pytest.mark.parametrize("way", [F.linear, KERNELS.multiply_plain, linear_widened])
 def test_every_way_gives_the_product(
     way: Product, rows: int, has_bias: bool, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
@@ -101,6 +96,13 @@ def test_many_rows_are_widened_where_the_processor_cannot_multiply_16_bits(
 
     way = F.linear if has_arithmetic else linear_widened
     assert torch.equal(product, way(x, weight, None))
+
+
+def test_a_row_of_f32_has_the_bits_that_it_has_alone_among_any_number() -> None:
+    products = choose_products(torch.float32, CPU, KERNELS)
+    x, weight = torch.randn(40, 333), torch.randn(50, 333)
+
+    assert torch.equal(products(x, weight, None)[20:21], products(x[20:21], weight, None))
 
 
 def test_a_row_of_a_few_has_the_bits_that_it_has_alone() -> None:

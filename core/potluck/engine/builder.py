@@ -27,7 +27,7 @@ from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.kernels import Arena, Kernels, PackedWeight, ReferenceKernels, best_kernels
+from potluck.engine.kernels import Arena, Kernels, PackedWeight, best_kernels
 from potluck.engine.linear import (
     Embedding,
     FloatEmbedding,
@@ -37,10 +37,11 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, gate, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, choose_products
+from potluck.engine.singles import Singles, as_generated, make_singles
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
@@ -68,7 +69,10 @@ class StageWeights:
     cache_dtype: torch.dtype  # of keys and values
     device: torch.device
     graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
-    is_generated: bool = False  # packed weights, computed by functions generated for this CPU
+    is_generated: bool = False  # hidden states of f32, computed by functions generated for this CPU
+    singles: Singles | None = (
+        None  # the same layers of 16 bits, as tokens of several sessions go through them
+    )
     kernels: Kernels | None = None  # that the runs are generated with
     scratch: Scratch  # that the layers share
 
@@ -86,6 +90,7 @@ class StageWeights:
             layers=tuple(layer for layer, _ in kept),
             blocks=tuple(block for _, block in kept),
             runs=(),
+            singles=None,
             embedding=self.embedding if embedding else None,
             norm=self.norm if head else None,
             lm_head=self.lm_head if head else None,
@@ -115,6 +120,12 @@ class StageWeights:
         from potluck.engine.generated_attention import GeneratedAttention
 
         return all(isinstance(block.mixer, GeneratedAttention) for block in self.blocks)
+
+    @property
+    def computes_together(self) -> bool:
+        """Whether tokens of several sessions are computed at once: on a CPU, if each has the bits that it has alone."""
+        is_exact = self.singles is not None or self.is_exact_in_chunks
+        return is_exact or self.device.type != "cpu"
 
     @property
     def nbytes(self) -> int:
@@ -178,6 +189,8 @@ def build_weights(
         runs = graph_runs(blocks, graphs)
     else:
         runs = _kernel_runs(blocks, builder.run_kernels, keys)
+    is_narrow = builder.dtype.itemsize == 2
+    singles = make_singles(blocks, builder.run_kernels, keys) if is_narrow else None
     return StageWeights(
         config=config,
         layers=layers,
@@ -192,6 +205,7 @@ def build_weights(
         device=device,
         graphs=graphs,
         is_generated=builder.generated is not None,
+        singles=singles,
         kernels=builder.run_kernels,
         scratch=builder.scratch,
     )
@@ -230,21 +244,13 @@ class _Builder:
 
     @property
     def run_kernels(self) -> Kernels | None:
-        """The kernels for single tokens, on a CPU with weights that are packed or have 16 bits."""
-        is_narrow = self._scheme in PACKED_SCHEMES or self.dtype.itemsize == 2
-        return self._kernels if is_narrow and self._device.type == "cpu" else None
+        """The kernels for single tokens, on a CPU."""
+        return self._kernels if self._device.type == "cpu" else None
 
     @cached_property
     def generated(self) -> "GeneratedKernels | None":
-        """The kernels that compute with packed weights on this CPU; None: torch computes."""
-        is_packed = self._scheme in PACKED_SCHEMES and self._device.type == "cpu"
-        if not is_packed or isinstance(self._kernels, ReferenceKernels):
-            return None
-        # Imported late: it brings llvmlite, which does not load on every computer.
-        from potluck.engine.kernels.generated import GeneratedKernels
-
-        assert isinstance(self._kernels, GeneratedKernels)
-        return self._kernels
+        """The kernels that compute with hidden states of f32 on this CPU; None: torch computes."""
+        return as_generated(self.run_kernels) if self.dtype == torch.float32 else None
 
     @cached_property
     def _make_placed(self) -> MakeLinear:
@@ -285,12 +291,13 @@ class _Builder:
     def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
         if isinstance(matrix, PackedWeight):
             return self._packed_linear(matrix, None)
-        return FloatLinear(matrix, None, self._products)
+        product = self._products if self.run_kernels is None else self.run_kernels.multiply_plain
+        return FloatLinear(matrix, None, product)
 
     def norm(self, name: str, eps: float) -> RmsNorm:
         weight = self._filling.tensor(name, self._norm_weight(self._config.hidden_size))
-        if self.generated is not None:
-            return KernelNorm(weight, eps, self.generated)
+        if self.run_kernels is not None:
+            return KernelNorm(weight, eps, self.run_kernels)
         return RmsNorm(weight, eps, self._ops.norm)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
@@ -324,7 +331,8 @@ class _Builder:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
         if isinstance(down, PackedLinear):
             return PackedMlp(gate_up, down, spec.activation, self.scratch)
-        return GatedMlp(gate_up, down, spec.activation)
+        apply = gate if self.generated is None else self.generated.gate
+        return GatedMlp(gate_up, down, spec.activation, apply)
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
         ((name, shape),) = spec.router.tensors()
@@ -388,11 +396,9 @@ def _kernel_runs(
     blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
 ) -> tuple[Run, ...]:
     """How one token goes through these layers: in runs that are generated, or layer by layer."""
-    if kernels is None or isinstance(kernels, ReferenceKernels):
+    if (generated := as_generated(kernels)) is None:
         return (LayerRun(0, blocks),)
     # Imported late: it brings llvmlite, which does not load on every computer.
     from potluck.engine.generated_run import cut_into_runs
-    from potluck.engine.kernels.generated import GeneratedKernels
 
-    assert isinstance(kernels, GeneratedKernels)
-    return cut_into_runs(blocks, kernels, cache)
+    return cut_into_runs(blocks, generated, cache)

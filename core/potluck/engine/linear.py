@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight, QuantisedInput
-from potluck.engine.products import Products
+from potluck.engine.products import Product
 
 
 class Linear(ABC):
@@ -37,15 +37,15 @@ class Linear(ABC):
 class FloatLinear(Linear):
     """A matrix of plain numbers, in the compute dtype."""
 
-    __slots__ = ("products", "weight")
+    __slots__ = ("_product", "weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, products: Products) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, product: Product) -> None:
         self.weight = weight  # (out, in)
         self.bias = bias
-        self.products = products
+        self._product = product
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.products(x, self.weight, self.bias)
+        return self._product(x, self.weight, self.bias)
 
     @property
     def memory(self) -> tuple[Tensor, ...]:

@@ -40,18 +40,30 @@ class Mlp(Protocol):
     def nbytes(self) -> int: ...
 
 
+Gate = Callable[[Tensor, Activation], Tensor]
+"""How an MLP's gates are applied: see `gate`."""
+
+
+def gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    """Return activation(gate) x up, where each row of (T, 2 width) has its gates before its ups."""
+    gates, ups = gate_up.chunk(2, -1)
+    return ACTIVATIONS[activation](gates).mul_(ups)
+
+
 class GatedMlp:
-    """An MLP whose activation and product of gates and ups are computed by torch."""
+    """An MLP of plain numbers."""
 
-    __slots__ = ("_activate", "down", "gate_up")
+    __slots__ = ("_gate", "activation", "down", "gate_up")
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
+    def __init__(
+        self, gate_up: Linear, down: Linear, activation: Activation, gate: Gate = gate
+    ) -> None:
         self.gate_up, self.down = gate_up, down
-        self._activate = ACTIVATIONS[activation]
+        self.activation: Activation = activation
+        self._gate = gate
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(self._activate(gate).mul_(up))
+        return self.down(self._gate(self.gate_up(x), self.activation))
 
     @property
     def nbytes(self) -> int:

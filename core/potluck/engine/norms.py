@@ -52,7 +52,7 @@ class RmsNorm(_Weighted):
 
 
 class KernelNorm(RmsNorm):
-    """`RmsNorm` of f32 by kernels, which add in the same order on every computer."""
+    """`RmsNorm` by kernels, which add in the same order on every computer."""
 
     __slots__ = ("_kernels",)
 
@@ -61,7 +61,7 @@ class KernelNorm(RmsNorm):
         self._kernels = kernels
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._kernels.norm(x, self.weight, self.eps)
+        return self._kernels.norm(x.float(), self.weight, self.eps).to(x.dtype)
 
 
 class QkNorm(_Weighted, ABC):

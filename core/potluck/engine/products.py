@@ -13,10 +13,11 @@ one core with AVX-512, AMX for bf16, and 16.8 million weights, in ms:
 
 On a processor without 16-bit arithmetic (AVX2), 128 rows take torch 404 ms, and 127 if the weights are
 converted to f32 block by block.
+
+In f32 kernels compute all rows, so that each has the same bits alone and among others.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -30,7 +31,6 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _FEW = 4  # rows for which kernels are the fastest on every processor
 _FEW_WIDENED = 16  # and where the other way is to convert the weights to f32
 _BLOCK_ROWS = 512  # rows of weights converted at a time: 4 MB at a hidden size of 2048
-_LARGE = 1 << 20  # weights; a smaller product takes no longer than waking threads
 
 
 class Products:
@@ -54,29 +54,16 @@ def choose_products(
     Args:
         dtype: of weights and inputs.
         device: the device that computes.
-        kernels: of the CPU, for 16 bits; None: torch computes.
+        kernels: of the CPU; None: torch computes.
     """
     if device.type != "cpu":
         return Products()
-    if dtype.itemsize == 4:
-        threads = torch.get_num_threads()
-        return Products(few=partial(linear_in_parts, parts=threads) if threads > 1 else F.linear)
+    if dtype == torch.float32:
+        return Products() if kernels is None else Products(many=kernels.multiply_plain, most=0)
     if kernels is None or kernels.has_arithmetic(dtype):
         few = F.linear if kernels is None else kernels.multiply_plain
         return Products(few, F.linear, most=_FEW)
     return Products(kernels.multiply_plain, linear_widened, most=_FEW_WIDENED)
-
-
-def linear_in_parts(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, parts: int, large: int = _LARGE
-) -> Tensor:
-    """One row in f32: a matrix product for each thread, since torch computes one product on one core."""
-    rows, width = weight.shape
-    if rows % parts or weight.numel() < large:
-        return F.linear(x, weight, bias)
-    columns = weight.view(parts, rows // parts, width).transpose(1, 2)
-    y = torch.bmm(x.expand(parts, 1, width), columns).view(1, rows)
-    return y if bias is None else y.add_(bias)
 
 
 def linear_widened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

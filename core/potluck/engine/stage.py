@@ -3,10 +3,8 @@
 Rules of the file. A step is done whole or not at all: when one fails, the session goes back to where it
 was, or to a checkpoint of its states, and the step may be sent again. A step that does not start where the
 cache ends is refused with `need_replay`. A session's last step may be repeated: a token that was chosen is
-answered from memory, and so are hidden states, as long as no other step was done since; then they are
-computed again. Steps of several sessions may be computed together. What comes in is untrusted: token ids,
-shapes and sizes are checked before anything is computed.
-Not thread-safe: one thread computes, behind a queue.
+answered from memory, and so are hidden states, if no other step was done since; else they are computed
+again. What comes in is untrusted, and checked before anything is computed. Not thread-safe: one thread computes.
 """
 
 import logging
@@ -273,8 +271,8 @@ class Stage:
     def _compute_or_each(
         self, steps: Sequence[StepTokens], sessions: Sequence[Session]
     ) -> list[Output | Exception]:
-        """Compute steps that have room together. If that fails, compute each by itself."""
-        if len(steps) > 1:
+        """Compute steps together, if these weights may; if that fails, compute each by itself."""
+        if len(steps) > 1 and self.weights.computes_together:
             try:
                 return self._compute(steps, sessions)
             except Exception:
@@ -379,6 +377,8 @@ class Stage:
             for run in self.weights.runs:
                 x = run(x, caches[0].layers, parts[0])
             return x
+        if len(steps) > 1 and (singles := self.weights.singles) is not None:
+            return singles(x, caches, parts)
         for index, block in enumerate(self.weights.blocks):
             x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
         return x

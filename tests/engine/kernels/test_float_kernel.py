@@ -1,4 +1,4 @@
-"""Products with 16-bit floats against float64, on every path that this processor has."""
+"""Products with floats against float64, on every path that this processor has."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from potluck.engine.kernels.generated import GeneratedKernels
 
 F32_ROUNDING = 2.0**-23
 
-every_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+every_dtype = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 shapes = st.tuples(st.integers(1, 19), st.integers(1, 40), st.integers(1, 300))
 
 
@@ -34,17 +34,6 @@ def test_a_product_in_f32_is_that_of_float64(
     assert y.shape == (tokens, rows)
     assert y.dtype == torch.float32
     assert ((y - exact).abs() <= (2 + width / 16) * F32_ROUNDING * rounding).all()
-
-
-@every_generated
-@every_dtype
-def test_wide_inputs_in_f32_are_not_rounded(kernels: Kernels, dtype: torch.dtype) -> None:
-    x, weight = random(2, 5000), random(3, 5000, seed=1).to(dtype)
-
-    y = kernels.multiply_plain(x, weight, None)
-
-    exact = x.double() @ weight.double().T
-    assert ((y - exact).abs() <= 1e-6 * (x.double().abs() @ weight.double().abs().T)).all()
 
 
 @every_kernels
@@ -73,7 +62,7 @@ def test_tokens_do_not_depend_on_their_company(kernels: Kernels, dtype: torch.dt
     together = kernels.multiply_plain(x, weight, None)
 
     alone = torch.cat([kernels.multiply_plain(row[None], weight, None) for row in x])
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert torch.equal(together, alone)
 
 
 @every_generated

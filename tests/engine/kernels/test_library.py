@@ -15,14 +15,15 @@ from potluck.engine.kernels.ir_types import KIND_F16, KIND_INT8
 from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.lookup_kernel import emit_lookup
+from potluck.engine.kernels.matrix_kernel import emit_arrange, emit_matrix_product
 from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose_many
-from potluck.engine.kernels.norm_kernel import emit_norm
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.pool_kernel import emit_serve
 from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product
 from potluck.engine.kernels.quantise_kernel import emit_quantise
+from potluck.engine.kernels.row_kernel import emit_rows
 from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 
@@ -78,7 +79,10 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_quantise, "plain"),
     (emit_quantise, "gelu_pytorch_tanh"),
     (emit_float_product, KIND_F16, KIND_F16, 4),
-    (emit_norm, 1e-5),
+    (emit_rows, "normed", 1e-5),
+    (emit_rows, "gelu_pytorch_tanh"),
+    (emit_arrange,),
+    (emit_matrix_product,),
     (emit_choose_many, MoeShape(count=21, per_token=3, normalise=True)),
     (emit_attend_many, HEADS),
     (emit_attend_many, ODD_HEADS),

@@ -1,4 +1,4 @@
-"""Products with packed weights and with weights of 16 bits, by kernels generated for the host's CPU.
+"""Products with packed weights and with plain weights, by kernels generated for the host's CPU.
 
     kernels = best_kernels()
     packed = kernels.pack(weight, INT4)            # once; (rows, width) of f32, bf16 or f16

@@ -45,7 +45,7 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """A decoder layer: matrices, packed or of 16-bit floats, and norms and biases in f32.
+    """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
 
     It has either one MLP or experts.
     """

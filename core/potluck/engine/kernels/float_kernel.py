@@ -14,7 +14,16 @@ of bf16, because the product waits for memory.
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter, Variable
-from potluck.engine.kernels.ir_types import F32, I8, KIND_BYTES, KIND_F32, constant, vector
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I8,
+    KIND_BF16,
+    KIND_BYTES,
+    KIND_F16,
+    KIND_F32,
+    constant,
+    vector,
+)
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import begin_piece
@@ -27,7 +36,9 @@ _LANES = 16
 _CACHE_LINE = 64
 _PREFETCH_BYTES = 8192  # how far ahead; 4096 and 16384 are a few hundredths slower
 # Sums of a row, each of `_LANES` lanes, whatever the path and the number of tokens: all have the same bits.
-_SUMS = 4
+# With f32 fewer are enough to wait for memory alone, and cost less where there are many tokens.
+_SUMS = {KIND_F32: 2, KIND_BF16: 4, KIND_F16: 4}
+F32_SUMS = _SUMS[KIND_F32] * _LANES  # of a row of f32; sum i has every product i + n `F32_SUMS`
 _WIDE = 4096  # inputs; more of them in f32 leave no room for the weights in the first cache
 _MANY_REGISTERS = 32
 
@@ -67,7 +78,7 @@ def emit_float_product(
         tokens: how many there are.
     """
     e, given, first, last = begin_piece(module, name, path, FloatProduct)
-    at_once = max(1, path.registers // (2 * _SUMS))
+    at_once = max(1, path.registers // (2 * _SUMS[kind]))
     with e.loop(first, last) as row:
         for start in range(0, tokens, at_once):
             members = range(start, min(start + at_once, tokens))
@@ -83,7 +94,7 @@ def _emit_row(
     """Return Σ x[t, k] W[row, k] of these tokens; the first members also prefetch the row."""
     zero = constant(vector(F32, _LANES), 0.0)
     kind, input_kind = kinds
-    totals = [[e.variable(zero) for _ in range(_SUMS)] for _ in members]
+    totals = [[e.variable(zero) for _ in range(_SUMS[kind])] for _ in members]
     weights = given.weights.of(kind).skip(row, given.stride)
     inputs = [given.inputs.of(input_kind) + given.width * member for member in members]
 
@@ -93,7 +104,7 @@ def _emit_row(
             total.value = e.multiply_add(numbers, x[span], total.value)
 
     columns = list(zip(*totals, strict=True))
-    size = _SUMS * _LANES
+    size = _SUMS[kind] * _LANES
     left = given.width % size
     whole = given.width - left
     with e.loop(0, whole, size) as index:
@@ -103,8 +114,10 @@ def _emit_row(
                 ahead.skip(offset).prefetch()
         for number, column in enumerate(columns):
             step(Span(index + number * _LANES, _LANES), column)
-    for span in e.spans(left, _LANES):
-        step(Span(whole + span.first, _LANES, span.mask), columns[0])
+    with e.if_then(left > 0):
+        for number, column in enumerate(columns):
+            rest = e.first_lanes(left - number * _LANES, _LANES)
+            step(Span(whole + number * _LANES, _LANES, rest), column)
     return [_sum(e, parts) for parts in totals]
 
 

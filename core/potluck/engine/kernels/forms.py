@@ -144,7 +144,7 @@ class PackedForm(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatForm(Form):
-    """A matrix of floats, row after row: of 16 bits, or the f32 of a router."""
+    """A matrix of floats, row after row."""
 
     kind: int
 

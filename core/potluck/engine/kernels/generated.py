@@ -20,8 +20,8 @@ from potluck.engine.kernels.float_kernel import (
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
+from potluck.engine.kernels.matrix import multiply_many
 from potluck.engine.kernels.moe_kernel import Choose, MoeShape, emit_choose_many
-from potluck.engine.kernels.norm_kernel import Norm, emit_norm
 from potluck.engine.kernels.packing_kernel import Pack, emit_pack
 from potluck.engine.kernels.paths import (
     ARITHMETIC,
@@ -35,6 +35,7 @@ from potluck.engine.kernels.prefill_kernel import Prefill, emit_attend_many, scr
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
+from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import Reading
 from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
@@ -69,6 +70,10 @@ class GeneratedKernels(Kernels):
         """Read these bytes and do nothing else, to time what no product with them can be faster than."""
         return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
 
+    @property
+    def path(self) -> Path:
+        return self._library.path
+
     def compiled(self, emit: Emit, *parameters: Hashable) -> Kernel:
         """Return a kernel for callers that check its arguments themselves: `Decoder`, and the two ends."""
         return self._library.get(emit, *parameters)
@@ -101,6 +106,7 @@ class GeneratedKernels(Kernels):
         return self._quantise(activation, gate_up, gate_up.shape[1] // 2)
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return x Wᵀ + b. A token has the bits that it has in a layer's kernel, alone or among others."""
         tokens, (rows, width) = len(x), weight.shape
         assert weight.dtype != torch.int8
         assert weight.stride(1) == 1
@@ -108,11 +114,12 @@ class GeneratedKernels(Kernels):
         addend = None if bias is None else bias.float()
         assert addend is None or addend.shape == (rows,)
         kind = KINDS[weight.dtype]
-        wanted = KIND_F32
-        if x.dtype == weight.dtype:  # otherwise 16 bits would round the input
-            wanted = input_kind(self._library.path, kind, width)
+        wanted = input_kind(self.path, kind, width)
         inputs = x.to(_DTYPES[wanted]).contiguous()
         out = torch.empty((tokens, rows))
+        if kind == KIND_F32 and tokens > MOST_TOKENS:
+            multiply_many(self, inputs, weight, addend, out)
+            return out.to(x.dtype)
         for first in range(0, tokens, MOST_TOKENS):
             together = min(tokens - first, MOST_TOKENS)
             piece = self._library.get(emit_float_product, kind, wanted, together)
@@ -125,7 +132,7 @@ class GeneratedKernels(Kernels):
                 rows=rows,
                 width=width,
             )
-            self._run(piece, addressof(arguments), rows)
+            self.run(piece, addressof(arguments), rows)
         return out.to(x.dtype)
 
     def has_arithmetic(self, dtype: torch.dtype) -> bool:
@@ -133,15 +140,13 @@ class GeneratedKernels(Kernels):
         return needed is None or not needed.isdisjoint(host_features())
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        x = x.contiguous()
-        assert x.dtype == weight.dtype == torch.float32
+        assert weight.dtype == torch.float32
         assert x.shape[1:] == weight.shape
-        out = torch.empty_like(x)
-        arguments = Norm.structure(
-            source=x.data_ptr(), weight=weight.data_ptr(), out=out.data_ptr(), width=x.shape[1]
-        )
-        self._run(self._library.get(emit_norm, epsilon), addressof(arguments), len(x))
-        return out
+        return self._rows(x, x.shape[1], weight, "normed", epsilon)
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """What `mlp.gate` computes, on f32."""
+        return self._rows(gate_up, gate_up.shape[1] // 2, None, activation)
 
     def route(self, x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
         """What `mlp.route` computes, on f32."""
@@ -150,7 +155,7 @@ class GeneratedKernels(Kernels):
         scores = self.multiply_plain(x, router, None)
         factors = torch.empty_like(scores)
         arguments = Choose.structure(scores=scores.data_ptr(), factors=factors.data_ptr())
-        self._run(self._library.get(emit_choose_many, shape), addressof(arguments), len(x))
+        self.run(self._library.get(emit_choose_many, shape), addressof(arguments), len(x))
         return factors
 
     def prepare(self, shape: Heads) -> None:
@@ -205,7 +210,7 @@ class GeneratedKernels(Kernels):
             **cache_fields(shape, cache, first),
         )
         piece = self._library.get(emit_rope_and_cache, shape)
-        self._run(piece, addressof(arguments), tokens)
+        self.run(piece, addressof(arguments), tokens)
 
     def attend(
         self,
@@ -231,7 +236,7 @@ class GeneratedKernels(Kernels):
         Returns:
             (T, H·K), f32.
         """
-        tokens, path = len(qkv), self._library.path
+        tokens, path = len(qkv), self.path
         _check(shape, qkv, cache, position - first)
         if tokens == 1:
             return self._attend_one(shape, qkv, cache, position, window, first, shared)
@@ -255,7 +260,7 @@ class GeneratedKernels(Kernels):
             **shared_fields(shape, shared),
         )
         piece = self._library.get(emit_attend_many, shape)
-        self._run(piece, addressof(arguments), blocks, 1)
+        self.run(piece, addressof(arguments), blocks, 1)
         return out
 
     def _attend_one(
@@ -286,13 +291,29 @@ class GeneratedKernels(Kernels):
         self._library.get(emit_attend, shape)(addressof(arguments))
         return out
 
-    def _run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
+    def run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
         """Call a piece for all blocks, of which a thread takes `step` at a time. None: a share."""
         step = max(1, blocks // self.shares) if step is None else step
         if self._pool is None or blocks <= step:
             piece(arguments, 0, blocks)
         else:
             self._pool.run(address_of(piece), arguments, blocks, step)
+
+    def _rows(
+        self, x: Tensor, width: int, weight: Tensor | None, reading: Reading, number: float = 0.0
+    ) -> Tensor:
+        x = x.contiguous()
+        assert x.dtype == torch.float32
+        out = torch.empty((len(x), width))
+        arguments = Rows.structure(
+            source=x.data_ptr(),
+            stride=x.shape[1],
+            weight=0 if weight is None else weight.data_ptr(),
+            out=out.data_ptr(),
+            width=width,
+        )
+        self.run(self._library.get(emit_rows, reading, number), addressof(arguments), len(x))
+        return out
 
     def _quantise(self, reading: Reading, x: Tensor, width: int) -> QuantisedInput:
         if x.stride(1) != 1:
@@ -307,7 +328,7 @@ class GeneratedKernels(Kernels):
             records=made.records.data_ptr(),
         )
         blocks = -(-len(x) // TILE)
-        self._run(self._library.get(emit_quantise, reading), addressof(arguments), blocks)
+        self.run(self._library.get(emit_quantise, reading), addressof(arguments), blocks)
         return made
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
@@ -351,7 +372,7 @@ class GeneratedKernels(Kernels):
         )
         blocks = blocks_of(packed.rows)
         product = self._library.get(emit_product, packed.format)
-        self._run(product, addressof(arguments), blocks)
+        self.run(product, addressof(arguments), blocks)
 
 
 def _check(shape: Heads, qkv: Tensor, cache: Tensor, row: int) -> None:

@@ -42,6 +42,7 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
+from potluck.model import formats
 from potluck.model.families import Activation
 from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
@@ -110,7 +111,7 @@ class Layer(Record):
     experts = Address(Expert)
 
 
-_KINDS = {BF16: KIND_BF16, F16: KIND_F16}
+_KINDS = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
@@ -146,7 +147,8 @@ class LayerShape:
     @property
     def rounds_to(self) -> int | None:
         """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
-        return _KINDS.get(self.qkv_format)
+        kind = _KINDS.get(self.qkv_format)
+        return None if kind == KIND_F32 else kind
 
     @property
     def qkv_rows(self) -> int:

@@ -138,12 +138,12 @@ def pack_nibbles(integers: Tensor, axis: int = -1) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FloatWeight:
-    """A matrix of (rows, width) in bf16 or f16, row after row."""
+    """A matrix of (rows, width) in f32, bf16 or f16, row after row."""
 
     data: Tensor
 
     def __post_init__(self) -> None:
-        assert self.data.dtype in (torch.bfloat16, torch.float16), self.data.dtype
+        assert self.data.dtype in _FORMATS, self.data.dtype
         assert self.data.dim() == 2
         assert self.data.is_contiguous()
 

@@ -1,0 +1,106 @@
+"""Single tokens of several sessions in one forward pass, with weights of 16 bits: each as if it were alone.
+
+A token alone goes through generated layers, with hidden states in f32 that are rounded to 16 bits after each
+layer. Here kernels with the same order of sums compute the same for some tokens: weights are read once
+for a few of them. A prompt's chunk is computed by torch, which is faster where there are many rows.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Attention, Step
+from potluck.engine.blocks import DecoderLayer
+from potluck.engine.kernels import Kernels, ReferenceKernels
+from potluck.engine.kvcache import SessionCache
+from potluck.engine.linear import FloatLinear, Linear
+from potluck.engine.mlp import GatedMlp, Mlp, MoE
+from potluck.engine.norms import KernelNorm, RmsNorm
+
+if TYPE_CHECKING:
+    from potluck.engine.kernels.generated import GeneratedKernels
+
+
+class Singles:
+    """Layers that share the weights of others, and compute with hidden states of f32."""
+
+    def __init__(self, layers: Sequence[DecoderLayer]) -> None:
+        self._layers = tuple(layers)
+
+    def __call__(self, x: Tensor, caches: Sequence[SessionCache], steps: Sequence[Step]) -> Tensor:
+        """Run a token of each session, (T, D) of 16 bits, through the layers."""
+        dtype = x.dtype
+        for step in steps:
+            step.angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
+        for index, layer in enumerate(self._layers):
+            own = [cache.layers[index] for cache in caches]
+            x = layer.forward_all(x.float(), own, steps).to(dtype)
+        return x
+
+
+def as_generated(kernels: Kernels | None) -> "GeneratedKernels | None":
+    """The kernels, if they are generated ones."""
+    if kernels is None or isinstance(kernels, ReferenceKernels):
+        return None
+    # Imported late: it brings llvmlite, which does not load on every computer.
+    from potluck.engine.kernels.generated import GeneratedKernels
+
+    assert isinstance(kernels, GeneratedKernels)
+    return kernels
+
+
+def make_singles(
+    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
+) -> Singles | None:
+    """Make them of layers of plain numbers, with keys and values of dtype `cache`.
+
+    None: one token of these is not computed by generated functions.
+    """
+    if (generated := as_generated(kernels)) is None:
+        return None
+    from potluck.engine.generated_run import is_generable
+
+    if not all(is_generable(block.spec) for block in blocks):
+        return None
+    return Singles([_layer(block, generated, cache) for block in blocks])
+
+
+def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype) -> DecoderLayer:
+    from potluck.engine.generated_attention import GeneratedAttention
+
+    attention, mlp = block.mixer, block.mlp
+    assert isinstance(attention, Attention)
+
+    def linear(one: Linear) -> Linear:
+        assert isinstance(one, FloatLinear)
+        return FloatLinear(one.weight, one.bias, kernels.multiply_plain)
+
+    def gated(one: Mlp) -> Mlp:
+        assert isinstance(one, GatedMlp)
+        return GatedMlp(linear(one.gate_up), linear(one.down), one.activation, kernels.gate)
+
+    def norm(one: RmsNorm) -> RmsNorm:
+        return KernelNorm(one.weight, one.eps, kernels)
+
+    mixer = GeneratedAttention(
+        attention.spec,
+        linear(attention.qkv),
+        attention.qk_norm,
+        linear(attention.output),
+        kernels=kernels,
+        cache=cache,
+    )
+    if isinstance(mlp, MoE):
+        experts = [gated(expert) for expert in mlp.experts]
+        feed_forward: Mlp | MoE = MoE(
+            mlp.router,
+            experts,
+            per_token=mlp.per_token,
+            normalise=mlp.normalise,
+            route=kernels.route,
+        )
+    else:
+        feed_forward = gated(mlp)
+    return DecoderLayer(block.spec, mixer, feed_forward, block.norms.map(norm))
