@@ -147,6 +147,11 @@ class Generator:
         return self._attached.pipeline.broken
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no answer is under way."""
+        return not any(conversation.is_busy for conversation in self._conversations)
+
+    @property
     def context(self) -> int:
         """How many tokens a conversation can have now; 0 without a pipeline."""
         return 0 if self._attached is None else self._attached.context

@@ -197,7 +197,7 @@ class StageDeployment:
             self.progress.bytes_per_s = progress.bytes_per_s
             self.changed()
 
-        await self.computer.send_weights(need, files, sent)
+        await self.computer.send_weights(need.tensors, files, sent)
 
     async def load(self, message: Load) -> Capabilities:
         """Load the stage.
