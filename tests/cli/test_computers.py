@@ -61,6 +61,7 @@ def test_devices_as_json_have_exactly_these_fields(
         ],
         "rtt_ms": 0.5,
         "bytes_per_s": 1.1e8,
+        "spare": None,
     }
     assert mine["address"] is None
     assert mine["rtt_ms"] is None
@@ -251,3 +252,18 @@ def test_unpair_never_guesses(
 
     assert said in capsys.readouterr().err
     assert server.backend.forgotten == []
+
+
+def test_spare_copies_stand_below_the_computers(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    whole = schema.SpareCopy(model="llama-1b", layers=12, nbytes=400_000_000, stored=400_000_000)
+    part = msgspec.structs.replace(whole, layers=1, stored=100_000_000)
+    server.update(computers=(computer("attic", "2", spare=whole), computer("mac", "3", spare=part)))
+
+    potluck("devices")
+
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "Spare copies: 12 layers of llama-1b on attic (400.0 MB).",
+        "Spare copies: 1 layer of llama-1b on mac (100.0 MB of 400.0 MB).",
+    ]

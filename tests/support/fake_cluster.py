@@ -24,6 +24,7 @@ from potluck.wire.messages import (
     Need,
     NeedTensor,
 )
+from potluck.wire.spare_messages import Keep, Keeping
 
 _T = TypeVar("_T")
 
@@ -72,6 +73,7 @@ class FakeComputer:
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.assigned: list[Assign] = []
+        self.kept: list[Keep] = []
         self.expected: dict[NodeId, list[str]] = {}  # the digests expected of each worker
         self.passed: set[str] = set()  # the digests that other workers have sent
         self.sources: Mapping[Digest, TensorSource] = {}  # what it loaded from, if it is local
@@ -140,14 +142,22 @@ class FakeComputer:
 
     async def send_weights(
         self,
-        need: Need,
+        tensors: Sequence[NeedTensor],
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None:
         await self._do("send_weights")
-        total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in need.tensors)
+        total = sum(sources[Digest(t.digest)].nbytes - t.offset for t in tensors)
         progress(TransferProgress(sent=total, total=total, bytes_per_s=1e6))
         self.stores_weights = True
+
+    async def keep(self, message: Keep) -> Keeping:
+        await self._do("keep")
+        self.kept.append(message)
+        tensors = () if self.stores_weights else message.tensors
+        stored = sum(info.nbytes for info in message.tensors) if self.stores_weights else 0
+        needed = tuple(NeedTensor(digest=info.digest, offset=0) for info in tensors)
+        return Keeping(stored=stored, tensors=needed)
 
     async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
         self.expected[source] = [tensor.digest for tensor in tensors]

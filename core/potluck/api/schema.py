@@ -104,6 +104,15 @@ class Node(Struct, frozen=True, kw_only=True):
     upload_limit_mbit: int | None = None
 
 
+class SpareCopy(Struct, frozen=True, kw_only=True):
+    """Weights that a computer has on its disk, so that the loss of another one sends nothing."""
+
+    model: str  # its name
+    layers: int
+    nbytes: int  # of what it should have
+    stored: int  # of what it has
+
+
 class Computer(Struct, frozen=True, kw_only=True):
     node_id: str
     name: str
@@ -119,6 +128,7 @@ class Computer(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    spare: SpareCopy | None = None
     color: int = 0  # 0 to 5; stays the same as long as the computer is known
 
 

@@ -8,7 +8,14 @@ from contextlib import closing, suppress
 
 import msgspec
 
-from potluck.api.schema import ClusterState, Computer, Device, Pairing, RoleRequest
+from potluck.api.schema import (
+    ClusterState,
+    Computer,
+    Device,
+    Pairing,
+    RoleRequest,
+    SpareCopy,
+)
 from potluck.cli.keeping import keep_going
 from potluck.cli.parser import Waits
 from potluck.cli.terminal import (
@@ -40,6 +47,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     rtt_ms: float | None
     bytes_per_s: float | None
+    spare: SpareCopy | None
 
 
 def open_client(options: argparse.Namespace) -> tuple[Client, bool]:
@@ -297,9 +305,21 @@ def devices(options: argparse.Namespace) -> int:
         return 0
     head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
     put_table(head, map(_device_row, state.computers))
+    put_spares(state.computers)
     if state.hint is not None:
         put(f"\n{state.hint}")
     return 0
+
+
+def put_spares(computers: Iterable[Computer]) -> None:
+    """Print what computers have on their disks in case another one is lost."""
+    for computer in computers:
+        if (spare := computer.spare) is None:
+            continue
+        stored, wanted = format_bytes(spare.stored), format_bytes(spare.nbytes)
+        size = stored if spare.stored >= spare.nbytes else f"{stored} of {wanted}"
+        layers = f"{spare.layers} layer{'' if spare.layers == 1 else 's'}"
+        put(f"Spare copies: {layers} of {spare.model} on {computer.name} ({size}).")
 
 
 def _listed(computers: Iterable[Computer]) -> list[Listed]:

@@ -19,7 +19,7 @@ from potluck.api.schema import (
     PlanView,
 )
 from potluck.cli import terminal
-from potluck.cli.computers import open_client
+from potluck.cli.computers import open_client, put_spares
 from potluck.cli.keeping import keep_going
 from potluck.cli.terminal import Terminated, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
@@ -82,6 +82,7 @@ def plan(options: argparse.Namespace) -> int:
         put_json(_planned(made))
     else:
         put_plan(made)
+        put_spares(client.state().computers)
     return 0
 
 

@@ -15,6 +15,7 @@ from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
 from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need, NeedTensor
+from potluck.wire.spare_messages import Keep, Keeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +97,14 @@ class Computer(Protocol):
 
     async def send_weights(
         self,
-        need: Need,
+        tensors: Sequence[NeedTensor],
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None: ...
+
+    async def keep(self, message: Keep) -> Keeping:
+        """Have it keep tensors on its disk. The answer says which may be sent."""
+        ...
 
     async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
         """Have it take these tensors, which it lacks, from another worker."""

@@ -95,6 +95,8 @@ class Upkeep:
     async def prune(self, *, dry_run: bool) -> Pruned:
         """Delete from the store what is neither part of a plan nor packed from a known model.
 
+        Spare copies go as well: they only save time, and are sent again after the next answer.
+
         Returns:
             What was deleted or, with `dry_run`, would be.
         """

@@ -238,8 +238,13 @@ class ComputerViews:
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
             layers=layers,
+            spare=self._spare(node_id) if computer is not None else None,
             color=record.color,
         )
+
+    def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
+        copy = self._master.spares.copies.get(node_id)
+        return msgspec.convert(copy, schema.SpareCopy, from_attributes=True) if copy else None
 
     def _stranger(self, found: Found) -> schema.Computer:
         attempt = self._pairings.under_way(found.node_id)

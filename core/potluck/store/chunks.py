@@ -139,7 +139,7 @@ class ChunkStore:
         wanted: list[Missing] = []
         for digest, nbytes in dict(tensors).items():
             if self.has(digest, nbytes):
-                self._touch(digest)
+                self._touch(digest, self.clock())
                 continue
             offset = self.offset(digest)
             if offset >= nbytes:
@@ -285,7 +285,17 @@ class ChunkStore:
     def use(self, digests: Iterable[Digest]) -> None:
         """Mark these tensors as used now: others are evicted before them."""
         for digest in digests:
-            self._touch(digest)
+            self._touch(digest, self.clock())
+
+    def set_aside(self, digests: Iterable[Digest]) -> None:
+        """Mark tensors that are not pinned as never used: they are evicted before all others."""
+        for digest in self.loose().keys() & set(digests):
+            self._touch(digest, 0.0)
+
+    def unused(self) -> list[Digest]:
+        """The tensors that are not pinned and were never used."""
+        with self._mutex:
+            return [digest for digest in self.loose() if self._items[digest].used == 0.0]
 
     def free_for(self, nbytes: int) -> None:
         """Make room for this many bytes: evict unpinned tensors, least recently used first.
@@ -296,9 +306,9 @@ class ChunkStore:
         self._restore()
         with self._mutex:
             loose = self.loose()
-            lacking, removable = nbytes - self._room(), sum(loose.values())
+            lacking, removable = nbytes - self.room(), sum(loose.values())
             if lacking > removable:
-                raise self._full(nbytes, self._room() + removable)
+                raise self._full(nbytes, self.room() + removable)
             for digest in sorted(loose, key=lambda digest: self._items[digest].used):
                 if lacking <= 0:
                     break
@@ -306,7 +316,7 @@ class ChunkStore:
                 self.discard(digest)
                 lacking -= loose[digest]
 
-    def _room(self) -> int:
+    def room(self) -> int:
         """The bytes that may be written without removing anything."""
         room = self.disk_free(self.root) - self.reserve
         return room if self.quota is None else min(room, self.quota - self.nbytes)
@@ -322,14 +332,13 @@ class ChunkStore:
             available=available,
         )
 
-    def _touch(self, digest: Digest) -> None:
-        now = self.clock()
+    def _touch(self, digest: Digest, used: float) -> None:
         with self._mutex:
             item = self._items.get(digest)
             if item is not None:
-                item.used = now
+                item.used = used
         with suppress(OSError):  # a read-only file can still be used
-            os.utime(self.path(digest), (now, now))
+            os.utime(self.path(digest), (used, used))
 
     def _part_path(self, digest: Digest) -> Path:
         return self.path(digest).with_name(digest + PART)
@@ -346,7 +355,7 @@ class ChunkStore:
             part.finish(path)
         with self._mutex:
             self._parts.pop(digest, None)
-        self._touch(digest)
+        self._touch(digest, self.clock())
         return True
 
     def _part(self, digest: Digest) -> Part:

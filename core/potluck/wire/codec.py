@@ -23,8 +23,9 @@ from potluck.wire.messages import Assign, Message, Need
 from potluck.wire.operations import ALL, BULK, Table, op_of
 from potluck.wire.pairing_messages import PAIRING
 from potluck.wire.passing_messages import Expect, PassOn
+from potluck.wire.spare_messages import Keep, Keeping
 
-_UNTYPED: Final = (Assign, Profile)  # messages with a `config`
+_UNTYPED: Final = (Assign, Keep, Profile)  # messages with a `config`
 
 # The longest container that `msgpack` may build. It allocates containers by their announced length,
 # up to 512 deep: 1024 elements of 8 bytes at each depth are 4 MiB. The longest list of a
@@ -70,7 +71,7 @@ class UnknownOp:
 
 def encode_header(message: Message) -> tuple[bytes, bytes | None]:
     """Encode a message's header, and its long list as a payload if it has one."""
-    if not isinstance(message, (Assign, Need, Expect, PassOn)):
+    if not isinstance(message, (Assign, Need, Expect, PassOn, Keep, Keeping)):
         return _encode(message), None
     return _encode(msgspec.structs.replace(message, tensors=())), _encode(message.tensors)
 

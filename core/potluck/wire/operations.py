@@ -50,6 +50,7 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
+from potluck.wire.spare_messages import Keep, Keeping
 
 Table: TypeAlias = Mapping[str, type[Message]]
 
@@ -72,7 +73,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "control": _ALWAYS | table(
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
-        StepFailed, Expect, Expecting, PassOn, PassedOn,
+        StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, Blob, BlobReceived,
@@ -83,10 +84,12 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 
 # On control the master asks and a worker answers; from the wrong role, a message is unknown.
 _FROM: Final[Mapping[Role, Table]] = {
-    "master": table(Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn),
+    "master": table(
+        Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
+    ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
-        Expecting, PassedOn,
+        Expecting, PassedOn, Keeping,
     ),
 }
 # fmt: on
@@ -112,11 +115,15 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Unload: Unloaded,
     Expect: Expecting,
     PassOn: PassedOn,
+    Keep: Keeping,
 }
 """The answer type of each request; `error` may answer any request."""
 
+_TENSORS: Final = Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)]
 BULK: Final[Mapping[type[Message], object]] = {
-    Assign: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)],
+    Assign: _TENSORS,
+    Keep: _TENSORS,
+    Keeping: NeedTensors,
     Need: NeedTensors,
     Expect: NeedTensors,
     PassOn: NeedTensors,
@@ -141,7 +148,7 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
         case Chunk(offset=offset, total=total):
             return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
-        case Assign() | Need() | Expect() | PassOn() | Blob():
+        case Assign() | Need() | Expect() | PassOn() | Keep() | Keeping() | Blob():
             return None
         case _:
             return "a payload that it does not carry" if nbytes else None

@@ -52,7 +52,7 @@ def test_a_worker_takes_its_stage_all_the_way(tmp_path: Path, model: LocalModel)
             need = await laptop.assign(message)
             sent: list[int] = []
             await laptop.send_weights(
-                need, model.sources, lambda progress: sent.append(progress.sent)
+                need.tensors, model.sources, lambda progress: sent.append(progress.sent)
             )
             await laptop.load(message, model.sources, alone(message), lambda _: None)
 
@@ -103,7 +103,9 @@ def test_a_worker_that_says_nothing_of_its_loading_is_given_up(
         async with Rig(tmp_path) as rig:
             control = await rig.control(patience=Patience(load_silence_s=0.2))
             laptop, message = control.computer, assign(model)
-            await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
+            await laptop.send_weights(
+                (await laptop.assign(message)).tensors, model.sources, lambda _: None
+            )
             rig.engine.gate = asyncio.Event()
             with pytest.raises(PeerTimeoutError, match="Laptop"):
                 await laptop.load(message, model.sources, alone(message), lambda _: None)
@@ -117,7 +119,9 @@ def test_progress_of_another_plan_is_not_this_ones(tmp_path: Path, model: LocalM
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             laptop, message = (await rig.control()).computer, assign(model)
-            await laptop.send_weights(await laptop.assign(message), model.sources, lambda _: None)
+            await laptop.send_weights(
+                (await laptop.assign(message)).tensors, model.sources, lambda _: None
+            )
             rig.engine.gate = asyncio.Event()
             seen: list[float] = []
             loading = asyncio.create_task(
@@ -138,7 +142,7 @@ def test_progress_of_another_device_is_not_this_ones(tmp_path: Path, model: Loca
             laptop = (await rig.control()).computer
             message = msgspec.structs.replace(assign(model), device=DEVICE.id)
             need = await laptop.assign(message)
-            await laptop.send_weights(need, model.sources, lambda _: None)
+            await laptop.send_weights(need.tensors, model.sources, lambda _: None)
             rig.engine.gate = asyncio.Event()
             seen: list[float] = []
             loading = asyncio.create_task(

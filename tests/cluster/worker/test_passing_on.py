@@ -37,7 +37,7 @@ class Two:
     async def give(self, control: Control, message: Assign | None = None) -> None:
         """Assign and send as the master does."""
         need = await control.computer.assign(message or self.message)
-        await control.computer.send_weights(need, self.model.sources, lambda _: None)
+        await control.computer.send_weights(need.tensors, self.model.sources, lambda _: None)
 
     async def pass_on(self, tensors: tuple[NeedTensor, ...] | None = None) -> int:
         return await self.from_laptop.computer.pass_on(

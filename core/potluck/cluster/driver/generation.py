@@ -129,6 +129,11 @@ class Generator:
         return self._attached.pipeline.broken
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no answer is under way."""
+        return self.turns.is_idle
+
+    @property
     def context(self) -> int:
         """How many tokens a conversation can have now; 0 without a pipeline."""
         return 0 if self._attached is None else self._attached.context

@@ -103,6 +103,11 @@ class Turns:
         self._told = 0  # how many waited when the last change was told
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no request has a turn, or waits for one."""
+        return not self._running and not self._queue
+
+    @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._queue)

@@ -71,7 +71,7 @@ class LinkWatch:
         Args:
             now: seconds of any clock.
         """
-        if self._master.state.phase in DEPLOYING:
+        if self._master.state.phase in DEPLOYING or self._master.spares.is_sending:
             return  # the weights that are sent take all of a link
         for computer in self._connected():
             if not self._master.measurements.links.is_recent(self._local, computer):

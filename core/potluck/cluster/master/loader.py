@@ -14,8 +14,9 @@ from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import Computers, Planner
+from potluck.cluster.master.planning import DEADLINES, Computers, Planner
 from potluck.cluster.master.sources import Sources
+from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import PeerLostError, PotluckError
 from potluck.ids import NodeId
@@ -43,6 +44,7 @@ class Loader:
     Attributes:
         deployment: the plan that is in force, or being put into force.
         progress: of the load that is under way.
+        spares: what workers have on their disks in case another one is lost.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Loader:
         events: Events,
         *,
         recover: Callable[[], Awaitable[None]],
+        quiet_s: float = DEADLINES.quiet_s,
         packing: Packing | None = None,
     ) -> None:
         """Make a loader that has loaded nothing.
@@ -61,6 +64,7 @@ class Loader:
             planner: makes the plans.
             events: receives `ModelChanged`.
             recover: loads the model again, for answers whose pipeline broke.
+            quiet_s: without a request, before spare copies are sent.
             packing: packs weights before they are sent; None: they are sent as the files have them.
         """
         self.deployment: Deployment | None = None
@@ -77,6 +81,15 @@ class Loader:
             present=lambda: [computer.node_id for computer in computers.available()],
             links=planner.measurements.links,
         )
+        self.spares = SpareCopies(
+            computers=computers,
+            planner=planner,
+            packing=packing,
+            sources=self._sources,
+            link_rate=self._link_rate,
+            quiet_s=quiet_s,
+            changed=lambda: events.publish(ModelChanged()),
+        )
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
 
@@ -91,6 +104,12 @@ class Loader:
     def turns(self) -> Turns | None:
         """Who is answered and who waits; None: nothing was loaded yet."""
         return self._generator.turns if self._generator is not None else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a model is loaded, and no answer is under way."""
+        generator = self._generator
+        return self.deployment is not None and generator is not None and generator.is_idle
 
     @property
     def culprit(self) -> NodeId | None:

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -41,6 +42,7 @@ from potluck.cluster.master.planning import (
     Planner,
     PlanningDeadlines,
 )
+from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, apply
 from potluck.cluster.master.vocabulary import (
     Action,
@@ -109,7 +111,12 @@ class Master:
         self._use = use if use is not None else DeviceUse()
         self._planner = Planner(computers, models, deadlines, kept)
         self._loader = Loader(
-            computers, self._planner, events, recover=self._recover, packing=packing
+            computers,
+            self._planner,
+            events,
+            recover=self._recover,
+            quiet_s=deadlines.quiet_s,
+            packing=packing,
         )
         self._improve_s = deadlines.improve_s
         self._improving = False
@@ -220,6 +227,18 @@ class Master:
         if not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
+        self.spares.look(self.deployment if self._is_idle else None, time.monotonic())
+
+    @property
+    def spares(self) -> SpareCopies:
+        """What the workers have on their disks in case another one is lost."""
+        return self._loader.spares
+
+    @property
+    def _is_idle(self) -> bool:
+        state = self._state
+        is_at_rest = state.is_ready and state.work is None and not state.wishes
+        return is_at_rest and not self._improving and self._loader.is_idle and not self._is_broken
 
     @property
     def _can_be_improved(self) -> bool:
@@ -287,6 +306,8 @@ class Master:
 
     def happened(self, event: Event) -> None:
         """Tell the state an event, and begin the actions that are due now."""
+        if isinstance(event, Wished):
+            self.spares.interrupt()
         self._inbox.append(event)
         if self._is_deciding:
             return  # an action that is being begun sent this event: the loop below takes it next

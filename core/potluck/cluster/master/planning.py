@@ -34,7 +34,7 @@ from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
 from potluck.plan.byhand import check_sum
 from potluck.plan.cost import DeviceCost, ModelShape
-from potluck.plan.placement import computer_names, lacking_memory, make_plan
+from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
@@ -54,6 +54,7 @@ class PlanningDeadlines:
     names_s: float = 20.0  # for workers requested by name: discovery takes a second or two
     settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
     improve_s: float = 2.0  # after a computer came: others that come as well are weighed with it
+    quiet_s: float = 3.0  # without a request before spare copies are sent: people answer an answer
     return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
 
@@ -181,6 +182,23 @@ class Planner:
                 if not await self._somebody_came(workers, ends_at):
                     await self._check_room(scheme, request, model)  # its error says which would fit
                     raise
+
+    async def plan_without(self, lost: NodeId, planned: Planned) -> Plan | None:
+        """The plan that a recovery would make if this worker were lost; None: the model would not fit."""
+        request = PlanRequest(scheme=planned.scheme, cache=planned.cache, context=planned.context)
+        model = planned.model
+        known = [
+            computer
+            for computer in self._computers.available()
+            if computer.node_id != lost
+            and self.measurements.has_profiles(
+                computer, model.config, planned.scheme, planned.cache
+            )
+        ]
+        try:
+            return (await self._place(planned.scheme, request, model, known)).plan
+        except (PlanError, UsageError):
+            return None
 
     async def _somebody_came(self, workers: Sequence[Computer], ends_at: float) -> bool:
         """Wait until a computer is here that is not among the workers; False: none came in time."""

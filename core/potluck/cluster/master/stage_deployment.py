@@ -206,7 +206,7 @@ class StageDeployment:
             self.progress.bytes_per_s = progress.bytes_per_s
             self.changed()
 
-        await self.computer.send_weights(need, files, sent)
+        await self.computer.send_weights(need.tensors, files, sent)
         if self.sources is not None and len(times) > 1:
             (began, first), (ended, last) = times
             ends = self.sources.local, self.computer.node_id

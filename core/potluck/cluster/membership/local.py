@@ -34,6 +34,7 @@ from potluck.wire.messages import (
     NeedTensor,
     NodeInfo,
 )
+from potluck.wire.spare_messages import Keep, Keeping
 
 
 class LocalComputer:
@@ -144,11 +145,14 @@ class LocalComputer:
 
     async def send_weights(
         self,
-        need: Need,
+        tensors: Sequence[NeedTensor],
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None:
         raise AssertionError("this computer needs no weights of its own model")
+
+    async def keep(self, message: Keep) -> Keeping:
+        raise AssertionError("this computer has the files of its own models")
 
     async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
         raise AssertionError("this computer needs no weights of its own model")

@@ -44,6 +44,7 @@ from potluck.wire.messages import (
     WarmingUp,
 )
 from potluck.wire.passing_messages import Expect, Expecting, PassedOn, PassOn
+from potluck.wire.spare_messages import Keep, Keeping
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class RemoteComputer:
 
     async def send_weights(
         self,
-        need: Need,
+        tensors: Sequence[NeedTensor],
         sources: Mapping[Digest, TensorSource],
         progress: Callable[[TransferProgress], None],
     ) -> None:
@@ -143,10 +144,13 @@ class RemoteComputer:
             )
             try:
                 await send_tensors(
-                    link, need.tensors, sources, progress=progress, throttle=self._throttle
+                    link, tensors, sources, progress=progress, throttle=self._throttle
                 )
             finally:
                 link.close()
+
+    async def keep(self, message: Keep) -> Keeping:
+        return await self._ask(message, Keeping, self._patience.assign_s)
 
     async def expect(self, epoch: int, source: NodeId, tensors: Sequence[NeedTensor]) -> None:
         message = Expect(epoch=epoch, node_id=source, tensors=tuple(tensors))

@@ -1,10 +1,13 @@
 """Check what a master assigns."""
 
+from collections.abc import Iterable
+
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.stored import find_stored
 from potluck.wire.messages import Assign, TensorInfo
+from potluck.wire.spare_messages import Keep
 
 
 def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
@@ -20,11 +23,32 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
     start, stop = message.layers
     if not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
+    # Random weights are made on this computer.
+    is_sent = message.seed is None
+    return _checked(message, config, range(start, stop) if is_sent else (), is_sent=is_sent)
+
+
+def check_spares(message: Keep) -> dict[Digest, TensorInfo]:
+    """Check that spare copies are exactly those that the config demands for their layers.
+
+    Returns:
+        The tensors by digest.
+
+    Raises:
+        ModelError: the config is of no known model, or the tensors do not match it.
+    """
+    config = ModelConfig.from_dict(message.config)
+    if any(layer >= config.num_layers for layer in message.layers):
+        raise BrokenModelError(f"The model has {config.num_layers} layers, and no others.")
+    return _checked(message, config, message.layers)
+
+
+def _checked(
+    message: Assign | Keep, config: ModelConfig, layers: Iterable[int], *, is_sent: bool = True
+) -> dict[Digest, TensorInfo]:
     wanted = config.stage_tensors(
-        range(start, stop), embedding=message.embedding, head=message.head
+        layers, embedding=message.embedding and is_sent, head=message.head and is_sent
     )
-    if message.seed is not None:
-        wanted = {}  # random weights are made on this computer
     given = {info.name: info for info in message.tensors}
     stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
     if sum(map(len, stored.values())) != len(message.tensors):

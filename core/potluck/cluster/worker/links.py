@@ -218,6 +218,8 @@ class WorkerLinks:
                 async with deadline:
                     source = NodeId(link.peer.node_id)
                     await self._worker.receive_weights(link.home, link, source)
+        elif link.peer_role == "master" and self._worker.spares.awaits(link.home):
+            await self._worker.spares.receive(link.home, link)
         async with asyncio.timeout(self._times.idle_s):
             await link.receive()  # the link answers measurements by itself until it ends
 

@@ -40,10 +40,14 @@ class PeerWeights:
 
     def assigned(self, home: HomeId, digests: Iterable[Digest]) -> None:
         """Note that a home's master assigned these tensors. Nothing is expected of workers now."""
-        self._assigned.setdefault(home, set()).update(digests)
+        self.may_pass_on(home, digests)
         self._expected.clear()
         for receiving in self._receiving:
             reschedule(receiving, 0)
+
+    def may_pass_on(self, home: HomeId, digests: Iterable[Digest]) -> None:
+        """Note that a home's master gave these tensors to this computer."""
+        self._assigned.setdefault(home, set()).update(digests)
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.

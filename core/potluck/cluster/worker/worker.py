@@ -18,6 +18,7 @@ from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
+from potluck.cluster.worker.spares import SpareTensors
 from potluck.cluster.worker.weights import PeerWeights, drop_damaged
 from potluck.errors import (
     BusyError,
@@ -54,6 +55,7 @@ from potluck.wire.messages import (
     WarmingUp,
 )
 from potluck.wire.passing_messages import Expect, Expecting
+from potluck.wire.spare_messages import Keep
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,7 @@ class Worker:
         self._changed = changed
         self._keep_loaded_s = keep_loaded_s
         self.peers = PeerWeights(store, throttle)
+        self.spares = SpareTensors(store)
         self._use = use if use is not None else DeviceUse()
         self._masters: dict[HomeId, MasterLink] = {}  # the last connection of each
         self._turn = asyncio.Lock()  # one assignment at a time
@@ -125,6 +128,11 @@ class Worker:
                 async with self._turn:
                     self._check_free(link)
                     return await self._assign(link, message)
+            case Keep():
+                self._check_free(link)
+                keeping = await self.spares.keep(link.home, message)
+                self.peers.may_pass_on(link.home, (Digest(t.digest) for t in message.tensors))
+                return keeping
             case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
                 return await self._load(link, message)

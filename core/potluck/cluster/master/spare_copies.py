@@ -1,0 +1,165 @@
+"""Lays spare copies on the workers' disks while nothing else is to be done.
+
+For the loss of each worker, the plan that a recovery would make then says which weights the others
+would have to be sent. They are sent beforehand, while no answer and no load is under way: a request
+ends the transfer at once, and it goes on from there when all is quiet again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from potluck.cluster.computer import Computer
+from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planning import Computers, Planner
+from potluck.cluster.master.sources import Sources
+from potluck.cluster.master.stage_tensors import StageTensors
+from potluck.errors import PotluckError
+from potluck.ids import Digest, NodeId
+from potluck.plan.spares import Share, spare_shares
+from potluck.store.progress import TransferProgress
+from potluck.tasks import TaskSet
+from potluck.wire.spare_messages import Keep
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareCopy:
+    """What a worker has on its disk in case another one is lost."""
+
+    model: str
+    layers: int
+    nbytes: int  # of what it should have
+    stored: int  # of what it has
+
+
+class SpareCopies:
+    """Keeps the workers' disks ready for the loss of any one worker."""
+
+    def __init__(
+        self,
+        *,
+        computers: Computers,
+        planner: Planner,
+        packing: Packing | None,
+        sources: Sources,
+        link_rate: Callable[[NodeId], float | None],
+        changed: Callable[[], None],
+        quiet_s: float,
+    ) -> None:
+        """Make one that has laid nothing.
+
+        Args:
+            computers: this computer and the connected workers.
+            planner: makes the plans after a loss.
+            packing: packs weights before they are sent; None: they are sent as the files have them.
+            sources: told which worker has which tensors.
+            link_rate: bytes per second of the link to a computer; None: unknown.
+            changed: called when what clients are shown has changed.
+            quiet_s: how long nothing may be asked for before something is sent.
+        """
+        self.copies: Mapping[NodeId, SpareCopy] = {}
+        self._computers = computers
+        self._planner = planner
+        self._packing = packing
+        self._sources = sources
+        self._link_rate = link_rate
+        self._changed = changed
+        self._quiet_s = quiet_s
+        self._quiet_since: float | None = None
+        self._done_for: object = None  # the plan and the computers that all was done for
+        self._laying: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether spare copies are on the way: a link that is measured now would seem slow."""
+        return self._laying is not None and not self._laying.done()
+
+    def interrupt(self) -> None:
+        """Stop at once, because something is asked for; what has arrived is kept."""
+        self._quiet_since = self._done_for = None  # what was measured meanwhile may change plans
+        if self._laying is not None:
+            self._laying.cancel()
+
+    def look(self, deployment: Deployment | None, now: float) -> None:
+        """Begin if nothing was asked for some time, and something may be missing.
+
+        Args:
+            deployment: the plan in force; None: there is none, or it is used.
+            now: seconds of any clock.
+        """
+        if deployment is None:
+            self.interrupt()
+            return
+        if self._quiet_since is None:
+            self._quiet_since = now
+        here = frozenset(computer.node_id for computer in self._computers.available())
+        situation = deployment.epoch, here
+        is_due = now - self._quiet_since >= self._quiet_s and situation != self._done_for
+        if is_due and not self.is_sending:
+            self._done_for = situation
+            self._laying = self._tasks.spawn(self._lay(deployment.planned), name="spare copies")
+
+    async def _lay(self, planned: Planned) -> None:
+        workers = {computer.node_id: computer for computer in self._computers.available()}
+        used = dict.fromkeys(stage.node for stage in planned.plan.stages)
+        plans = [
+            await self._planner.plan_without(node, planned) for node in used if node in workers
+        ]
+        shares = spare_shares(planned.plan.stages, (plan.stages for plan in plans if plan))
+        self.copies = {node: copy for node, copy in self.copies.items() if node in shares}
+        for node, share in shares.items():
+            if (computer := workers.get(node)) is None or planned.model.seed is not None:
+                continue  # this computer has the model's files; random weights are made
+            try:
+                await self._lay_on(computer, planned, share)
+            except PotluckError as error:
+                logger.info("no spare copies on %s: %s", computer.name, error)
+
+    async def _lay_on(self, computer: Computer, planned: Planned, share: Share) -> None:
+        """Have a worker keep a share of the model, and send what it lacks and has room for."""
+        model, layers = planned.model, tuple(sorted(share.layers))
+        expected = model.config.stage_tensors(layers, embedding=share.embedding, head=share.head)
+        tensors = StageTensors(model, planned.scheme, expected, self._packing)
+        rate = self._link_rate(computer.node_id)
+        try:
+            await tensors.prepare()
+            if self._packing is not None and self._packing.pays(rate):
+                await tensors.pack(lambda _: None, link_rate=rate)
+            infos = {Digest(info.digest): info for info in tensors.infos(is_local=False)}
+            keeping = await computer.keep(
+                Keep(
+                    config=dict(model.manifest.config),
+                    scheme=planned.scheme,
+                    layers=layers,
+                    embedding=share.embedding,
+                    head=share.head,
+                    tensors=tuple(infos.values()),
+                )
+            )
+            total = sum(info.nbytes for info in infos.values())
+
+            def has(nbytes: int) -> None:
+                copy = SpareCopy(
+                    model=model.name, layers=len(layers), nbytes=total, stored=min(nbytes, total)
+                )
+                self.copies = {**self.copies, computer.node_id: copy}
+                self._changed()
+
+            def sent(progress: TransferProgress) -> None:
+                has(keeping.stored + progress.sent)
+
+            has(keeping.stored)
+            wanted = {Digest(tensor.digest) for tensor in keeping.tensors}
+            files = await tensors.sources(wanted)
+            if wanted and files is not None:
+                await computer.send_weights(keeping.tensors, files, sent)
+                has(keeping.stored + sum(infos[digest].nbytes for digest in wanted))
+            if self.copies[computer.node_id].stored == total:
+                self._sources.stored(computer.node_id, infos)
+        finally:
+            tensors.release()

@@ -1,0 +1,54 @@
+"""What a master has this computer keep on its disk without a stage, in case another one is lost."""
+
+import asyncio
+
+from potluck.cluster.worker.assignments import check_spares
+from potluck.ids import Digest, HomeId
+from potluck.store.chunks import ChunkStore
+from potluck.store.fetch import WeightsLink, receive_tensors
+from potluck.store.spares import lacking
+from potluck.wire.messages import NeedTensor
+from potluck.wire.spare_messages import Keep, Keeping
+
+
+class SpareTensors:
+    """Takes the spare copies that masters send, as far as the disk has room."""
+
+    def __init__(self, store: ChunkStore) -> None:
+        self._store = store
+        self._awaited: dict[HomeId, dict[Digest, int]] = {}  # bytes of what is still to be sent
+
+    async def keep(self, home: HomeId, message: Keep) -> Keeping:
+        """Say which of these tensors are to be sent. They take the place of those asked for before.
+
+        Raises:
+            ModelError: the tensors are not those of the layers.
+        """
+        tensors = check_spares(message)
+        wanted = {digest: info.nbytes for digest, info in tensors.items()}
+        missing = await asyncio.to_thread(lacking, self._store, wanted)
+        self._awaited[home] = {tensor.digest: tensor.nbytes for tensor in missing}
+        return Keeping(
+            stored=sum(n for digest, n in wanted.items() if self._store.has(digest, n)),
+            tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
+        )
+
+    def awaits(self, home: HomeId) -> bool:
+        """Whether a home's master may send something."""
+        return bool(self._awaited.get(home))
+
+    async def receive(self, home: HomeId, link: WeightsLink) -> None:
+        """Receive what is awaited. What has arrived when the link breaks is kept.
+
+        Raises:
+            PeerError: the master is gone or silent.
+            StoreError: the disk is full or fails, or a tensor arrived altered twice.
+        """
+        awaited = self._awaited[home]
+        try:
+            await receive_tensors(link, self._store, awaited)
+        finally:
+            arrived = [digest for digest, n in awaited.items() if self._store.has(digest, n)]
+            await asyncio.to_thread(self._store.set_aside, arrived)
+            for digest in arrived:
+                awaited.pop(digest, None)

@@ -1,0 +1,116 @@
+"""When a master lays spare copies on the workers' disks, and which."""
+
+import asyncio
+
+import pytest
+from fake_cluster import FakeComputer, failing, run, until
+from fake_home import Home, small
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master.planning import DEADLINES
+from potluck.errors import EngineError
+from potluck.store.registry import LocalModel
+
+QUIET_S = DEADLINES.quiet_s
+THREE = PlanRequest(layers=(("Desk", 1), ("Laptop", 2), ("Mac", 1)), context=64)
+
+
+class Three(Home):
+    """A slow desk, and two fast workers."""
+
+    def __init__(self, model: LocalModel) -> None:
+        super().__init__(model)
+        self.mac = FakeComputer("Mac", 3)
+        self.computers.workers.append(self.mac)
+        self.desk._ms = 1000.0
+
+    async def rest(self, seconds: float = QUIET_S) -> None:
+        """Nobody asks for anything for so long."""
+        spares, deployment = self.master.spares, self.master.deployment
+        spares.look(deployment, 0.0)
+        spares.look(deployment, seconds)
+        await until(lambda: not spares.is_sending)
+
+
+@pytest.fixture
+def home(model: LocalModel) -> Three:
+    return Three(model)
+
+
+def test_each_worker_gets_what_it_would_lack_without_the_other_one(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        await home.rest()
+
+        kept = {c.name: c.kept[-1] for c in (home.laptop, home.mac)}
+        assert kept["Laptop"].layers == (0, 3)
+        assert kept["Mac"].layers == (0, 1, 2)
+        assert kept["Mac"].embedding
+        copy = home.master.spares.copies[home.mac.node_id]
+        assert copy.layers == 3
+        assert copy.stored == copy.nbytes == sum(info.nbytes for info in kept["Mac"].tensors)
+        assert home.desk.kept == []
+
+    run(main())
+
+
+def test_nothing_is_sent_before_all_was_quiet_for_a_while(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        await home.rest(QUIET_S - 0.1)
+        assert home.mac.kept == []
+
+    run(main())
+
+
+def test_a_request_ends_the_transfer_which_goes_on_later(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        home.laptop.stores_weights = home.mac.stores_weights = False
+        home.laptop.gates["send_weights"] = home.mac.gates["send_weights"] = asyncio.Event()
+        spares, deployment = home.master.spares, home.master.deployment
+        spares.look(deployment, 0.0)
+        spares.look(deployment, QUIET_S)
+        await until(lambda: home.laptop.kept or home.mac.kept)
+
+        await home.master.ready(THREE)
+        await until(lambda: not spares.is_sending)
+        assert [copy.stored for copy in spares.copies.values()] == [0]
+        home.laptop.gates["send_weights"].set()
+        await home.rest()
+        assert all(copy.stored == copy.nbytes for copy in spares.copies.values())
+        assert len(spares.copies) == 2
+
+    run(main())
+
+
+def test_what_is_laid_is_laid_once(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        await home.rest()
+        home.master.spares.look(home.master.deployment, 2 * QUIET_S)
+        assert not home.master.spares.is_sending
+
+    run(main())
+
+
+def test_one_that_cannot_keep_anything_keeps_no_other_from_it(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        home.laptop.errors["keep"] = failing(EngineError("No."))
+        await home.rest()
+        assert set(home.master.spares.copies) == {home.mac.node_id}
+
+    run(main())
+
+
+def test_a_model_that_does_not_fit_without_a_computer_needs_no_copies(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        for computer in (home.desk, home.laptop, home.mac):
+            computer.devices = (small(computer, 1),)
+        await home.rest()
+        assert not home.laptop.kept
+        assert not home.mac.kept
+
+    run(main())
