@@ -158,6 +158,14 @@ class ModelState(Struct, frozen=True, kw_only=True):
     context: int = 0
 
 
+class ServedModel(Struct, frozen=True, kw_only=True):
+    """A model that `/v1` can answer with."""
+
+    name: str
+    created: int  # Unix time of its files
+    aliases: tuple[str, ...] = ()  # its id and its folder
+
+
 class Transfer(Struct, frozen=True, kw_only=True):
     """Weights that are being sent to one computer, for one load."""
 
@@ -204,6 +212,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     pairings: tuple[Pairing, ...] = ()
     listeners: tuple[Listener, ...] = ()
     notices: tuple[Notice, ...] = ()
+    served: tuple[ServedModel, ...] = ()  # the loaded model, or the one that a prompt loads
 
     @property
     def me(self) -> Computer | None:

@@ -13,11 +13,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from potluck.api.backend import Backend
+from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.api.request_ids import RequestIds
 from potluck.errors import UsageError
 
 __all__ = ["HttpServer", "local_app", "public_app"]
@@ -26,10 +27,10 @@ __all__ = ["HttpServer", "local_app", "public_app"]
 def local_app(backend: Backend, token: str) -> ASGIApp:
     """Return the API of the window and the commands. It may listen on loopback only."""
     routes = [*ClusterApi(backend).routes(), *Completions(backend).routes()]
-    return Guard(_app(routes), key=token, loopback=True, refuse=_refusal)
+    return _guarded(routes, key=token, loopback=True)
 
 
-def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
+def public_app(backend: Answering, *, host: str, key: str | None) -> ASGIApp:
     """Return OpenAI's API for other programs, to listen on this host.
 
     Raises:
@@ -42,11 +43,12 @@ def public_app(backend: Backend, *, host: str, key: str | None) -> ASGIApp:
             " Without one, listen on 127.0.0.1.",
             param="key",
         )
-    return Guard(_app(Completions(backend).routes()), key=key, loopback=loopback, refuse=_refusal)
+    return _guarded(Completions(backend).routes(), key=key, loopback=loopback)
 
 
-def _app(routes: list[Route]) -> Starlette:
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+def _guarded(routes: list[Route], *, key: str | None, loopback: bool) -> ASGIApp:
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    return RequestIds(Guard(app, key=key, loopback=loopback, refuse=_refusal))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

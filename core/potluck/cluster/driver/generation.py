@@ -185,6 +185,7 @@ class Generator:
         limit: int | None = None,
         usage: Usage,
         stops: Collection[int] = (),
+        known: Sequence[int] = (),
     ) -> AsyncGenerator[Token, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -197,6 +198,7 @@ class Generator:
             limit: most tokens, at least 1; None: as many as the context has room for.
             usage: filled in before the first token.
             stops: token ids that end the answer.
+            known: the first tokens of the answer, which were given out before.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context with one token after it.
@@ -212,6 +214,10 @@ class Generator:
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
                 token = await self._advance(conversation)
+                if known:
+                    if conversation.recall(known) <= 0:
+                        return
+                    token = await self._advance(conversation)
                 while (left := conversation.give_out(token.token_id)) > 0:
                     ahead.ask(left)
                     yield token
