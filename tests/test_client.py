@@ -52,8 +52,6 @@ def test_requests_reach_the_node(server: Server, client: Client) -> None:
     client.connect("10.0.0.9")
     client.forget("2" * 64)
     client.set_role(schema.RoleRequest(worker=True))
-    listener = client.listen(schema.ListenRequest(port=0))
-    client.close_listener(listener.port)
     client.unload()
     client.shutdown()
 

@@ -39,7 +39,7 @@ class Client:
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
-        self._headers = {
+        self.headers = {
             "Authorization": f"Bearer {token}",
             "Content-Type": "application/json",
             "Connection": "close",
@@ -158,12 +158,6 @@ class Client:
         answer = self._request("POST", "/cluster/models/prune", request, timeout_s=PREFILL_S)
         return _decode(answer, weights.Pruned)
 
-    def listen(self, request: schema.ListenRequest) -> schema.Listener:
-        return self._post("/cluster/listeners", request, schema.Listener)
-
-    def close_listener(self, port: int) -> None:
-        self._request("DELETE", f"/cluster/listeners/{port}")
-
     def chat(
         self,
         request: openai.ChatCompletionRequest,
@@ -259,10 +253,10 @@ class Client:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: object
     ) -> http.client.HTTPResponse:
         data = None if body is None else msgspec.json.encode(body)
-        connection.request(method, path, data, self._headers)
+        connection.request(method, path, data, self.headers)
         response = connection.getresponse()
         if response.status >= 400:
-            raise _refused(response.status, response.read())
+            raise refusal(response.status, response.read())
         return response
 
 
@@ -288,7 +282,8 @@ def _gone(error: Exception) -> NodeGoneError:
     return NodeGoneError("The node of this computer ended. Try again: it will be started anew.")
 
 
-def _refused(status: int, body: bytes) -> PotluckError:
+def refusal(status: int, body: bytes) -> PotluckError:
+    """Return the error of an answer with this status."""
     # Errors of the HTTP layer alone (a wrong field, an unknown path) have no class of their own
     # here.
     default = UsageError if status < 500 else PotluckError

@@ -28,6 +28,7 @@
     │   └── DiskFullError
     ├── EngineError
     │   ├── ClosedError             Potluck was closed, or stopped serving
+    │   ├── NotReadyError           the node or the model is only just being started
     │   ├── InvalidStepError        a step that the stage cannot compute
     │   ├── NeedReplayError
     │   ├── StaleEpochError
@@ -258,6 +259,12 @@ class ClosedError(EngineError):
     """Potluck was closed on this computer, or stopped serving, before the answer was complete."""
 
     code = "closed"
+
+
+class NotReadyError(EngineError):
+    """The node is being started, or the model loaded. Trying again later helps."""
+
+    code = "not_ready"
 
 
 class InvalidStepError(EngineError):

@@ -19,7 +19,7 @@ from potluck.api.backend import (
     TokenPrompt,
     Waiting,
 )
-from potluck.errors import EngineError, PromptError
+from potluck.errors import EngineError, NotReadyError, PromptError
 
 pytestmark = pytest.mark.net
 
@@ -154,7 +154,7 @@ def test_what_is_not_said_is_left_to_the_model(server: Server, ai: Any) -> None:
     ai.chat.completions.create(model="guide", messages=HI)
 
     (request,) = server.backend.generated
-    assert request.sampling == SamplingOptions()
+    assert request.sampling == SamplingOptions(seed=request.sampling.seed)  # any one
     assert (request.stop, request.max_tokens, request.ignore_eos) == ((), None, False)
 
 
@@ -421,3 +421,37 @@ def test_giving_up_on_a_whole_answer_cancels_the_generation(server: Server, ai: 
         ai.with_options(timeout=0.2).chat.completions.create(model="guide", messages=HI)
 
     assert server.backend.cancelled.wait(5)
+
+
+@pytest.mark.parametrize("header", ["X-Request-Id", "X-Client-Request-Id"])
+def test_the_same_request_with_the_same_id_has_the_same_seed(
+    server: Server, http: httpx.Client, header: str
+) -> None:
+    def ask(request_id: str, prompt: str) -> httpx.Response:
+        headers = {header: request_id}
+        return http.post("/v1/completions", json={"prompt": prompt}, headers=headers)
+
+    answers = [ask("one", "a"), ask("one", "a"), ask("two", "a"), ask("one", "b")]
+
+    assert [answer.headers["x-request-id"] for answer in answers] == ["one", "one", "two", "one"]
+    first, same, *others = [request.sampling.seed for request in server.backend.generated]
+    assert first == same
+    assert first not in others
+
+
+def test_a_request_without_a_usable_id_gets_one_that_errors_carry_too(http: httpx.Client) -> None:
+    for given in ({}, {"x-request-id": "a" * 513}, {"x-request-id": "a\tb"}):
+        answer = http.get("/v1/models/none", headers=given)
+        assert answer.status_code == 404
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
+def test_who_asks_before_the_model_is_ready_is_told_when_to_ask_again(
+    server: Server, http: httpx.Client
+) -> None:
+    server.backend.fails_before = NotReadyError("Loading: 40%.")
+
+    answer = post(http, "/v1/completions", prompt="a", stream=True)
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert answer.json()["error"]["message"] == "Loading: 40%."

@@ -1,21 +1,18 @@
 """Commands that go on when the node of this computer is lost."""
 
 import argparse
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_backend import TOKEN, Server, serving
+from fake_backend import TOKEN
 
-from potluck.cli import keeping, models
+from potluck.cli import keeping
 from potluck.cli.keeping import keep_going
 from potluck.cli.parser import Waits
 from potluck.client import Client, NodeGoneError
-from potluck.errors import NotEnoughMemoryError, UsageError
+from potluck.errors import UsageError
 from potluck.launch import NodeStartError
 from potluck.settings import Folders, NodeFile, remove_node_file, write_node_file
-
-pytestmark = pytest.mark.net
 
 Output = pytest.CaptureFixture[str]
 
@@ -110,43 +107,3 @@ def test_what_the_command_itself_does_wrong_is_not_tried_again(home: Home) -> No
 
     with pytest.raises(UsageError, match="No such model"):
         keep_going(home.options, NODES[0], use)
-
-
-@pytest.fixture
-def second() -> Iterator[Server]:
-    """The node that is started when the first one is lost."""
-    with serving() as running:
-        yield running
-
-
-def test_serve_loads_and_listens_again_on_the_same_port(
-    home: Home,
-    server: Server,
-    second: Server,
-    capsys: Output,
-    potluck: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The model does not fit any more: `serve` tells it, and goes on for the next prompt."""
-    second.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
-    home.starts.append(Client(second.port, TOKEN))
-    ports: list[int] = []
-
-    def lose(client: Client, holder: str | None = None) -> Iterator[None]:
-        node = server if client.port == server.port else second
-        ports.extend(listener.port for listener in node.backend.current.listeners)
-        if node is second:
-            home.shut_down()
-        yield from ()
-        if node is server:  # it ends, and its listener with it
-            client.close_listener(ports[0])
-
-    monkeypatch.setattr(Client, "states", lose)
-    monkeypatch.setattr(models, "open_client", lambda _: (Client(server.port, TOKEN), False))
-
-    assert potluck("--home", str(home.options.home), "serve", "--port", "0") == 0
-
-    assert len(ports) == 2
-    assert ports[0] == ports[1]
-    assert "4.0 GB are missing" in capsys.readouterr().err
-    assert second.backend.current.listeners == ()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import msgspec
 import pytest
 from fake_backend import MODEL_ID, PLAN, Server
@@ -327,70 +326,6 @@ def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:
         "nbytes": 5_000_000_000,
         "current": False,
     }
-
-
-# --- serve
-
-
-@posix
-def test_serve_answers_others_until_it_is_ended_and_undoes_it(server: Server, spawn: Spawn) -> None:
-    process = spawn("serve", "--port", "0", "--key", "a-key-that-is-long")
-    assert process.stdout is not None
-    while not (line := process.stdout.readline()).startswith("Serving at "):
-        assert line
-    url = line.split()[-1]
-    answer = httpx.get(
-        f"{url}/models", headers={"authorization": "Bearer a-key-that-is-long"}, trust_env=False
-    )
-    refused = httpx.get(f"{url}/models", trust_env=False)
-    assert process.stdout.readline() == "Ctrl-C ends it.\n"
-    server.update(notices=(schema.Notice(id=1, level="info", text="Laptop is back."),))
-    told = process.stdout.readline()
-    process.terminate()
-
-    assert process.wait(20) == 0
-    assert (answer.status_code, refused.status_code) == (200, 401)
-    assert told == "Laptop is back.\n"
-    assert server.backend.current.listeners == ()
-    assert server.backend.current.model.state == "none"  # it loaded it, so it unloads it
-    assert "serve" in server.backend.held
-
-
-@posix
-def test_serve_leaves_a_model_that_was_loaded_before(server: Server, spawn: Spawn) -> None:
-    loaded = schema.ModelState(name="guide", model_id=MODEL_ID, state="ready", plan=PLAN)
-    server.update(model=loaded)
-
-    process = spawn("serve", "--port", "0")
-    assert process.stdout is not None
-    while "Ctrl-C" not in (line := process.stdout.readline()):
-        assert line
-    process.terminate()
-
-    assert process.wait(20) == 0
-    assert server.backend.current.model.state == "ready"
-
-
-def test_a_taken_port_is_told_before_anything_is_loaded(
-    server: Server, potluck: Potluck, capsys: Output
-) -> None:
-    assert potluck("serve", "--port", str(server.port)) == 2
-
-    assert f"Port {server.port} is taken" in capsys.readouterr().err
-    assert server.backend.planned == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--host", "0.0.0.0"], "--key"), (["--key", "short"], "too short")],
-)
-def test_serve_asks_for_a_good_key(
-    server: Server, potluck: Potluck, capsys: Output, words: list[str], said: str
-) -> None:
-    assert potluck("serve", *words) == 2
-
-    assert said in capsys.readouterr().err
-    assert server.backend.planned == []
 
 
 def test_a_model_state_survives_json() -> None:

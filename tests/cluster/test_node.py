@@ -27,7 +27,7 @@ def test_a_fresh_computer_alone_answers_with_the_guide(
     async def main() -> None:
         async with running(folders_of(tmp_path, "Fresh")) as fresh:
             assert fresh.backend.state().node.role == "idle"
-            assert [model.name for model in fresh.backend.served_models()] == [guide.name]
+            assert [model.name for model in fresh.backend.state().served] == [guide.name]
             assert await chat(fresh)
             assert stages(fresh) == ["Fresh"]
             assert (await fresh.backend.models())[0].current

@@ -40,7 +40,7 @@ class Stream(threading.Thread):
         self._connection.connect()
         self._socket = self._connection.sock  # the connection drops it when the response begins
         self._connection.request(
-            "POST", "/v1/completions", json.dumps(self._request), self._client._headers
+            "POST", "/v1/completions", json.dumps(self._request), self._client.headers
         )
         response = self._connection.getresponse()
         if response.status >= 400:

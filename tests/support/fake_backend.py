@@ -153,7 +153,9 @@ class FakeBackend:
         self.stopped = threading.Event()
         here = computer("here", "1", is_self=True, rtt_ms=None, bytes_per_s=None, address=None)
         self.current = schema.ClusterState(
-            node=schema.Node(node_id="1" * 64, name="here", version="0.0.test"), computers=(here,)
+            node=schema.Node(node_id="1" * 64, name="here", version="0.0.test"),
+            computers=(here,),
+            served=(schema.ServedModel(name="guide", created=1700000000, aliases=(MODEL_ID,)),),
         )
         self._revision = 0
         self._wake = asyncio.Event()
@@ -286,8 +288,8 @@ class FakeBackend:
         self.prunes.append(request)
         return msgspec.structs.replace(self.pruned, deleted=not request.dry_run)
 
-    def served_models(self) -> Sequence[api.ServedModel]:
-        return [api.ServedModel(name="guide", created=1700000000, aliases=(MODEL_ID,))]
+    async def served_models(self) -> Sequence[schema.ServedModel]:
+        return self.current.served
 
     async def generate(
         self, request: api.GenerationRequest

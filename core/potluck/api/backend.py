@@ -8,14 +8,16 @@ cancels the work behind it.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
     BenchProgress,
     BenchRequest,
     ClusterState,
+    Error,
     Health,
     Invite,
     Joined,
@@ -27,6 +29,7 @@ from potluck.api.schema import (
     PlanRequest,
     PlanView,
     RoleRequest,
+    ServedModel,
 )
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 
@@ -34,30 +37,26 @@ Holder: TypeAlias = Literal["window", "worker", "serve", "request"]
 HOLDERS: tuple[Holder, ...] = ("window", "worker", "serve", "request")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatTurn:
+class ChatTurn(Struct, frozen=True, kw_only=True):
     """One message of a conversation."""
 
     role: str  # system, user, assistant; `developer` arrives as `system`
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(Struct, frozen=True, tag=True):
     """Messages to format with the model's own chat template."""
 
     turns: tuple[ChatTurn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TextPrompt:
+class TextPrompt(Struct, frozen=True, tag=True):
     """Text that is used unchanged, without a template."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
+class TokenPrompt(Struct, frozen=True, tag=True):
     """Token ids that are used unchanged, not yet checked against the model's vocabulary."""
 
     token_ids: tuple[int, ...]
@@ -66,8 +65,7 @@ class TokenPrompt:
 Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(Struct, frozen=True, kw_only=True):
     """How tokens are sampled. A field that is None follows the model's `generation_config.json`.
 
     Where that file says nothing, OpenAI's default applies (temperature 1).
@@ -82,20 +80,20 @@ class SamplingOptions:
     logprobs: int | None = None  # None: none; n: of the chosen token and of the n best tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
+class GenerationRequest(Struct, frozen=True, kw_only=True):
     """One prompt, and how to answer it."""
 
     prompt: Prompt
+    id: str = ""  # of the request; the same request with the same id has the same answer
     model: str | None = None  # the name that was requested; None: the loaded model
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None  # None: all that the context has left
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
     ignore_eos: bool = False
+    known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """A possible token, and its log-probability."""
 
     token_id: int
@@ -103,16 +101,14 @@ class Candidate:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenToken:
+class ChosenToken(Struct, frozen=True, kw_only=True):
     """The log-probability of a token of the answer, and of the best tokens at its position."""
 
     chosen: Candidate
     best: tuple[Candidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True, tag=True):
     """The place in the queue, before `Started`: too many answers are under way.
 
     Attributes:
@@ -124,16 +120,14 @@ class Waiting:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True, tag=True):
     """The first event of an answer: the prompt is tokenised and fits, and the model is loaded."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True, tag=True):
     """More of the answer. The text may be empty while characters or stop strings are held back."""
 
     text: str
@@ -141,8 +135,7 @@ class Piece:
     logprobs: tuple[ChosenToken, ...] = ()  # one per token id, if requested
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Struct, frozen=True, kw_only=True, tag=True):
     """The last event: the answer is complete."""
 
     reason: FinishReason
@@ -153,16 +146,32 @@ class Finished:
 GenerationEvent: TypeAlias = Waiting | Started | Piece | Finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """A model that `/v1` can answer with."""
+class Failed(Struct, frozen=True, kw_only=True, tag=True):
+    """The last server-sent event of POST /cluster/answers, if the answer broke off."""
 
-    name: str
-    created: int  # Unix time of its files
-    aliases: tuple[str, ...] = ()  # its id and its folder
+    error: Error
 
 
-class Backend(Protocol):
+class Answering(Protocol):
+    """What `/v1` needs: a node, or what stands in front of one."""
+
+    async def served_models(self) -> Sequence[ServedModel]:
+        """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Answer one prompt with `Waiting`…, `Started`, `Piece`…, `Finished`.
+
+        Closing the iterator cancels.
+        """
+        ...
+
+    def hold(self, holder: Holder) -> AbstractContextManager[None]:
+        """Keep the node from ending as idle while the context is open."""
+        ...
+
+
+class Backend(Answering, Protocol):
     """A node, as its HTTP server sees it."""
 
     def health(self) -> Health: ...
@@ -171,10 +180,6 @@ class Backend(Protocol):
 
     async def changed(self, since: int) -> int:
         """Wait until the state's revision, a counter, differs from `since`; return the revision."""
-        ...
-
-    def hold(self, holder: Holder) -> AbstractContextManager[None]:
-        """Keep the node from ending as idle while the context is open."""
         ...
 
     async def pair(self, target: str) -> Pairing:
@@ -221,17 +226,6 @@ class Backend(Protocol):
 
     async def prune_models(self, request: PruneRequest) -> Pruned:
         """Delete stored weights that no known model and no plan needs."""
-        ...
-
-    def served_models(self) -> Sequence[ServedModel]:
-        """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""
-        ...
-
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt with `Waiting`…, `Started`, `Piece`…, `Finished`.
-
-        Closing the iterator cancels.
-        """
         ...
 
     async def listen(self, request: ListenRequest) -> Listener:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api import schema, weights
-from potluck.api.backend import HOLDERS, Backend, Holder
+from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -38,14 +38,16 @@ class ClusterApi:
         self._backend = backend
 
     def routes(self) -> list[Route]:
-        def route(method: str, path: str, handler: Handler, *, holds: bool = True) -> Route:
-            hold = (lambda: self._backend.hold("request")) if holds else nullcontext
+        def route(
+            method: str, path: str, handler: Handler, *, holder: Holder | None = "request"
+        ) -> Route:
+            hold = nullcontext if holder is None else (lambda: self._backend.hold(holder))
             return Route(path, Endpoint(handler, refuse, hold), methods=[method])
 
         return [
-            route("GET", "/health", self._health, holds=False),
-            route("GET", "/cluster", self._state, holds=False),
-            route("GET", "/cluster/events", self._events, holds=False),
+            route("GET", "/health", self._health, holder=None),
+            route("GET", "/cluster", self._state, holder=None),
+            route("GET", "/cluster/events", self._events, holder=None),
             route("POST", "/cluster/pairings", self._pair),
             route("POST", "/cluster/pairings/{id}", self._decide_pairing),
             route("POST", "/cluster/invites", self._invite),
@@ -60,9 +62,10 @@ class ClusterApi:
             route("POST", "/cluster/models/verify", self._verify),
             route("POST", "/cluster/models/prune", self._prune),
             route("POST", "/cluster/bench", self._bench),
+            route("POST", "/cluster/answers", self._answer, holder="serve"),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
-            route("POST", "/cluster/shutdown", self._shutdown, holds=False),
+            route("POST", "/cluster/shutdown", self._shutdown, holder=None),
         ]
 
     async def _health(self, request: Request) -> Response:
@@ -152,6 +155,23 @@ class ClusterApi:
         asked = await read(request, weights.PruneRequest)
         return JsonResponse(await self._backend.prune_models(asked))
 
+    async def _answer(self, request: Request) -> Response:
+        asked = await read(request, GenerationRequest)
+        return EventStream(self._answer_events(asked), refuse, last_words=_failed)
+
+    async def _answer_events(self, asked: GenerationRequest) -> AsyncGenerator[bytes, None]:
+        """Yield the events of an answer. An error before the first one is raised."""
+        has_begun = False
+        try:
+            async with aclosing(self._backend.generate(asked)) as events:
+                async for event in events:
+                    has_begun = True
+                    yield msgspec.json.encode(event)
+        except Exception as error:
+            if not has_begun:
+                raise
+            yield _failed(error)
+
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))
 
@@ -160,6 +180,11 @@ class ClusterApi:
 
     async def _shutdown(self, request: Request) -> None:
         await self._backend.shutdown()
+
+
+def _failed(error: Exception) -> bytes:
+    """Return the last event of an answer that broke off."""
+    return msgspec.json.encode(Failed(error=describe(error)))
 
 
 async def _until_failed(events: AsyncGenerator[_P, None], last: _P) -> AsyncGenerator[bytes, None]:

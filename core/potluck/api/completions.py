@@ -4,15 +4,16 @@ A request becomes one `GenerationRequest`. The events of the backend are formatt
 ways: as chunks while they arrive, or joined into one answer. The backend does not know which.
 """
 
+import hashlib
 import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from potluck.api import openai
 from potluck.api.answers import Answer, ChatFormat, Format, TextFormat
 from potluck.api.backend import (
-    Backend,
+    Answering,
     ChatPrompt,
     ChatTurn,
     Finished,
@@ -28,7 +29,6 @@ from potluck.api.backend import (
     Piece,
     Prompt,
     SamplingOptions,
-    ServedModel,
     Started,
     TextPrompt,
     TokenPrompt,
@@ -43,6 +43,7 @@ from potluck.api.endpoint import (
     read,
     refuse_openai,
 )
+from potluck.api.schema import ServedModel
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ DONE = b"[DONE]"
 class Completions:
     """The endpoints of `/v1`."""
 
-    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, backend: Answering, *, clock: Callable[[], float] = time.time) -> None:
         self._backend = backend
         self._clock = clock
 
@@ -73,11 +74,11 @@ class Completions:
         ]
 
     async def _models(self, request: Request) -> Response:
-        served = self._backend.served_models()
+        served = await self._backend.served_models()
         return JsonResponse(openai.ModelList(data=tuple(_info(model) for model in served)))
 
     async def _model(self, request: Request) -> Response:
-        return JsonResponse(_info(self._find(request.path_params["name"])))
+        return JsonResponse(_info(await self._find(request.path_params["name"])))
 
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
@@ -107,9 +108,10 @@ class Completions:
         generation: GenerationRequest,
         form: type[Format],
     ) -> Response:
-        model = self._find(asked.model)
+        model = await self._find(asked.model)
         if asked.model and asked.model != ALIAS:
             generation = replace(generation, model=model.name)
+        generation = _with_seed(replace(generation, id=request.state.request_id))
         answer = Answer(
             id=f"{form.prefix}-{secrets.token_hex(12)}",
             created=int(self._clock()),
@@ -187,8 +189,8 @@ class Completions:
             return
         yield DONE
 
-    def _find(self, name: str | None) -> ServedModel:
-        served = self._backend.served_models()
+    async def _find(self, name: str | None) -> ServedModel:
+        served = await self._backend.served_models()
         for model in served:
             if not name or name in (ALIAS, model.name, *model.aliases):
                 return model
@@ -234,3 +236,12 @@ def _generation(
         stop=tuple(text for text in stop if text),
         ignore_eos=bool(asked.ignore_eos),
     )
+
+
+def _with_seed(generation: GenerationRequest) -> GenerationRequest:
+    """Choose the seed, if the client did not: the same request with the same id has the same one."""
+    if generation.sampling.seed is not None:
+        return generation
+    digest = hashlib.sha256(msgspec.json.encode(generation)).digest()
+    seed = int.from_bytes(digest[:8]) & SEED_MASK
+    return replace(generation, sampling=replace(generation.sampling, seed=seed))

@@ -25,6 +25,7 @@ from potluck.errors import (
     EngineError,
     ModelError,
     NotFoundError,
+    NotReadyError,
     PairingError,
     PeerError,
     PlanError,
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 # Bytes. A million token ids are 8 MB in JSON; the longest context as text is 5 MB.
 MAX_BODY = 16 << 20
 BODY_DEADLINE_S = 30.0  # a slower client only occupies a connection
+
+RETRY_AFTER_S = 2  # for programs that ask while the node is being started
 
 _STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first class that fits decides
     (NotFoundError, 404),
@@ -179,7 +182,10 @@ def refuse(error: Exception) -> Response:
 
 def refuse_openai(error: Exception) -> Response:
     """Return an error in the shape of `/v1`."""
-    return JsonResponse(openai_error(error), status_of(error))
+    response = JsonResponse(openai_error(error), status_of(error))
+    if isinstance(error, NotReadyError):
+        response.headers["retry-after"] = str(RETRY_AFTER_S)
+    return response
 
 
 def openai_error(error: Exception) -> ApiErrorBody:

@@ -172,6 +172,14 @@ class ModelState(Struct, frozen=True, kw_only=True):
     wait_s: float | None = None  # about how long the last of them waits; None: not known
 
 
+class ServedModel(Struct, frozen=True, kw_only=True):
+    """A model that `/v1` can answer with."""
+
+    name: str
+    created: int  # Unix time of its files
+    aliases: tuple[str, ...] = ()  # its id and its folder
+
+
 class Transfer(Struct, frozen=True, kw_only=True):
     """Weights that are being sent to one computer, for one load."""
 
@@ -219,6 +227,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...] = ()
     notices: tuple[Notice, ...] = ()
     hint: str | None = None  # what may be wrong and what to do, while no other computer is found
+    served: tuple[ServedModel, ...] = ()  # the loaded model, or the one that a prompt loads
 
     @property
     def me(self) -> Computer | None:

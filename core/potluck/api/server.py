@@ -18,11 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from potluck.api.backend import Backend
+from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.api.request_ids import RequestIds
 from potluck.errors import UsageError
 
 __all__ = ["HttpServer", "local_app", "public_app"]
@@ -33,11 +34,11 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers wri
 def local_app(backend: Backend, token: str) -> ASGIApp:
     """Return the API of the window and the commands. It may listen on loopback only."""
     routes = [*ClusterApi(backend).routes(), *Completions(backend).routes()]
-    return Guard(_app(routes), key=token, loopback=True, refuse=_refusal)
+    return _guarded(routes, key=token, loopback=True)
 
 
 def public_app(
-    backend: Backend, *, host: str, key: str | None, origins: Sequence[str] = ()
+    backend: Answering, *, host: str, key: str | None, origins: Sequence[str] = ()
 ) -> ASGIApp:
     """Return OpenAI's API for other programs, to listen on this host.
 
@@ -65,22 +66,24 @@ def public_app(
             " Without one, listen on 127.0.0.1.",
             param="key",
         )
-    app = Guard(
-        _app(Completions(backend).routes()),
-        key=key,
-        loopback=loopback,
-        refuse=_refusal,
-        origins=origins,
-    )
+    app = _guarded(Completions(backend).routes(), key=key, loopback=loopback, origins=origins)
     if not origins:
         return app
     return CORSMiddleware(
-        app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        app,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id"],
     )
 
 
-def _app(routes: list[Route]) -> Starlette:
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+def _guarded(
+    routes: list[Route], *, key: str | None, loopback: bool, origins: Sequence[str] = ()
+) -> ASGIApp:
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    guard = Guard(app, key=key, loopback=loopback, refuse=_refusal, origins=origins)
+    return RequestIds(guard)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

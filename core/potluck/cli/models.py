@@ -1,9 +1,8 @@
-"""`plan`, `chat`, `serve`, `models`, `demo`: the models, and their answers."""
+"""`plan`, `chat`, `models`, `demo`: the models, and their answers."""
 
 import argparse
 import contextlib
 import importlib
-import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,21 +12,17 @@ import msgspec
 from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
 from potluck.api.schema import (
     ClusterState,
-    ListenRequest,
     LoadProgress,
     PlanRequest,
     PlanView,
 )
 from potluck.cli import terminal
 from potluck.cli.computers import open_client, put_spares
-from potluck.cli.keeping import keep_going
 from potluck.cli.terminal import Terminated, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
-from potluck.errors import NotFoundError, PotluckError, UsageError, format_bytes
+from potluck.errors import PotluckError, UsageError, format_bytes
 from potluck.model.schemes import Scheme
 
-KEY_VARIABLE = "POTLUCK_KEY"  # safer than an option: other programs can read the command line
-KEY_LENGTH = 16
 DEMO_PROMPT = "What is Potluck?"
 GREETING = "Ask away. Ctrl-C stops an answer; Ctrl-D, or /quit, ends; /new begins afresh."
 
@@ -262,85 +257,6 @@ def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict
         if transfer.node_id != me:
             sent[transfer.name] = sent.get(transfer.name, 0) + transfer.sent
     return sent
-
-
-# --- serve
-
-
-def serve(options: argparse.Namespace) -> int:
-    """Answer other programs until Ctrl-C, or until Potluck is shut down on this computer."""
-    asked = ListenRequest(
-        host=options.host, port=options.port, key=_key(options), origins=tuple(options.origin)
-    )
-    client, _ = open_client(options)
-    if asked.port:  # report a taken port at once, not after minutes of loading
-        client.close_listener(client.listen(asked).port)
-    serving = _Serving(asked, plan_request(options), client)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            keep_going(options, client, serving.serve)
-    finally:
-        serving.end()
-    say("Not serving any more.")
-    return 0
-
-
-class _Serving:
-    """What `serve` has asked a node for, and has to undo."""
-
-    def __init__(self, asked: ListenRequest, request: PlanRequest, client: Client) -> None:
-        self._asked = asked
-        self._request = request
-        self._client = client
-        self._before = client.state().model
-        self._loaded: PlanView | None = None
-
-    def serve(self, client: Client, was_lost: bool) -> None:
-        """Load the model and answer other programs as long as the node runs.
-
-        After the node was lost, a model that cannot be loaded is told and ends nothing: the next
-        prompt loads it.
-        """
-        self._client = client
-        try:
-            self._loaded = terminal.load(client, self._request).plan
-        except NodeGoneError:
-            raise
-        except PotluckError as error:
-            if not was_lost:
-                raise
-            say(error.message)
-        if was_lost:
-            with contextlib.suppress(NotFoundError):  # the node hung, and kept the listener
-                client.close_listener(self._asked.port)
-        listener = client.listen(self._asked)
-        # The same port again, if any port was asked for and the node is lost.
-        self._asked = msgspec.structs.replace(self._asked, port=listener.port)
-        host = f"[{listener.host}]" if ":" in listener.host else listener.host
-        put(f"Serving at http://{host}:{listener.port}/v1")
-        say("Ctrl-C ends it.")
-        told = 0
-        with closing(client.states("serve")) as states:
-            for state in states:
-                for notice in state.notices:
-                    if notice.id > told:
-                        told = notice.id
-                        say(notice.text)
-
-    def end(self) -> None:
-        """Close the listener, and unload the model unless it was loaded before."""
-        with contextlib.suppress(NodeGoneError):
-            with contextlib.suppress(NotFoundError):
-                self._client.close_listener(self._asked.port)
-            if self._loaded is not None and self._before.plan != self._loaded:
-                self._client.unload()
-
-
-def _key(options: argparse.Namespace) -> str | None:
-    key = options.key or os.environ.get(KEY_VARIABLE) or None
-    if key is not None and len(key) < KEY_LENGTH:
-        raise UsageError(f"The key is too short: use {KEY_LENGTH} characters or more.")
-    return key
 
 
 # --- models, demo

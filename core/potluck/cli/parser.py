@@ -205,7 +205,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     serve = _command(
         commands,
         "serve",
-        "models:serve",
+        "serve:serve",
         "Load a model and answer other programs as OpenAI's API does, until Ctrl-C.",
         "potluck serve --model ~/models/Qwen3-8B --port 8000",
         "potluck serve --host 0.0.0.0 --key A-LONG-SECRET     (for other computers too)",

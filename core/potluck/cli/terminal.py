@@ -6,7 +6,7 @@ elsewhere as a few plain lines.
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import TextIO
 
@@ -144,11 +144,20 @@ def describe_transfer(transfer: Transfer) -> str:
     return text
 
 
-def load(client: Client, request: PlanRequest) -> LoadProgress:
-    """Load a model with progress on the terminal. Return the last progress, which has the plan."""
+def load(
+    client: Client, request: PlanRequest, tell: Callable[[LoadProgress], None] = lambda _: None
+) -> LoadProgress:
+    """Load a model with progress on the terminal. Return the last progress, which has the plan.
+
+    Args:
+        client: of the node.
+        request: what to load.
+        tell: called with each progress.
+    """
     last = None
     with closing(Progress()) as progress, closing(client.load(request)) as events:
         for last in events:
+            tell(last)
             active = [x for x in last.nodes if x.sent < x.total]
             detail = "; ".join(describe_transfer(x) for x in active) or last.message
             progress.show(PHASES[last.state], last.fraction, detail)

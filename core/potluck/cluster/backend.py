@@ -10,13 +10,7 @@ from pathlib import Path
 
 from potluck import __version__
 from potluck.api import schema
-from potluck.api.backend import (
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Holder,
-    ServedModel,
-)
+from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
 from potluck.api.schema import (
     BenchProgress,
     BenchRequest,
@@ -37,7 +31,14 @@ from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.text.client import ModelText, open_text
 from potluck.cluster.upkeep import Upkeep
-from potluck.cluster.views import ComputerViews, load_progress, loaded, model_state, plan_view
+from potluck.cluster.views import (
+    ComputerViews,
+    load_progress,
+    loaded,
+    model_state,
+    plan_view,
+    served_models,
+)
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotFoundError, UsageError
@@ -125,6 +126,7 @@ class NodeBackend:
             ),
             notices=tuple(self._notices),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
+            served=served_models(parts.master, parts.guide),
         )
 
     def role(self) -> schema.Role:
@@ -306,12 +308,8 @@ class NodeBackend:
     async def prune_models(self, request: PruneRequest) -> Pruned:
         return await self._parts.upkeep.prune(dry_run=request.dry_run)
 
-    def served_models(self) -> Sequence[ServedModel]:
-        deployment = self._parts.master.deployment
-        if deployment is None:
-            return [_served(self._parts.guide.name, self._parts.guide, ())]
-        model = deployment.planned.model
-        return [_served(model.name, model.folder, (model.manifest.model_id,))]
+    async def served_models(self) -> Sequence[schema.ServedModel]:
+        return served_models(self._parts.master, self._parts.guide)
 
     # --- answers
 
@@ -396,13 +394,3 @@ class NodeBackend:
 
     async def shutdown(self) -> None:
         self._parts.stop()
-
-
-def _served(name: str, folder: Path | None, aliases: tuple[str, ...]) -> ServedModel:
-    if folder is None:
-        return ServedModel(name=name, created=0, aliases=aliases)
-    try:
-        created = int((folder / "config.json").stat().st_mtime)
-    except OSError:  # its disk may be unplugged; the model is loaded all the same
-        created = 0
-    return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))

@@ -8,6 +8,7 @@ import secrets
 import shutil
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from math import inf
 
 import msgspec
 
@@ -319,9 +320,10 @@ class Node:
         if self.activity.idle_s() < idle_s:
             return
         if self.master.holds_anything:
-            logger.info("unloading the model, unused for %.0f seconds", idle_s)
+            logger.info("unloading the model, unused for %.0f seconds", self.activity.idle_s())
             await self.master.unload()
-            self.activity.use()
+            if self.activity.idle_s() < inf:
+                self.activity.use()
         elif not self.worker.is_lending:
             logger.info("nobody has needed the node for %.0f seconds", idle_s)
             self._stop.set()
@@ -369,9 +371,13 @@ class Node:
     # --- handlers of events
 
     def _let_go(self, holder: Holder) -> None:
-        """A program that held the node has ended. A node that only lent itself ends as well."""
+        """A program that held the node has ended: a node that only it needed ends as well.
+
+        A `serve` that was killed has unloaded nothing.
+        """
         self.lending.let_go(holder)
-        if holder == "worker" and not self.master.holds_anything:
+        is_only_lent = holder == "worker" and not self.master.holds_anything
+        if is_only_lent or (holder == "serve" and not self.activity.is_held()):
             self.activity.done()
 
     def _changed(self) -> None:

@@ -1,12 +1,20 @@
 """What clients see: the state of the cluster as frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
 from potluck.api import schema
-from potluck.api.schema import ComputerState, LoadProgress, PlanView, StageView, Transfer
+from potluck.api.schema import (
+    ComputerState,
+    LoadProgress,
+    PlanView,
+    ServedModel,
+    StageView,
+    Transfer,
+)
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
@@ -304,3 +312,21 @@ def _absent(found: Found | None, problem: PotluckError | None) -> tuple[Computer
 
 def _shown(addresses: Sequence[Address]) -> str | None:
     return show(addresses[0]) if addresses else None
+
+
+def served_models(master: Master, guide: Path) -> tuple[ServedModel, ...]:
+    """Return the loaded model or, if none is loaded, the guide: a prompt loads it."""
+    if master.deployment is None:
+        return (_served(guide.name, guide, ()),)
+    model = master.deployment.planned.model
+    return (_served(model.name, model.folder, (model.manifest.model_id,)),)
+
+
+def _served(name: str, folder: Path | None, aliases: tuple[str, ...]) -> ServedModel:
+    if folder is None:
+        return ServedModel(name=name, created=0, aliases=aliases)
+    try:
+        created = int((folder / "config.json").stat().st_mtime)
+    except OSError:  # its disk may be unplugged; the model is loaded all the same
+        created = 0
+    return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))

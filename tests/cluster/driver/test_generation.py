@@ -329,3 +329,13 @@ def test_an_answer_ends_where_the_context_does() -> None:
         assert len(await answer(generator, list(range(60)), 100)) == 4
 
     on_a_chain(scenario)
+
+
+@pytest.mark.parametrize("known", [1, 3, 4])
+def test_an_answer_goes_on_after_tokens_that_were_given_out_before(known: int) -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        tokens = expected([1, 2, 3], 4)
+        stream = generator.tokens([1, 2, 3], GREEDY, limit=4, usage=Usage(), known=tokens[:known])
+        assert [token.token_id async for token in stream] == tokens[known:]
+
+    on_a_chain(scenario)

@@ -112,6 +112,9 @@ async def complete(
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the places in the queue, if it waits, then `Started`, then pieces of the answer's text, then `Finished`.
 
+    Of an answer that goes on after `known` tokens, only what follows them is yielded, and `Started`
+    only if a token follows.
+
     Closing the iterator ends the answer, and the steps under way are the last.
 
     Args:
@@ -128,10 +131,16 @@ async def complete(
     sampling = _sampling(request.sampling, loaded.defaults)
     usage = Usage()
     text = _Text(loaded.text, request)
-    reason: FinishReason = "length"
+    is_over = any(text.push(token_id)[1] for token_id in request.known)
+    reason: FinishReason = "stop" if is_over else "length"
     stops = () if request.ignore_eos else loaded.text.stop_ids
     stream = loaded.generator.answer(
-        prompt, sampling, limit=request.max_tokens, usage=usage, stops=stops
+        prompt,
+        sampling,
+        limit=0 if is_over else request.max_tokens,
+        usage=usage,
+        stops=stops,
+        known=request.known,
     )
     async with aclosing(stream):
         async for token in stream:
@@ -151,7 +160,7 @@ async def complete(
         yield rest
     yield Finished(
         reason=reason,
-        completion_tokens=len(watch.tokens),
+        completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
     )
 
@@ -233,11 +242,16 @@ class _Text:
 
     def add(self, token: Token) -> tuple[Piece, bool]:
         """Return what the token adds to the answer, and whether the answer ends with it."""
-        if token.token_id in self._model.stop_ids and not self._request.ignore_eos:
-            return self._piece("", token), True
-        text = self._stop.push(self._detokenizer.push(token.token_id))
+        text, is_over = self.push(token.token_id)
+        return self._piece(text, token), is_over
+
+    def push(self, token_id: int) -> tuple[str, bool]:
+        """The same for a token whose text may be known already."""
+        if token_id in self._model.stop_ids and not self._request.ignore_eos:
+            return "", True
+        text = self._stop.push(self._detokenizer.push(token_id))
         self._is_stopped = self._stop.hit is not None
-        return self._piece(text, token), self._is_stopped
+        return text, self._is_stopped
 
     def finish(self) -> Piece | None:
         """Return the text that was held back and belongs to the answer after all; None: none."""

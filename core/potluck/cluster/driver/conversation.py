@@ -144,6 +144,21 @@ class Conversation:
         room = self.context - len(self.tokens)
         return room if self.limit is None else min(room, self.limit - self.given)
 
+    def recall(self, known: Sequence[int]) -> int:
+        """Take the first tokens of the answer, which were given out before.
+
+        They are computed in the steps in which they were computed then: one by one.
+
+        Returns:
+            How many tokens of the answer may follow them.
+        """
+        left = 0
+        for token_id in known:
+            left = self.give_out(token_id)
+        for position in range(self.computed.end, len(self.tokens) - 1):
+            self.computed.add(position, position + 1)
+        return left
+
     @property
     def is_decoding(self) -> bool:
         """Whether tokens of its answer are being computed one by one."""

@@ -172,9 +172,10 @@ class Generator:
         limit: int | None = None,
         usage: Usage,
         stops: Collection[int] = (),
+        known: Sequence[int] = (),
     ) -> AsyncGenerator[Token, None]:
         """Yield the tokens of `answer`, without the places in the queue."""
-        events = self.answer(prompt, sampling, limit=limit, usage=usage, stops=stops)
+        events = self.answer(prompt, sampling, limit=limit, usage=usage, stops=stops, known=known)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Token):
@@ -188,6 +189,7 @@ class Generator:
         limit: int | None = None,
         usage: Usage,
         stops: Collection[int] = (),
+        known: Sequence[int] = (),
     ) -> AsyncGenerator[Token | Waiting, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -202,6 +204,7 @@ class Generator:
             limit: most tokens, at least 1; None: as many as the context has room for.
             usage: filled in before the first token.
             stops: token ids that end the answer.
+            known: the first tokens of the answer, which were given out before.
 
         Raises:
             PromptError: the prompt is empty or does not fit the context with one token after it.
@@ -220,6 +223,10 @@ class Generator:
                     prompt, sampling, limit=limit, stops=stops
                 )
                 token = await self._advance(conversation)
+                if known:
+                    if conversation.recall(known) <= 0:
+                        return
+                    token = await self._advance(conversation)
                 while (left := conversation.give_out(token.token_id)) > 0:
                     turn.goes_on()
                     ahead.ask(left)

@@ -1,0 +1,148 @@
+"""Answers of a node that may be lost and come back; they go on where they were.
+
+An answer is a function of model, scheme, prompt, sampling and seed. So the front needs to keep
+nothing but the events of an answer: when its node is lost, it waits for the next one, and asks it
+for the tokens that follow those that were sent already.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    Piece,
+    Started,
+    Waiting,
+)
+from potluck.api.schema import ServedModel
+from potluck.client import Client, NodeGoneError
+from potluck.errors import NotReadyError
+from potluck.front.kept import KeptAnswers
+from potluck.front.stream import answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long the front waits for a node, in seconds."""
+
+    new_s: float = 10.0
+    """A request that has no answer yet. Then its program is told to ask again later."""
+    begun_s: float = 120.0
+    """An answer that has begun: for a node to be started, and the model to be loaded again."""
+    retry_s: float = 0.1
+    """Before a node that was just lost is asked again: it takes a moment until all know of it."""
+    losses: int = 3
+    """So many nodes an answer may lose: it may be the answer that ends them."""
+
+
+_PATIENCE = Patience()
+
+
+class Front:
+    """`/v1` in front of one node after the other.
+
+    All methods are called in one event loop.
+    """
+
+    def __init__(
+        self, patience: Patience = _PATIENCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._patience = patience
+        self._node: Client | None = None
+        self._served: Sequence[ServedModel] = ()
+        self._progress = "Potluck is being started on this computer."
+        self._is_ready = asyncio.Event()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._kept = KeptAnswers(clock)
+
+    # --- the node behind it
+
+    def ready(self, node: Client, served: Sequence[ServedModel]) -> None:
+        """Ask this node from now on, which answers with these models."""
+        self._node, self._served = node, served
+        self._is_ready.set()
+
+    def busy(self, progress: str) -> None:
+        """There is no node that answers, and this is why. What is under way there breaks off."""
+        self._node, self._progress = None, progress
+        self._is_ready.clear()
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _ready(self, wait_s: float) -> Client:
+        """Return the node.
+
+        Raises:
+            NotReadyError: there is none within this time; the message says what it is doing.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._is_ready.wait()
+        except TimeoutError:
+            raise NotReadyError(f"{self._progress} Try again in a moment.") from None
+        assert self._node is not None
+        return self._node
+
+    # --- what `/v1` asks for
+
+    def hold(self, holder: Holder) -> AbstractContextManager[None]:
+        """Do nothing: the program that has the front holds the node."""
+        return nullcontext()
+
+    async def served_models(self) -> Sequence[ServedModel]:
+        await self._ready(self._patience.new_s)
+        return self._served
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Yield the events of an answer: first those that are kept of the same request.
+
+        Raises:
+            NotReadyError: there is no node.
+            NodeGoneError: too many nodes were lost.
+            PotluckError: why there is no answer.
+        """
+        events = self._kept.begin(request)
+        for event in tuple(events):
+            yield event
+        losses = 0
+        while not (events and isinstance(events[-1], Finished)):
+            node = await self._ready(self._patience.begun_s if events else self._patience.new_s)
+            try:
+                async with aclosing(self._rest(node, request, events)) as rest:
+                    async for event in rest:
+                        if not isinstance(event, Waiting):
+                            events.append(event)
+                        yield event
+            except NodeGoneError:
+                losses += 1
+                if losses == self._patience.losses:
+                    raise
+                await asyncio.sleep(self._patience.retry_s)
+
+    async def _rest(
+        self, node: Client, request: GenerationRequest, events: Sequence[GenerationEvent]
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Yield what follows these events."""
+        known = tuple(
+            token_id for event in events if isinstance(event, Piece) for token_id in event.token_ids
+        )
+        has_started = bool(events)
+        held_back: list[Piece] = []  # text that is no token's: known only when the answer ends
+        async with aclosing(answer(node, replace(request, known=known), self._open)) as rest:
+            async for event in rest:
+                if isinstance(event, Piece) and not event.token_ids:
+                    held_back.append(event)
+                    continue
+                if isinstance(event, Finished):
+                    for piece in held_back:
+                        yield piece
+                if not (isinstance(event, Started) and has_started):
+                    yield event

@@ -1,0 +1,60 @@
+"""The front's HTTP server, in an event loop in a thread of its own: commands block."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from potluck.api.schema import ListenRequest, ServedModel
+from potluck.api.server import HttpServer, public_app
+from potluck.client import Client
+from potluck.front.front import Front, Patience
+
+_T = TypeVar("_T")
+
+
+class FrontServer:
+    """Holds a port, and answers there by a node as long as there is one."""
+
+    def __init__(self, asked: ListenRequest, patience: Patience | None = None) -> None:
+        """Listen.
+
+        Raises:
+            UsageError: the port is taken or not allowed, or other computers could reach it and
+                there is no key.
+        """
+        self._front = Front() if patience is None else Front(patience)
+        app = public_app(self._front, host=asked.host, key=asked.key, origins=asked.origins)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="front", daemon=True)
+        self._thread.start()
+        self._server = HttpServer()
+        try:
+            self.port = self._run(self._server.start(app, asked.host, asked.port))
+        except BaseException:
+            self._end()
+            raise
+
+    def ready(self, node: Client, served: Sequence[ServedModel]) -> None:
+        """Ask this node from now on, which answers with these models."""
+        self._call(self._front.ready, node, served)
+
+    def busy(self, progress: str) -> None:
+        """Tell programs that there is no answer now, and why."""
+        self._call(self._front.busy, progress)
+
+    def close(self) -> None:
+        """Free the port. Answers under way end with an error that says so."""
+        self._run(self._server.stop())
+        self._end()
+
+    def _call(self, function: Callable[..., None], *values: object) -> None:
+        self._loop.call_soon_threadsafe(function, *values)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
