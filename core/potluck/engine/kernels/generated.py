@@ -1,6 +1,5 @@
 """The generated kernels of one path, called with tensors."""
 
-from collections.abc import Hashable
 from ctypes import addressof
 
 import torch
@@ -11,6 +10,7 @@ from potluck.engine.kernels.attention import PANEL, Heads, rows_at_once
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.cache import cached_width
+from potluck.engine.kernels.compiled import CompiledKernels
 from potluck.engine.kernels.float_kernel import (
     MOST_TOKENS,
     FloatProduct,
@@ -19,7 +19,6 @@ from potluck.engine.kernels.float_kernel import (
 )
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
-from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
 from potluck.engine.kernels.matrix import multiply_many
 from potluck.engine.kernels.moe_kernel import Choose, MoeShape, emit_choose_many
 from potluck.engine.kernels.packing_kernel import Pack, emit_pack
@@ -30,14 +29,12 @@ from potluck.engine.kernels.paths import (
     host_features,
     usable_paths,
 )
-from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.prefill_kernel import Prefill, emit_attend_many, scratch_floats
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import Reading
-from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
@@ -50,7 +47,6 @@ KINDS = {
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 NO_WINDOW = 1 << 40  # tokens
 _ROWS_PADDED = 512  # rows of a matrix of odd size that are copied at a time, to be padded
-_SHARES = 4  # parts of a job for each thread: the last to finish is late by a quarter at most
 
 
 def host_paths() -> list[Path]:
@@ -58,45 +54,12 @@ def host_paths() -> list[Path]:
     return usable_paths(host_architecture(), host_features())
 
 
-class GeneratedKernels(Kernels):
-    """Kernels compiled for a path. With several threads, all but packing is shared among them."""
+class GeneratedKernels(CompiledKernels, Kernels):
+    """All that layers compute with, in kernels compiled for a path."""
 
     def __init__(self, path: Path, threads: int = 1) -> None:
+        super().__init__(path, threads)
         self.name = path.name
-        self._library: Library = library(path.name)
-        self._pool = Pool(self._library, threads) if threads > 1 else None
-
-    def read(self, memory: Tensor) -> int:
-        """Read these bytes and do nothing else, to time what no product with them can be faster than."""
-        return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
-
-    @property
-    def path(self) -> Path:
-        return self._library.path
-
-    def compiled(self, emit: Emit, *parameters: Hashable) -> Kernel:
-        """Return a kernel for callers that check its arguments themselves: `Decoder`, and the two ends."""
-        return self._library.get(emit, *parameters)
-
-    @property
-    def job(self) -> int:
-        """The address of the pool's job, for kernels that share their work; 0: there is no pool."""
-        return 0 if self._pool is None else self._pool.job
-
-    def wake(self) -> None:
-        """Wake the pool's threads before such a kernel is called."""
-        if self._pool is not None:
-            self._pool.wake()
-
-    @property
-    def shares(self) -> int:
-        """How many parts to cut shared work into."""
-        return 1 if self._pool is None else self._pool.threads * _SHARES
-
-    def close(self) -> None:
-        """Let the threads end."""
-        if self._pool is not None:
-            self._pool.close()
 
     def quantise(self, x: Tensor) -> QuantisedInput:
         return self._quantise("plain", x, x.shape[1])
@@ -290,14 +253,6 @@ class GeneratedKernels(Kernels):
         self.wake()
         self._library.get(emit_attend, shape)(addressof(arguments))
         return out
-
-    def run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
-        """Call a piece for all blocks, of which a thread takes `step` at a time. None: a share."""
-        step = max(1, blocks // self.shares) if step is None else step
-        if self._pool is None or blocks <= step:
-            piece(arguments, 0, blocks)
-        else:
-            self._pool.run(address_of(piece), arguments, blocks, step)
 
     def _rows(
         self, x: Tensor, width: int, weight: Tensor | None, reading: Reading, number: float = 0.0

@@ -1,11 +1,11 @@
 """The product of many tokens with a matrix of f32, called with tensors."""
 
 from ctypes import addressof
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.compiled import CompiledKernels
 from potluck.engine.kernels.matrix_kernel import (
     Arrange,
     MatrixProduct,
@@ -14,12 +14,9 @@ from potluck.engine.kernels.matrix_kernel import (
     tiling,
 )
 
-if TYPE_CHECKING:
-    from potluck.engine.kernels.generated import GeneratedKernels
-
 
 def multiply_many(
-    kernels: "GeneratedKernels", x: Tensor, weight: Tensor, addend: Tensor | None, out: Tensor
+    kernels: CompiledKernels, x: Tensor, weight: Tensor, addend: Tensor | None, out: Tensor
 ) -> None:
     """Write out = x Wᵀ + addend, all f32.
 
