@@ -119,6 +119,9 @@ def test_whatever_was_sent_trimmed_or_failed_logits_are_those_of_transformers(
                 conversation.trim(max(0, len(conversation.ids) - count))
                 continue
             case "fail":
+                count = max(
+                    2, count
+                )  # one token goes through generated layers, which need no memory
                 if conversation.room >= count:
                     conversation.fail(count)
                 continue
@@ -130,7 +133,7 @@ def test_whatever_was_sent_trimmed_or_failed_logits_are_those_of_transformers(
             conversation.trim(count)
         logits = conversation.run(count)
         expected = reference.logits(conversation.ids)[-len(logits) :]
-        assert difference(logits, expected) < 1e-5
+        assert difference(logits, expected) < 2e-5
 
 
 @pytest.mark.parametrize("sizes", [(1,) * 60, (12,) * 5, (12, 12, 1, 1, 1, 7, 12, 1, 12, 1)])

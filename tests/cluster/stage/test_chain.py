@@ -64,7 +64,7 @@ class FakeStage:
         self.failing = dict[str, Exception]()  # by session
         self.together: list[int] = []  # how many steps of each forward pass
 
-    def open(self, session: str, *, epoch: int) -> None:
+    def open(self, session: str, *, epoch: int, source: str | None, position: int) -> None:
         if self.error is not None:
             raise self.error
         self.opened.append(session)

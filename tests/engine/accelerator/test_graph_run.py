@@ -20,6 +20,8 @@ from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 MakeReference = Callable[..., Reference]
 
 VARIANTS = ["llama", "llama, biases", "gemma 2", "gemma 3", "phi 4 mini, short, partial", "granite"]

@@ -21,6 +21,8 @@ from potluck.engine.mlp import GatedMlp
 from potluck.engine.stage import Stage
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 MakeReference = Callable[..., Reference]
 
 TOKENS = 12

@@ -18,6 +18,8 @@ from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.wire.messages import Sampling
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 MakeReference = Callable[..., Reference]
 
 CONTEXT = 1200

@@ -21,6 +21,8 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
 from potluck.model.schemes import Scheme
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 MakeReference = Callable[..., Reference]
 
 CAPACITY = 64
