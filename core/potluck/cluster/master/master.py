@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeAlias, assert_never
 
-from potluck.api.openai import Timings
 from potluck.api.schema import PlanRequest
-from potluck.cluster.device_names import device_of
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
@@ -340,25 +338,6 @@ class Master:
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
-
-    def observe(self, timings: Timings) -> None:
-        """Correct the measured speed of the computers by the times of a finished answer."""
-        deployment = self.deployment
-        if deployment is None or len(timings.stages) != len(deployment.tasks):
-            return
-        planned = deployment.planned
-        for task, measured in zip(deployment.tasks, timings.stages, strict=True):
-            stage = task.stage
-            self.measurements.observe(
-                stage.node,
-                device_of(stage.device),
-                planned.model.config,
-                planned.scheme,
-                measured.compute_ms,
-                layers=stage.layers,
-                head=stage.head,
-                cache=planned.cache,
-            )
 
     # --- carrying out the actions
 

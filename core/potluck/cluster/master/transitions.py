@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.events import ComputerLost, Holds, LinkChanged, StageLost
+from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
 from potluck.cluster.loss import cannot_load, computer_lost, lost_while_loading
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.state import (
@@ -76,6 +76,8 @@ def _apply(state: State, event: Event) -> State:
             return replace(state, held=held if epoch is None else {**held, node_id: epoch})
         case LinkChanged(source=source, target=target):
             return replace(state, weighed=state.weighed - {source, target})
+        case DeviceChanged(node_id=node_id):
+            return replace(state, weighed=state.weighed - {node_id})
         case ComputerLost(node_id=node_id, name=name, how=how):
             held = _without(state.held, node_id)
             state = replace(state, here=state.here - {node_id}, held=held)
