@@ -50,3 +50,33 @@ def test_an_answer_is_forgotten_with_time() -> None:
 
 def test_the_last_answers_count() -> None:
     assert corrected(*[4.0] * 50, *[1.5] * 15) == pytest.approx(1.5)
+
+
+NEEDED = 4  # that outweigh the profile
+
+
+@given(
+    ratio=st.floats(MIN_RATIO, MAX_RATIO),
+    before=st.integers(0, 20),
+    more=st.integers(0, 20),
+)
+def test_as_many_as_are_needed_are_believed_and_fewer_not_at_all(
+    ratio: float, before: int, more: int
+) -> None:
+    correction = Correction(needed=NEEDED, most=2 * NEEDED - 2)
+    for _ in range(before):
+        correction.observe(1.0, 0.0)
+    for _ in range(NEEDED - 1):
+        correction.observe(ratio, 0.0)
+        assert correction.factor(0.0) == 1.0
+    for _ in range(1 + more):
+        correction.observe(ratio, 0.0)
+        assert correction.factor(0.0) == ratio
+
+
+def test_a_correction_that_is_forgotten_leaves_the_profile() -> None:
+    correction = Correction()
+    correction.observe(3.0, 0.0)
+    correction.forget()
+
+    assert correction.factor(0.0) == 1.0

@@ -1,5 +1,10 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from potluck.plan.cost import LinkCost
-from potluck.plan.deviation import LEAST_MS, REST_S, Deviation, has_changed
+from potluck.plan.deviation import LEAST_MS, REST_S, WEIGHED_S, Deviation, Pace, has_changed
 
 
 def deviations(*times_ms: float, normal_ms: float | None = None) -> list[bool]:
@@ -41,3 +46,39 @@ def test_a_link_has_changed_when_its_latency_or_its_rate_has() -> None:
     assert has_changed(link, LinkCost(rtt_ms=100, bytes_per_s=37e6))
     assert has_changed(link, LinkCost(rtt_ms=4, bytes_per_s=2.5e6))
     assert not has_changed(link, LinkCost(rtt_ms=5, bytes_per_s=33e6))
+
+
+# --- devices
+
+
+def test_a_device_that_takes_twice_as_long_is_slow_and_told_once() -> None:
+    pace = Pace()
+
+    assert not pace.observe(1.9, 0.0)
+    assert pace.observe(2.0, 1.0)
+    assert not pace.observe(3.9, 1.0 + 2 * WEIGHED_S)
+
+
+def test_a_slow_device_is_quick_again_after_a_rest() -> None:
+    pace = Pace()
+    assert pace.observe(3.0, 0.0)
+
+    assert not pace.observe(1.0, WEIGHED_S - 1)
+    assert not pace.observe(2.1, WEIGHED_S)
+    assert pace.observe(1.0, WEIGHED_S)
+
+
+@given(factors=st.lists(st.floats(0.5, 4.0), max_size=300))
+def test_a_plan_is_never_weighed_twice_within_the_rest(factors: list[float]) -> None:
+    pace = Pace()
+    weighed = [second for second, factor in enumerate(factors) if pace.observe(factor, second)]
+
+    assert all(after - before >= WEIGHED_S for before, after in pairwise(weighed))
+
+
+def test_a_device_is_compared_with_what_its_plan_was_made_with() -> None:
+    pace = Pace()
+    pace.is_planned_with(3.0)
+
+    assert not pace.observe(3.0, 0.0)
+    assert pace.observe(2.0, 0.0)

@@ -5,7 +5,8 @@ from typing import Any
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost
 from potluck.cluster.master.decision import next_action
-from potluck.cluster.master.state import State, apply
+from potluck.cluster.master.state import State
+from potluck.cluster.master.transitions import apply
 from potluck.cluster.master.vocabulary import (
     Action,
     Began,

@@ -3,7 +3,7 @@
 from fake_cluster import FakeComputer
 from model_folders import CONFIG
 
-from potluck.cluster.master.measurements import Measurements
+from potluck.cluster.master.measurements import NEEDED, Measurements
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache
 from potluck.plan.cost import DeviceCost
@@ -22,15 +22,17 @@ def observe(
     *,
     device: int = 0,
     cache: Cache = "full",
+    times: int = NEEDED,
 ) -> None:
-    """An answer in which a device had all layers and the head."""
-    measurements.observe(
-        computer.node_id,
-        computer.devices[device].id,
-        SHAPE,
-        "f32",
-        measured_ms,
-        layers=range(SHAPE.num_layers),
-        head=True,
-        cache=cache,
-    )
+    """A device had all layers and the head, for so many windows."""
+    for _ in range(times):
+        measurements.observe(
+            computer.node_id,
+            computer.devices[device].id,
+            SHAPE,
+            "f32",
+            measured_ms,
+            layers=range(SHAPE.num_layers),
+            head=True,
+            cache=cache,
+        )

@@ -321,7 +321,6 @@ class NodeBackend:
                 async for event in events:
                     if isinstance(event, Finished):
                         self._tokens_per_s = event.timings.tokens_per_s or self._tokens_per_s
-                        self._parts.master.observe(event.timings)
                         activity.touch()
                     yield event
 

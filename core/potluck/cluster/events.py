@@ -108,6 +108,13 @@ class LinkChanged:
     target: NodeId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChanged:
+    """A device of a computer is slower or faster in use than it was planned with."""
+
+    node_id: NodeId
+
+
 _E = TypeVar("_E")
 
 

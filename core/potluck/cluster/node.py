@@ -23,6 +23,7 @@ from potluck.cluster.events import (
     Changed,
     ComputerLost,
     ComputerPaired,
+    DeviceChanged,
     Events,
     Holds,
     HomeJoined,
@@ -35,6 +36,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.machine import machine_id
+from potluck.cluster.master.device_watch import DeviceWatch
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.link_watch import LinkWatch
 from potluck.cluster.master.master import Master
@@ -229,6 +231,9 @@ class Node:
             master=self.master,
             events=self.events,
         )
+        self.device_watch = DeviceWatch(
+            computers=self.membership, master=self.master, events=self.events
+        )
         self.backend = NodeBackend(
             Parts(
                 name=lambda: self._info.name,
@@ -266,6 +271,7 @@ class Node:
         events.on(StageLost, self.master.lost)
         events.on(Holds, self.master.happened)
         events.on(LinkChanged, self.master.happened)
+        events.on(DeviceChanged, self.master.happened)
         events.on(StepRefused, self._step_refused)
 
     # --- start and end
@@ -297,7 +303,7 @@ class Node:
             stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
             calls = every(CALL_S, self.calls.call, what="calling main computers")
-            for work in (idle, calls, self.link_watch.run()):
+            for work in (idle, calls, self.link_watch.run(), self.device_watch.run()):
                 stack.push_async_callback(_end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()

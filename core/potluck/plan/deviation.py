@@ -11,6 +11,10 @@ LEAST_MS = 2.0  # and differs by more than this: a loaded computer wakes a threa
 REST_S = 30.0  # between two deviations that are believed, since each one is measured at once
 _SAMPLES = 2  # in a row; a single one may be an accident
 
+SLOWER = 2.0  # a device is slow if it takes so many times as long as it was planned with
+QUICKER = 1.5  # and quick again if it takes so many times less
+WEIGHED_S = 120.0  # a plan is not weighed more often because of one device
+
 
 class Deviation:
     """Compares the times in use with the normal one, and says when they are others for good."""
@@ -39,6 +43,34 @@ class Deviation:
         if self._deviating < _SAMPLES or now < self._rests_until:
             return False
         self._normal_ms, self._deviating, self._rests_until = ms, 0, now + REST_S
+        return True
+
+
+class Pace:
+    """The factor that a device was planned with, and when it is another one for good.
+
+    Between slow and quick again is a gap, and between two changes a rest, so that layers do not move to and fro.
+    """
+
+    def __init__(self) -> None:
+        self._planned = 1.0
+        self._rests_until = float("-inf")
+
+    def is_planned_with(self, factor: float) -> None:
+        """A plan was made with this factor of the device."""
+        self._planned = factor
+
+    def observe(self, factor: float, now: float) -> bool:
+        """Whether the plan is to be weighed again with this factor, which then is the planned one.
+
+        Args:
+            factor: by which the device takes longer than its profile says (`Correction`).
+            now: seconds of any clock.
+        """
+        is_slow, is_quick = factor >= SLOWER * self._planned, factor * QUICKER <= self._planned
+        if not (is_slow or is_quick) or now < self._rests_until:
+            return False
+        self._planned, self._rests_until = factor, now + WEIGHED_S
         return True
 
 

@@ -232,13 +232,13 @@ def test_how_long_tokens_are_on_the_way_is_known_after_a_few_of_them() -> None:
         start(pipeline, 1)
         steps = [follow(pipeline, step) for step in range(2, 10)]
         for step in range(1, 10):
-            assert pipeline.hops_ms() is None
+            assert pipeline.times.hops_ms() is None
             last.say(msgspec.structs.replace(result(step=step), compute_ms=(1e6, 1e6)))
         await steps[-1].future
 
-        on_the_way = pipeline.hops_ms()
+        on_the_way = pipeline.times.hops_ms()
         assert on_the_way is not None
         assert -2e6 <= on_the_way < -1.9e6  # the fake computers say that they took 2,000 s
-        assert pipeline.hops_ms() is None
+        assert pipeline.times.hops_ms() is None
 
     on_two_links(scenario)

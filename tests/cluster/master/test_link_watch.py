@@ -104,7 +104,9 @@ def test_tokens_that_are_on_the_way_for_long_have_the_links_of_the_plan_measured
         watched.home.desk.link = POOR
         looks = [before]
         for _ in range(2):
-            deployment.pipeline._hops_ms.extend([120.0] * 8)
+            stages = deployment.pipeline.stages
+            for _ in range(8):
+                deployment.pipeline.times.note(0.120, (0.0,) * stages)
             looks.append(await watched.look())
 
         assert looks[-1] == before + 1

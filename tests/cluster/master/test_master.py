@@ -10,7 +10,6 @@ from fake_cluster import failing, run, until
 from fake_home import SPLIT, TINY, Home
 from packing_engine import Workplace
 
-from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import StepRefused
@@ -245,33 +244,6 @@ def test_a_step_that_a_stage_could_not_do_reaches_who_waits_for_it(home: Home) -
 
 def refused(home: Home, failure: StepFailed) -> StepRefused:
     return StepRefused(failure=failure, node_id=home.laptop.node_id)
-
-
-def test_a_master_learns_from_what_an_answer_took(home: Home) -> None:
-    async def main() -> None:
-        home.master.observe(timings(1.0))  # nothing is loaded
-        deployment = await home.master.load(SPLIT)
-        stages = deployment.planned.plan.stages
-        home.master.observe(timings(1.0))  # of another plan
-        home.master.observe(timings(*(3 * stage.predicted_ms for stage in stages)))
-        planned = await home.master.plan(SPLIT)
-
-        assert [s.predicted_ms for s in planned.plan.stages] == pytest.approx(
-            [2 * s.predicted_ms for s in stages]
-        )
-
-    run(main())
-
-
-def timings(*compute_ms: float) -> Timings:
-    return Timings(
-        time_to_first_token_s=1.0,
-        tokens_per_s=1.0,
-        prefill_tokens=1,
-        cached_tokens=0,
-        stages=tuple(StageTiming(node="x", compute_ms=ms) for ms in compute_ms),
-        hop_ms=None,
-    )
 
 
 def test_after_a_failed_load_no_other_model_answers_in_its_place(home: Home) -> None:

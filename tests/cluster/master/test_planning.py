@@ -11,7 +11,6 @@ import pytest
 from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
-from potluck.api.openai import StageTiming, Timings
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.planning import PlanningDeadlines, schemes_of, search_in_thread
 from potluck.cluster.views import plan_view
@@ -194,36 +193,6 @@ def test_a_search_is_stopped_at_its_time_limit() -> None:
         assert not await search_in_thread(lambda stop: stop(), limit_s=60.0)
 
     run(main())
-
-
-@pytest.mark.parametrize("ratio", [0.6, 3.0])
-def test_rounds_of_answers_and_plans_converge_to_what_is_true(home: Home, ratio: float) -> None:
-    """A plan in force keeps its prediction, and new plans are made meanwhile."""
-
-    async def main() -> None:
-        deployment = await home.master.load(SPLIT)
-        stages = deployment.planned.plan.stages
-        answer = timings(*(ratio * stage.predicted_ms for stage in stages))
-        for _ in range(12):
-            for _ in range(4):
-                home.master.observe(answer)
-            planned = await home.master.plan(SPLIT)
-            assert [s.predicted_ms for s in planned.plan.stages] == pytest.approx(
-                [ratio * s.predicted_ms for s in stages]
-            )
-
-    run(main())
-
-
-def timings(*compute_ms: float) -> Timings:
-    return Timings(
-        time_to_first_token_s=1.0,
-        tokens_per_s=1.0,
-        prefill_tokens=1,
-        cached_tokens=0,
-        stages=tuple(StageTiming(node="x", compute_ms=ms) for ms in compute_ms),
-        hop_ms=None,
-    )
 
 
 def test_auto_takes_the_best_quality_that_fits_and_says_why(home: Home) -> None:

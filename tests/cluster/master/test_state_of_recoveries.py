@@ -17,7 +17,7 @@ from course import (
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import StageLost
 from potluck.cluster.master.constraints import without_constraints
-from potluck.cluster.master.state import MOST_ATTEMPTS
+from potluck.cluster.master.transitions import MOST_ATTEMPTS
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,

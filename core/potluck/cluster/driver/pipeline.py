@@ -9,13 +9,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from potluck.cluster.driver.pending import PendingStep, StepResult, token_payload
+from potluck.cluster.driver.token_times import TokenTimes
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
     EngineError,
@@ -48,8 +48,6 @@ from potluck.wire.messages import (
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 180.0  # for one chunk on the slowest computer; heartbeats notice a lost one earlier
-
-_HOPS = 8  # tokens of which the shortest time on the way counts
 
 # These errors end one step. Any other error of a stage breaks the pipeline.
 _PASSING = (
@@ -91,6 +89,9 @@ class Pipeline:
 
     No method raises an error of a stage or of a connection: a step fails at its `future`. A
     pipeline that is broken stays broken. A `Generator` then goes on with another one.
+
+    Attributes:
+        times: how long the tokens take that it computes.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Pipeline:
         """
         self.epoch = epoch
         self.stages = stages
+        self.times = TokenTimes(stages)
         self.is_exact_in_chunks = is_exact_in_chunks
         self._first = first
         self._last = last
@@ -132,7 +134,6 @@ class Pipeline:
         self._unfollowed: dict[str, Result] = {}
         # Steps to be sent when all results have come that were computed together.
         self._gathered: list[tuple[PendingStep, int]] = []  # with their positions
-        self._hops_ms: deque[float] = deque(maxlen=_HOPS)  # of the last tokens
         self._broken: PotluckError | None = None
 
     @property
@@ -195,18 +196,6 @@ class Pipeline:
             return self._silence_s
         return max(self._heard, min(sent)) + self._silence_s - self._clock()
 
-    def hops_ms(self) -> float | None:
-        """How long a token is on the way between the computers, of the last few tokens.
-
-        The shortest time counts, since a token may also wait behind those of other sessions. None:
-        too few tokens came since the last call.
-        """
-        with self._lock:
-            hops, is_full = list(self._hops_ms), len(self._hops_ms) == _HOPS
-            if is_full:
-                self._hops_ms.clear()
-        return min(hops) if is_full else None
-
     # --- in the thread that receives
 
     def _receive(self, message: Message, _: memoryview) -> None:
@@ -231,8 +220,8 @@ class Pipeline:
                 else:
                     self._unfollowed[result.session] = result
                 is_alone = all(session == result.session for session, _ in self._pending)
-                if step.token is not None and is_alone and len(result.compute_ms) == self.stages:
-                    self._hops_ms.append(1000 * (now - step.sent) - sum(result.compute_ms))
+                if step.token is not None and is_alone:
+                    self.times.note(now - step.sent, result.compute_ms)
             if not result.more:
                 self._send_gathered()
         if step is not None and step.sent is not None:

@@ -5,7 +5,7 @@
 `Master` begins the action, says so (`Began`), and reports its end as an event. Only one of the long
 actions (`MakePlan`, `Deploy`, `Retire`) is under way at a time, always for the first wish.
 
-Every rule about which model is loaded, and when, is here and in `state.py`.
+Every rule about which model is loaded, and when, is here and in `transitions.py`.
 """
 
 from collections.abc import Mapping

@@ -100,7 +100,7 @@ class LinkWatch:
             plan = deployment.planned.plan
             expected = plan.token_ms - sum(stage.predicted_ms for stage in plan.stages)
             self._tokens = deployment.epoch, Deviation(expected)
-        hops_ms = deployment.pipeline.hops_ms()
+        hops_ms = deployment.pipeline.times.hops_ms()
         deviates = hops_ms is not None and self._tokens[1].observe(hops_ms, now)
         return list(self._used()) if deviates else []
 

@@ -5,7 +5,6 @@ the action ended and what else happened. One model is loaded at a time, by one p
 """
 
 import asyncio
-import itertools
 import logging
 import secrets
 import time
@@ -14,9 +13,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeAlias, assert_never
 
-from potluck.api.openai import Timings
 from potluck.api.schema import PlanRequest
-from potluck.cluster.device_names import device_of
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
@@ -28,6 +25,7 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
+from potluck.cluster.master.callers import Callers
 from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.improvement import can_be_improved
@@ -43,7 +41,8 @@ from potluck.cluster.master.planning import (
     PlanningDeadlines,
 )
 from potluck.cluster.master.spare_copies import SpareCopies
-from potluck.cluster.master.state import State, apply
+from potluck.cluster.master.state import State
+from potluck.cluster.master.transitions import apply
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -122,8 +121,7 @@ class Master:
         self._improving = False
         self._inbox: deque[Event] = deque()
         self._is_deciding = False
-        self._tickets = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[_Granted]] = {}
+        self._callers = Callers[_Granted]()
         self._work: asyncio.Task[Event] | None = None  # the action that is under way
         self._tasks = TaskSet()
 
@@ -199,7 +197,7 @@ class Master:
             PotluckError: the model cannot be loaded. The model that was loaded before still is,
                 unless it had to make room already.
         """
-        ticket = next(self._tickets)
+        ticket = self._callers.ticket()
         granted = await self._ask(LoadWish(ticket=ticket, request=request, anew=anew, check=check))
         assert granted is not None
         return granted[0]
@@ -210,7 +208,7 @@ class Master:
         Raises:
             PotluckError: no model can be loaded.
         """
-        granted = await self._ask(PromptWish(ticket=next(self._tickets), default=default))
+        granted = await self._ask(PromptWish(ticket=self._callers.ticket(), default=default))
         assert granted is not None
         return granted
 
@@ -220,7 +218,7 @@ class Master:
         Raises:
             PotluckError: it cannot be loaded.
         """
-        await self._ask(RecoveryWish(ticket=next(self._tickets)))
+        await self._ask(RecoveryWish(ticket=self._callers.ticket()))
 
     def weigh(self) -> None:
         """Weigh the plan in force with computers that came since, if nothing else is asked for."""
@@ -248,7 +246,7 @@ class Master:
         try:
             await asyncio.sleep(self._improve_s)
             if self._can_be_improved and not self._is_broken:
-                await self._ask(ImproveWish(ticket=next(self._tickets)))
+                await self._ask(ImproveWish(ticket=self._callers.ticket()))
         except PotluckError as error:
             logger.info("the plan in force was not weighed with another: %s", error)
         finally:
@@ -260,14 +258,14 @@ class Master:
 
     async def unload(self) -> None:
         """Free the model's memory on every computer. A load that is under way ends."""
-        await self._ask(UnloadWish(ticket=next(self._tickets)))
+        await self._ask(UnloadWish(ticket=self._callers.ticket()))
 
     async def leave(self) -> None:
         """End every answer and load, because this node ends.
 
         The workers keep their layers for a while: a master that is started again finds them.
         """
-        await self._ask(UnloadWish(ticket=next(self._tickets), keeps_layers=True))
+        await self._ask(UnloadWish(ticket=self._callers.ticket(), keeps_layers=True))
 
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:
@@ -280,7 +278,7 @@ class Master:
             yield
         finally:
             epoch = deployed.epoch if deployed is not None else None
-            ticket = next(self._tickets)
+            ticket = self._callers.ticket()
             await self._ask(ReturnWish(ticket=ticket, lent=request, asked=asked, epoch=epoch))
 
     async def _ask(self, wish: Wish) -> _Granted:
@@ -289,7 +287,7 @@ class Master:
         If its caller is cancelled, the wish is given up: the work that was begun for it alone is
         undone before this returns. Unloading goes on.
         """
-        waiting = self._waiting[wish.ticket] = asyncio.get_running_loop().create_future()
+        waiting = self._callers.wait(wish.ticket)
         self.happened(Wished(wish=wish))
         try:
             return await asyncio.shield(waiting)
@@ -299,8 +297,6 @@ class Master:
                 self.happened(GivenUp(ticket=wish.ticket))
                 await asyncio.wait([waiting])
             raise
-        finally:
-            del self._waiting[wish.ticket]
 
     # --- events
 
@@ -343,25 +339,6 @@ class Master:
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
 
-    def observe(self, timings: Timings) -> None:
-        """Correct the measured speed of the computers by the times of a finished answer."""
-        deployment = self.deployment
-        if deployment is None or len(timings.stages) != len(deployment.tasks):
-            return
-        planned = deployment.planned
-        for task, measured in zip(deployment.tasks, timings.stages, strict=True):
-            stage = task.stage
-            self.measurements.observe(
-                stage.node,
-                device_of(stage.device),
-                planned.model.config,
-                planned.scheme,
-                measured.compute_ms,
-                layers=stage.layers,
-                head=stage.head,
-                cache=planned.cache,
-            )
-
     # --- carrying out the actions
 
     def _begin(self, action: Action) -> None:
@@ -380,8 +357,8 @@ class Master:
                 self.deployment.fail(error)
             case Tell(text=text):
                 self._events.publish(Notice(level="warning", text=text))
-            case Answer():
-                self._answer(action)
+            case Answer(ticket=ticket, error=error):
+                self._callers.answer(ticket, self._loader.loaded, error)
             case Free(node_id=node_id, epoch=epoch):
                 self._tasks.spawn(self._loader.free(node_id, epoch), name="free")
             case _:
@@ -399,15 +376,3 @@ class Master:
             self.happened(Failed(error=error, node_id=self._loader.culprit))
         else:
             self.happened(work.result())
-
-    def _answer(self, answer: Answer) -> None:
-        waiting = self._waiting.get(answer.ticket)
-        if waiting is None or waiting.done():  # the caller of an unload was cancelled
-            return
-        match answer.error:
-            case None:
-                waiting.set_result(self._loader.loaded)
-            case asyncio.CancelledError():  # the node is shutting down
-                waiting.cancel()
-            case error:
-                waiting.set_exception(error)

@@ -27,12 +27,14 @@ from potluck.model.footprint import usable_memory
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost
+from potluck.plan.deviation import QUICKER
 from potluck.plan.shape import kinds_of, numbered_kinds
 from potluck.wire.measuring_messages import Profile, Profiled
 from potluck.wire.messages import DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 
+NEEDED = 4  # means of `WINDOW_S` that agree: a device is slow after 20 seconds of computing
 PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
@@ -49,11 +51,14 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True)
 class _KnownDevice:
-    """The profile of a device, and its correction by the times of real answers."""
+    """The profile of a device, and its correction by the times in use."""
 
     profile: Profiled
     at: float  # when it was measured, in seconds since 1970
-    correction: Correction = field(default_factory=Correction)
+    # At most so many are kept that a number of `NEEDED` is more than half of them and the profile.
+    correction: Correction = field(
+        default_factory=lambda: Correction(needed=NEEDED, most=2 * NEEDED - 2)
+    )
 
     def corrected(self, now: float) -> Profiled:
         factor = self.correction.factor(now)
@@ -230,7 +235,7 @@ class Measurements:
         head: bool,
         cache: Cache = "full",
     ) -> None:
-        """Correct a device's profile by the time that one token of an answer took in these layers.
+        """Correct a device's profile by the time that a token took in these layers, for `WINDOW_S`.
 
         The profile stays as it was measured. The correction is the ratio of the measured time to
         the time that this profile predicts, and it is forgotten together with the profile.
@@ -245,6 +250,39 @@ class Measurements:
             predicted_ms += known.profile.head_ms * head
             if predicted_ms > 0 and isfinite(measured_ms):
                 known.correction.observe(measured_ms / predicted_ms, self._clock())
+
+    def factors(
+        self, config: ModelConfig, scheme: Scheme, cache: Cache
+    ) -> Mapping[tuple[NodeId, DeviceId], float]:
+        """How many times as long as its profile says each device takes that was measured on this model."""
+        measured_as, now = (_shape_key(config), scheme, cache), self._clock()
+        return {
+            (node_id, known.profile.device.id): known.correction.factor(now)
+            for (node_id, _, _, *rest), known in self._profiles.items()
+            if tuple(rest) == measured_as
+        }
+
+    async def look_again(self, computer: Computer, device: DeviceId, planned_as: Profile) -> None:
+        """Measure a slow device that has nothing to compute, so no use says that it is quick again.
+
+        The profile stays as it is. If the device takes as long as the profile says, its correction is
+        forgotten. Else this time counts as one in use.
+
+        Raises:
+            PotluckError: it could not be measured.
+        """
+        config = ModelConfig.from_dict(planned_as.config)
+        measured_as = (_shape_key(config), planned_as.scheme, planned_as.cache)
+        asked = msgspec.structs.replace(planned_as, device=device)
+        measured_ms = sum((await computer.profile(asked)).decode_ms)
+        for (node_id, of_device, _, *rest), known in self._profiles.items():
+            if (node_id, of_device, *rest) != (computer.node_id, device, *measured_as):
+                continue
+            profiled_ms = sum(known.profile.decode_ms)
+            if measured_ms < QUICKER * profiled_ms:
+                known.correction.forget()
+            elif profiled_ms > 0 and isfinite(measured_ms):
+                known.correction.observe(measured_ms / profiled_ms, self._clock())
 
     def forget_profiles(self, node_id: NodeId) -> None:
         """Forget a computer's profiles, because its speed has changed."""

@@ -1,7 +1,7 @@
 """The values that go into the master's state and come out of it. They have no behaviour.
 
 A `Wish` is the request of a caller who waits. An `Action` is begun by `Master`. An `Event` tells
-the state what has happened. Three events come from other parts of the node: see
+the state what has happened. Some events come from other parts of the node: see
 `cluster/events.py`.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.events import ComputerLost, Holds, LinkChanged, StageLost
+from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
@@ -241,6 +241,7 @@ Event: TypeAlias = (
     | ComputerLost
     | StageLost
     | LinkChanged
+    | DeviceChanged
     | PipelineBroke
     | Began
     | PlanMade
