@@ -60,7 +60,7 @@ def on_a_chain(
     *,
     limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    is_exact_in_chunks: bool = False,
+    is_exact_in_chunks: bool = True,
     **options: int,
 ) -> FakeChain:
     """Run a scenario against a generator whose pipeline is a fake chain."""

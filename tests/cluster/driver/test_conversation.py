@@ -306,7 +306,7 @@ def test_a_conversation_at_rest_goes_on_with_caches_that_another_pipeline_comput
         async with attached(generator, old):
             first = await answer(generator, PROMPT, 4)
             await answer(generator, [40, 41], 1)
-            async with attached(generator, new, epoch=2):
+            async with attached(generator, new, epoch=2, is_exact_in_chunks=True):
                 usage = Usage()
                 prompt = [*PROMPT, *first, 9]
                 assert await answer(generator, prompt, 3, usage) == expected(prompt, 3)

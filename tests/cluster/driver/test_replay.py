@@ -10,7 +10,7 @@ from chain_answers import GREEDY, answer, attached
 from fake_chain import FakeChain, RoundingChain
 from fake_cluster import run, until
 
-from potluck.cluster.driver.computed import Chunk, ComputedSteps
+from potluck.cluster.driver.computed import ComputedSteps
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage
 
@@ -146,18 +146,33 @@ def test_single_tokens_that_are_known_do_not_wait_for_each_other() -> None:
     run(main())
 
 
-def test_a_step_that_was_cut_is_repeated_as_a_whole() -> None:
+def test_what_was_computed_is_known_step_by_step() -> None:
     steps = ComputedSteps()
     steps.add(0, 4)
     steps.add(4, 5)
     steps.add(5, 9)
     steps.add(0, 9)  # a replay changes nothing
-    assert [steps.at(position) for position in (0, 4, 5)] == [Chunk(0, 4), Chunk(4, 5), Chunk(5, 9)]
+    assert [steps.end_of(position) for position in (0, 4, 5)] == [4, 5, 9]
     assert [steps.start(position) for position in (3, 4, 8, 9)] == [0, 4, 5, 9]
 
-    steps.trim(7, range(100, 109))
-    assert (steps.end, steps.at(5)) == (7, Chunk(5, 7, (107, 108)))
-    steps.trim(6, range(100, 107))
-    assert steps.at(5) == Chunk(5, 6, (106, 107, 108))
-    steps.trim(5, range(100, 106))
-    assert (steps.end, steps.at(5)) == (5, Chunk(5, 6))
+    steps.trim(7)
+    assert (steps.end, steps.end_of(5)) == (7, 7)
+    steps.trim(6)
+    assert (steps.end, steps.end_of(5)) == (6, 6)
+    assert [steps.start(position) for position in (3, 4, 5, 6)] == [0, 4, 5, 6]
+
+
+def test_a_prompt_that_is_asked_again_has_the_same_answer() -> None:
+    """In all of these the last token of a prompt has other bits alone than in its chunk."""
+    others = [*PROMPT[:-1], 7], [*PROMPT, 7, 7], PROMPT[:-2]
+
+    async def main() -> None:
+        generator = Generator()
+        async with attached(generator, RoundingChain(), chunk_tokens=4):
+            fresh = [await read_to_end(stream_of(generator, PROMPT))]
+            for other in others:
+                await read_to_end(stream_of(generator, other))
+                fresh.append(await read_to_end(stream_of(generator, PROMPT)))
+        assert fresh == fresh[:1] * len(fresh)
+
+    run(main())

@@ -4,24 +4,9 @@ A library's matrix product may give a row other last bits when it is computed al
 others. A replay that repeats the same steps gives the same caches, and so the same answer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A step of several tokens: those from position `begin` to `end`, followed by `cut`.
-
-    The caches of the tokens `cut` were trimmed away afterwards, for another turn.
-    """
-
-    begin: int
-    end: int
-    cut: tuple[int, ...] = ()
-
 
 class ComputedSteps:
-    """The steps of several tokens, by the position where each begins; all other tokens were alone.
+    """The steps of several tokens; all other tokens were alone.
 
     Attributes:
         end: the tokens before this position were computed.
@@ -29,42 +14,32 @@ class ComputedSteps:
 
     def __init__(self) -> None:
         self.end = 0
-        self._chunks: dict[int, Chunk] = {}
+        self._ends: dict[int, int] = {}  # of the steps of several tokens, by where each begins
 
     def add(self, begin: int, end: int) -> None:
         """Note a step. What is noted already stays as it is: this step repeats it."""
         begin = max(begin, self.end)
         if end - begin > 1:
-            self._chunks[begin] = Chunk(begin, end)
+            self._ends[begin] = end
         self.end = max(self.end, end)
 
     def copy(self) -> "ComputedSteps":
         """The same steps, for a conversation that takes over what was computed in them."""
         other = ComputedSteps()
-        other.end, other._chunks = self.end, dict(self._chunks)
+        other.end, other._ends = self.end, dict(self._ends)
         return other
 
-    def at(self, position: int) -> Chunk:
-        """The step that begins at a position before `end`; a single token is a chunk of one."""
-        return self._chunks.get(position) or Chunk(position, position + 1)
+    def end_of(self, begin: int) -> int:
+        """Where the step ends that begins at this position, which is before `end`."""
+        return self._ends.get(begin, begin + 1)
 
     def start(self, position: int) -> int:
-        """Where the step begins that computed the token at this position."""
-        inside = (c.begin for c in self._chunks.values() if c.begin <= position < c.end)
+        """Where the step begins that computed the token at this position; itself, if none did."""
+        inside = (begin for begin, end in self._ends.items() if begin <= position < end)
         return next(inside, position)
 
-    def trim(self, position: int, tokens: Sequence[int]) -> None:
-        """Forget the steps from a position on. A step that begins before it is kept as a whole.
-
-        Args:
-            position: the tokens from here on were trimmed away.
-            tokens: all tokens of the conversation before that.
-        """
+    def trim(self, position: int) -> None:
+        """Forget the steps from a position on, and of a step that goes beyond it the rest."""
         self.end = min(self.end, position)
-        chunks, self._chunks = self._chunks.values(), {}
-        for chunk in chunks:
-            if chunk.end > position > chunk.begin:
-                cut = (*tokens[position : chunk.end], *chunk.cut)
-                self._chunks[chunk.begin] = Chunk(chunk.begin, position, cut)
-            elif chunk.end <= position:
-                self._chunks[chunk.begin] = chunk
+        ends = self._ends.items()
+        self._ends = {begin: min(end, position) for begin, end in ends if begin < position - 1}

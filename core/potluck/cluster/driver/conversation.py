@@ -76,14 +76,24 @@ class Conversation:
         Without the last one, which is always computed: caches hold no logits.
         """
         shared = min(self.shares(prompt), self.arrived, len(prompt) - 1)
-        return shared if self.pipeline is pipeline else 0
+        return self._whole_steps(shared) if self.pipeline is pipeline else 0
 
     def computes_of(self, prompt: Sequence[int], pipeline: Pipeline) -> int:
         """How many tokens at the beginning of the prompt its own prompt has, which is being computed."""
         has_turn = self.turn is not None and not self.turn.place
         if not has_turn or self.given or self.pipeline is not pipeline:
             return 0
-        return min(_common_prefix(self.tokens, prompt), len(prompt) - 1)
+        return self._whole_steps(min(_common_prefix(self.tokens, prompt), len(prompt) - 1))
+
+    def _whole_steps(self, tokens: int) -> int:
+        """How many of these first tokens can be used for another prompt.
+
+        Where results depend on the tokens of a step, those of whole steps can. Else the same prompt would
+        have another answer when it is asked again, with its last token alone.
+        """
+        if self.pipeline is None or self.pipeline.is_exact_in_chunks:
+            return tokens
+        return self.computed.start(tokens)
 
     def fork(self, session: SessionId, prompt: Sequence[int]) -> "Conversation":
         """Another conversation with this name, with the tokens that all stages have computed of the prompt.
@@ -93,7 +103,7 @@ class Conversation:
         assert self.pipeline is not None
         end = self.cached_of(prompt, self.pipeline)
         computed = self.computed.copy()
-        computed.trim(end, self.tokens)
+        computed.trim(end)
         self.pipeline.open(session, source=self.session, position=end)
         # A stage may have taken over less: see `is_rewound`.
         return Conversation(
@@ -121,9 +131,9 @@ class Conversation:
             How many of its tokens need not be computed. The last one always is: caches hold no
             logits.
         """
-        known = min(self.shares(prompt), len(prompt) - 1)
+        known = self._whole_steps(min(self.shares(prompt), len(prompt) - 1))
         keep = min(known, self.cached)
-        self.computed.trim(known, self.tokens)
+        self.computed.trim(known)
         self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
         if keep < self.cached:
@@ -190,10 +200,10 @@ class Conversation:
         assert self.pipeline is not None
         position = min(position, self.cached, len(self.tokens) - 1)
         if position < self.computed.end:
-            if self.is_rewound or self.computed.at(position).cut:
-                self.computed.trim(position, self.tokens)
-            elif not self.pipeline.is_exact_in_chunks:
-                position = self.computed.start(position)
+            if self.is_rewound:
+                self.computed.trim(position)
+            else:
+                position = self._whole_steps(position)
         self._trim(position)
 
     def _trim(self, position: int) -> None:
@@ -206,7 +216,7 @@ class Conversation:
         """Whether the next step is a single token that was computed before."""
         assert self.pipeline is not None
         is_known = self.cached < self.computed.end and not self.pipeline.is_exact_in_chunks
-        return is_known and self.computed.at(self.cached).end == self.cached + 1
+        return is_known and self.computed.end_of(self.cached) == self.cached + 1
 
     def send_step(self, most: int) -> PendingStep:
         """Send the next tokens that are not cached. The last ones ask for a token.
@@ -216,10 +226,9 @@ class Conversation:
         """
         assert self.pipeline is not None
         begin, total = self.cached, len(self.tokens)
-        end, cut = min(begin + most, total), ()
+        end = min(begin + most, total)
         if begin < self.computed.end and not self.pipeline.is_exact_in_chunks:
-            chunk = self.computed.at(begin)
-            end, cut = chunk.end, chunk.cut if chunk.end + len(chunk.cut) <= self.context else ()
+            end = self.computed.end_of(begin)
         is_last = end == total
         is_alone = self.repeats_a_token  # it waits for no other chunk of a prompt
         self.last_step += 1
@@ -227,13 +236,11 @@ class Conversation:
             self.session,
             step=self.last_step,
             position=begin,
-            tokens=[*self.tokens[begin:end], *cut],
+            tokens=self.tokens[begin:end],
             prompt_end=None if is_last or is_alone else total,
             sampling=self._sampling_with_history() if is_last else None,
         )
         self._count(end)
-        if cut:
-            self._trim(end)
         return step
 
     def _count(self, end: int) -> None:
