@@ -156,19 +156,33 @@ def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
 
 
 @pytest.mark.slow
-def test_processors_that_round_a_multiply_add_once_have_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("scheme", [*PACKED_SCHEMES, "f32"])
+@pytest.mark.parametrize(
+    ("variant", "is_generated"),
+    [
+        ("gemma 2", True),
+        ("llama, biases", True),
+        ("qwen 3 moe, some layers, odd", True),
+        ("gemma 3", False),
+    ],
+)
+def test_every_kind_of_processor_has_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variant: str,
+    is_generated: bool,
+    scheme: Scheme,
 ) -> None:
-    """All paths but the one for any processor have such an instruction, on whatever architecture."""
-    reference = make_model("gemma 2", tmp_path, changes=whole_blocks("gemma 2"))
-    ids, logits = reference.prompt(TOKENS), list[Tensor]()
+    """A path stands for the processors that have no better one."""
+    changes = whole_blocks(variant) if is_generated else {}
+    reference = make_model(variant, tmp_path, changes=changes)
+    ids, logits = reference.prompt(60), list[Tensor]()
 
     for path in host_paths():
-        if path.name != "generic":
-            made = GeneratedKernels(path)
-            monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda made=made, **_: made)
-            one = Pipeline(reference, [], "int4", context=CONTEXT, chunk=CHUNK)
-            logits.append(one.run_in_pieces(ids, [CHUNK, *[1] * (TOKENS - CHUNK)]))
+        made = GeneratedKernels(path)
+        monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda made=made, **_: made)
+        one = Pipeline(reference, [], scheme)
+        logits.append(one.run_in_pieces(ids, [40, *[1] * 20]))
 
     assert all(torch.equal(logits[0], other) for other in logits[1:])
 

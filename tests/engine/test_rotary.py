@@ -1,6 +1,8 @@
 """Angles are those of `transformers`, for every kind of scaling, wherever a table was grown."""
 
+import hashlib
 import math
+import struct
 from typing import Any
 
 import pytest
@@ -67,6 +69,16 @@ def test_frequencies_are_those_of_transformers(name: str, theta: float, context:
 
     torch.testing.assert_close(frequencies, expected, rtol=2e-6, atol=0)
     assert factor == pytest.approx(expected_factor)
+
+
+def test_frequencies_have_these_bits_on_every_computer() -> None:
+    digest = hashlib.sha256()
+    for parameters in SCALINGS.values():
+        rope = ModelConfig.from_dict(CONFIG | {"rope_parameters": parameters}).ropes[0]
+        frequencies, factor = rotary_frequencies(rope, 700)
+        digest.update(frequencies.numpy().astype("<f4").tobytes() + struct.pack("<d", factor))
+
+    assert digest.hexdigest()[:16] == "6cb5b8debcb9b9ba"
 
 
 def test_a_context_within_the_original_one_is_not_scaled_dynamically() -> None:

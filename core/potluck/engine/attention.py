@@ -21,6 +21,7 @@ from potluck.engine.norms import QkNorm
 from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
 from potluck.model.layers import AttentionSpec
+from potluck.model.powers import power
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Attention:
         self.num_heads, self.num_kv_heads, self.head_dim = spec.heads, spec.kv_heads, spec.head_dim
         self.window = spec.window
         # None is torch's default scale; passing the same number costs a conversion for each token.
-        self._scale = None if spec.scale == spec.head_dim**-0.5 else spec.scale
+        self._scale = None if spec.scale == power(spec.head_dim, -0.5) else spec.scale
         self._rope = spec.rope
         self._partial = spec.rotary_dim if spec.rotary_dim < spec.head_dim else None
         self.qkv, self.qk_norm, self.output = qkv, qk_norm, output

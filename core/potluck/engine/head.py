@@ -8,10 +8,16 @@ from torch import Tensor
 from potluck.engine.accelerator import GraphedHead
 from potluck.engine.builder import StageWeights
 from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.singles import as_generated
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
+
+
+def softcap(logits: Tensor, cap: float) -> Tensor:
+    """Return cap · tanh(logits / cap), which lies between -cap and cap."""
+    return (logits / cap).tanh_().mul_(cap)
 
 
 class StageHead:
@@ -22,6 +28,8 @@ class StageHead:
         self._weights, self._token_step = weights, token_step
         graphs = weights.graphs
         self._graphed = None if graphs is None else GraphedHead(graphs)
+        generated = as_generated(weights.kernels)
+        self._softcap = softcap if generated is None else generated.softcap
         self._sampler = Sampler()
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -71,7 +79,7 @@ class StageHead:
         if config.logits_divisor != 1.0:
             logits /= config.logits_divisor
         if cap is not None:
-            logits = (logits / cap).tanh_().mul_(cap)
+            logits = self._softcap(logits, cap)
         return logits, None
 
 

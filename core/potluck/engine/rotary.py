@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.angles import cosines_and_sines
+from potluck.model.powers import natural_logarithm, power
 from potluck.model.rope import (
     DynamicScaling,
     LinearScaling,
@@ -49,8 +50,8 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
 
 
 def _powers(base: float, exponents: Tensor) -> Tensor:
-    """The base to the power of each exponent, rounded once to f32: those of torch differ between systems."""
-    return torch.tensor([base**exponent for exponent in exponents.tolist()])
+    """The base to the power of each exponent, as f32."""
+    return torch.tensor([power(base, exponent) for exponent in exponents.tolist()])
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
@@ -68,7 +69,7 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 def _dynamic_theta(rope: Rope, scaling: DynamicScaling, context: int) -> float:
     longer = max(context, scaling.original_max_position) / scaling.original_max_position
     stretch = scaling.factor * longer - (scaling.factor - 1)
-    return rope.theta * stretch ** (rope.dim / (rope.dim - 2))
+    return rope.theta * power(stretch, rope.dim / (rope.dim - 2))
 
 
 def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
@@ -76,7 +77,7 @@ def _yarn(frequencies: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
 
     def pair(turns: float) -> float:  # the pair that turns so many times in the original context
         radians = scaling.original_max_position / (turns * 2 * math.pi)
-        return rope.dim * math.log(radians) / (2 * math.log(rope.theta))
+        return rope.dim * natural_logarithm(radians) / (2 * natural_logarithm(rope.theta))
 
     low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
     if scaling.truncate:

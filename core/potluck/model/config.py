@@ -36,6 +36,7 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
+from potluck.model.powers import power
 from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Rope, read_ropes
 
@@ -293,7 +294,7 @@ def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
     scalar = float(head_dim)
     if family.query_scalar is not None:
         scalar = fields.number(family.query_scalar, 0.0, MAX_MULTIPLIER)
-    return scalar**-0.5
+    return power(scalar, -0.5)
 
 
 def _activation(fields: Fields, family: Family) -> Activation:

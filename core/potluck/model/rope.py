@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from potluck.model.families import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
+from potluck.model.powers import natural_logarithm
 
 _NO_FIELDS = Fields({})
 
@@ -229,13 +230,17 @@ def _yarn(parameters: Fields, dim: int, max_position: int) -> YarnScaling:
 
 
 def _magnitude(factor: float, scale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+    return 1.0 if factor <= 1 else 0.1 * scale * natural_logarithm(factor) + 1.0
 
 
 def _longrope(parameters: Fields, dim: int, max_position: int) -> LongScaling:
     original = _original(parameters, max_position)
     factor = _factor(parameters, max(max_position / original, MIN_FACTOR))
-    attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    attention = (
+        1.0
+        if factor <= 1
+        else math.sqrt(1 + natural_logarithm(factor) / natural_logarithm(original))
+    )
     return LongScaling(
         short=parameters.numbers("short_factor", 0.0, MAX_FACTOR, dim // 2),
         long=parameters.numbers("long_factor", 0.0, MAX_FACTOR, dim // 2),

@@ -5,9 +5,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from kernel_paths import BEST, every_generated, random
+from torch import Tensor
 
+from potluck.engine.head import softcap
 from potluck.engine.kernels import best_kernels
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import PATHS, Path
 from potluck.errors import UsageError
 
 
@@ -31,6 +36,33 @@ def test_a_path_that_cannot_run_is_refused() -> None:
         UsageError, match=r"cannot run the kernels called mmx\. It can run: .*generic"
     ):
         best_kernels(path="mmx")
+
+
+def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> None:
+    x, weight = random(5, 70), random(70, seed=1)
+
+    def computed(path: Path) -> list[Tensor]:
+        kernels = GeneratedKernels(path)
+        return [
+            kernels.norm(x, weight, 1e-5),
+            kernels.gate(x, "silu"),
+            kernels.gate(x, "gelu_pytorch_tanh"),
+            kernels.softcap(x, 1.5),
+        ]
+
+    for one, other in zip(computed(BEST), computed(PATHS[-1]), strict=True):
+        assert torch.equal(one, other)
+
+
+@every_generated
+@pytest.mark.parametrize("shape", [(301,), (3, 301)])
+def test_a_softcap_is_near_that_of_torch(kernels: GeneratedKernels, shape: tuple[int, ...]) -> None:
+    logits = 20 * random(*shape)
+    logits[..., 0], logits[..., 1] = torch.inf, -torch.inf
+
+    capped = kernels.softcap(logits, 30.0)
+
+    torch.testing.assert_close(capped, softcap(logits, 30.0), rtol=0, atol=1e-5)
 
 
 WITHOUT_LLVMLITE = """

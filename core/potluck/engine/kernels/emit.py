@@ -8,8 +8,8 @@
 
 Everything is written for vectors of 16 or 32 numbers; LLVM splits them into what the processor has.
 Variables are stack slots, which LLVM turns into registers. Every processor packs a weight into the same
-bytes, since each operation is written down; only `multiply_add` leaves it to the processor whether there is
-one rounding or two. Values, pointers and records are in `values` and `memory`.
+bytes and computes the same bits, since each operation is written down. Values, pointers and records are in
+`values` and `memory`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from potluck.engine.kernels.fused import emit_fused
 from potluck.engine.kernels.ir_types import I8, I32, I64, POINTER, Operand, constant, vector
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
@@ -134,9 +135,11 @@ class Emitter(Builder):
         return self.value(constant(vector(I64, count), range(count))) < wanted
 
     def multiply_add(self, a: Operand, b: Operand, c: Operand) -> Value:
-        """Return a · b + c, in one instruction where the processor has one."""
+        """Return a · b + c of f32, rounded once."""
+        if not self.path.fuses:
+            return emit_fused(*(self.value(each) for each in (a, b, c)))
         lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
-        return self.intrinsic(f"llvm.fmuladd.{lanes}f32", a.type, [a, b, c])
+        return self.intrinsic(f"llvm.fma.{lanes}f32", a.type, [a, b, c])
 
     def join(self, parts: Sequence[Value]) -> Value:
         """Two, four, eight… vectors as one vector."""

@@ -111,6 +111,11 @@ class GeneratedKernels(CompiledKernels, Kernels):
         """What `mlp.gate` computes, on f32."""
         return self._rows(gate_up, gate_up.shape[1] // 2, None, activation)
 
+    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+        """What `head.softcap` computes, on f32."""
+        rows = logits.view(-1, logits.shape[-1])
+        return self._rows(rows, rows.shape[1], None, "softcapped", cap).view(logits.shape)
+
     def route(self, x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
         """What `mlp.route` computes, on f32."""
         assert x.dtype == router.dtype == torch.float32

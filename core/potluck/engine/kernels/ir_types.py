@@ -9,7 +9,7 @@ Operand: TypeAlias = Any
 """What an instruction takes: a `Value` (see `values`), a value of llvmlite, or a Python number."""
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
 NULL = ir.Constant(POINTER, None)

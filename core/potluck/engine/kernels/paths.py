@@ -30,6 +30,7 @@ class Path:
     tokens: int  # whose products are computed at once; the fastest number, as measured
     registers: int = 8  # how many vectors of 16 f32 the registers hold
     half_in_hardware: bool = True  # whether instructions convert f16
+    fuses: bool = True  # whether an instruction multiplies and adds with one rounding
 
 
 ARITHMETIC: Mapping[str, frozenset[str]] = {
@@ -86,6 +87,14 @@ PATHS = (
         tokens=4,
     ),
     Path(
+        name="neon",
+        architecture="aarch64",
+        needs=frozenset(),
+        cpu="generic",
+        dot="plain",
+        tokens=1,
+    ),
+    Path(
         name="generic",
         architecture="",
         needs=frozenset(),
@@ -94,6 +103,7 @@ PATHS = (
         tokens=1,
         registers=4,
         half_in_hardware=False,
+        fuses=False,
     ),
 )
 

@@ -17,6 +17,7 @@ from potluck.engine.kernels.functions import (
     emit_integers,
     emit_inverse_rms,
     emit_scale,
+    emit_tanh,
 )
 from potluck.engine.kernels.ir_types import (
     F32,
@@ -42,8 +43,9 @@ from potluck.model.config import Activation
 
 _LANES = 16
 
-Reading: TypeAlias = Literal["plain", "scaled", "normed"] | Activation
+Reading: TypeAlias = Literal["plain", "scaled", "normed", "softcapped"] | Activation
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
+softcapped: number · tanh(x / number).
 An activation: activation(gate) · up, of a row that has all gates before as many ups."""
 
 Writing: TypeAlias = int | Literal["records", "sum"]
@@ -89,6 +91,8 @@ def read_row(
         case "normed":
             inverse = emit_inverse_rms(e, x, width, number)
             return lambda span: x[span] * inverse * weight[span]
+        case "softcapped":
+            return lambda span: emit_tanh(e, x[span] / number) * number
         case "silu" | "gelu_pytorch_tanh":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]

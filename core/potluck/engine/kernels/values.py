@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from potluck.engine.kernels.ir_types import F32, I32, I64, Operand, constant, vector
+from potluck.engine.kernels.ir_types import F32, F64, I32, I64, Operand, constant, vector
 from potluck.engine.kernels.paths import Path
 
 # Added to and taken from a small f32, it leaves the nearest integer, ties to even.
@@ -212,7 +212,7 @@ class Value:
 
     @property
     def _is_float(self) -> bool:
-        return getattr(self.type, "element", self.type) == F32
+        return getattr(self.type, "element", self.type) in (F32, F64)
 
     def _emit(self, operation: str, left: Operand, right: Operand) -> "Value":
         name = f"f{operation}" if self._is_float else operation
