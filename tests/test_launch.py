@@ -1,17 +1,19 @@
 """Finding and starting a node, with a fake one as the process."""
 
 import os
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_backend import TOKEN, Server, serving
 
 from potluck import launch
-from potluck.client import NodeGoneError
+from potluck.client import NodeSilentError
 from potluck.launch import NodeStartError, command, environment, find, find_or_start
 from potluck.settings import Folders, NodeFile, exclusive, read_node_file, write_node_file
 
@@ -90,7 +92,7 @@ def test_a_node_that_hangs_is_told_and_not_replaced(folders: Folders) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         announce(folders, port=mute.getsockname()[1])
 
-        with pytest.raises(NodeGoneError, match=f"process {os.getpid()}"):
+        with pytest.raises(NodeSilentError, match=f"process {os.getpid()}"):
             find(folders, health_s=0.05)
     assert folders.node_file.exists()
 
@@ -110,6 +112,21 @@ def test_a_node_is_started_once_for_all_who_ask(folders: Folders, fake: list[str
     assert len(set(ports)) == 1
     assert (folders.state / "starts").read_text() == "x"
     assert find_or_start(folders).port == ports[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no zombies")
+def test_a_node_that_was_killed_leaves_no_zombie(folders: Folders, fake: list[str]) -> None:
+    find_or_start(folders)
+    running = read_node_file(folders)
+    assert running is not None
+
+    os.kill(running.pid, signal.SIGKILL)
+
+    for thread in threading.enumerate():
+        if thread.name == "node ended":
+            thread.join(10)
+    assert not psutil.pid_exists(running.pid)
 
 
 @pytest.mark.slow

@@ -150,12 +150,14 @@ class Backend(QObject):
             logger.warning("a state of the node could not be read: %s", error)
             return
         is_new = self.connection != "connected"
-        self.state = state
+        before, self.state = self.state, state
         self._retry_ms = _RETRY_FIRST_MS
         self._set_connection("connected")
         self.state_changed.emit(state)
         if is_new:
             self._resume()
+            if before is not None:
+                self._open_again(before)
         else:
             self._remember(state.model)
 
@@ -176,6 +178,23 @@ class Backend(QObject):
         load.progress.connect(self._on_restoring)
         load.failed.connect(self._on_restoring)
         load.failed.connect(self.report)
+
+    def _open_again(self, before: ClusterState) -> None:
+        """Have a node that was started again listen for other programs as the one before.
+
+        Only listeners of this computer alone: others have keys, which nobody knows any more.
+        """
+        assert self.state is not None
+        for listener in local_listeners(before):
+            if listener not in self.state.listeners:
+                call = Call(self)
+                call.failed.connect(self.report)
+                body = ListenRequest(port=listener.port)
+                self._submit(
+                    lambda http, call=call, body=body: http.call(
+                        call, "POST", "/cluster/listeners", body, Listener
+                    )
+                )
 
     def _on_restoring(self, _progress: object) -> None:
         if self._is_restoring:
@@ -316,6 +335,11 @@ class Backend(QObject):
     def report(self, problem: Problem) -> None:
         """Show the person the problem of a command."""
         self.problem.emit(problem.message)
+
+
+def local_listeners(state: ClusterState) -> tuple[Listener, ...]:
+    """The listeners that only this computer reaches."""
+    return tuple(each for each in state.listeners if each.host in ("127.0.0.1", "::1"))
 
 
 def _fail(call: Call) -> None:

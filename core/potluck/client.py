@@ -34,6 +34,12 @@ class NodeGoneError(PotluckError):
     code = "node_gone"
 
 
+class NodeSilentError(NodeGoneError):
+    """The process of the node lives and does not answer: it is frozen, or has too much to do."""
+
+    code = "node_silent"
+
+
 class Client:
     """The local API of one node."""
 

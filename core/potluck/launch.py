@@ -9,11 +9,12 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import potluck
-from potluck.client import Client, NodeGoneError
+from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import PotluckError, UsageError
 from potluck.settings import (
     Folders,
@@ -45,7 +46,7 @@ def find(folders: Folders, *, health_s: float = HEALTH_S) -> Client | None:
         health_s: how long its answer is waited for, in seconds.
 
     Raises:
-        NodeGoneError: the process of the node is alive but does not answer.
+        NodeSilentError: the process of the node is alive but does not answer.
     """
     node = read_node_file(folders)
     if node is None:
@@ -56,9 +57,9 @@ def find(folders: Folders, *, health_s: float = HEALTH_S) -> Client | None:
             return client
     except NodeGoneError:
         if _hangs(node):
-            raise NodeGoneError(
-                f"The node of this computer (process {node.pid}) does not answer. End it and try"
-                f" again. Its log is {folders.log_file}.",
+            raise NodeSilentError(
+                f"The node of this computer (process {node.pid}) does not answer. End it, or"
+                f" try again later. Its log is {folders.log_file}.",
                 pid=node.pid,
             ) from None
     except UsageError:
@@ -75,6 +76,8 @@ def _hangs(node: NodeFile) -> bool:
 
     try:
         socket.create_connection(("127.0.0.1", node.port), timeout=1).close()
+    except TimeoutError:
+        pass  # it listens, and its queue of connections is full
     except OSError:
         return False
     return psutil.pid_exists(node.pid)
@@ -85,6 +88,7 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
 
     Raises:
         NodeStartError: the node did not answer in time, or ended at once.
+        NodeSilentError: there is a node, which does not answer.
     """
     found = find(folders)
     if found is not None:
@@ -115,8 +119,9 @@ def _start(folders: Folders, wait_s: float) -> Client:
         ended = process.poll() is not None
         found = find(folders)
         if found is not None:
-            # The node outlives this process: a return code keeps `Popen` from a warning about it.
-            process.returncode = process.returncode or 0
+            # The node may outlive this process. If it does not, it must not stay as a zombie, whose
+            # id would seem to be that of a running node.
+            threading.Thread(target=process.wait, name="node ended", daemon=True).start()
             return found
         if ended:
             break

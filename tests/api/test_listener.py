@@ -18,6 +18,7 @@ from potluck.api.connections import PIECE, Places
 from potluck.api.endpoint import refuse
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.server import local_app, public_app
+from potluck.api.taken import Listens
 from potluck.errors import UsageError
 
 pytestmark = pytest.mark.net
@@ -223,8 +224,26 @@ def test_a_taken_port_is_told_in_a_sentence() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port: int = other.getsockname()[1]
-        with pytest.raises(UsageError, match=f"Port {port} is taken"):
+        with pytest.raises(UsageError, match=f"Port {port} is taken by another program"):
             asyncio.run(scenario(port))
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [(Listens.SERVE, "another `potluck serve`"), (Listens.NODE, "Potluck's window")],
+)
+def test_a_port_that_potluck_itself_has_is_told_as_such(name: Listens, who: str) -> None:
+    async def scenario() -> None:
+        app = public_app(await make_backend(), host="127.0.0.1", key="a-key-that-is-long")
+        server = HttpServer(name=name)
+        port = await server.start(app, "127.0.0.1", 0)
+        try:
+            with pytest.raises(UsageError, match=f"Port {port} is taken by {who}"):
+                await HttpServer().start(app, "127.0.0.1", port)
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])

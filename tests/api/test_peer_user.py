@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.api.peer_user import is_own_user
+from potluck.api.peer_user import is_own_user, owner
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users have no numbers there")
 
@@ -67,3 +67,9 @@ def test_a_connection_of_this_user_is_found(
             taken, client = listener.accept()
             with taken:
                 assert is_own_user(client[:2], taken.getsockname()[:2])
+                if sys.platform == "linux":
+                    assert owner(client[:2], taken.getsockname()[:2]) == os.getuid()
+
+
+def test_of_a_connection_that_is_not_there_the_system_says_nothing() -> None:
+    assert owner(("127.0.0.1", 1), ("127.0.0.1", 2)) is None

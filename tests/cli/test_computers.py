@@ -80,6 +80,16 @@ def test_devices_are_printed_as_a_table(server: Server, potluck: Potluck, capsys
     assert other.index("10.0.0.2") == head.index("ADDRESS")
 
 
+def test_devices_say_why_a_computer_does_not_help(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.update(computers=(here(), computer("there", "2", state="paused", detail="It helps x.")))
+
+    potluck("devices")
+
+    assert capsys.readouterr().out.splitlines()[3:] == ["there: It helps x."]
+
+
 def test_devices_say_what_may_be_wrong_when_nobody_else_is_found(
     server: Server, potluck: Potluck, capsys: Output
 ) -> None:

@@ -9,7 +9,7 @@ from fake_backend import TOKEN
 from potluck.cli import keeping
 from potluck.cli.keeping import keep_going
 from potluck.cli.parser import Waits
-from potluck.client import Client, NodeGoneError
+from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import UsageError
 from potluck.launch import NodeStartError
 from potluck.settings import Folders, NodeFile, remove_node_file, write_node_file
@@ -21,9 +21,12 @@ class Home:
     """A home whose nodes are started by appending what each start gives."""
 
     def __init__(self, folder: Path) -> None:
-        self.options = argparse.Namespace(home=folder, waits=Waits(restarts=3, restart_s=0.0))
+        self.options = argparse.Namespace(
+            home=folder, waits=Waits(restarts=3, restart_s=0.0, poll_s=0.0)
+        )
         self.folders = Folders.of(folder)
         self.starts: list[Client | Exception] = []
+        self.running: list[Client | Exception] = []  # what each look finds; empty: nothing runs
         self._file = NodeFile(pid=1, port=1, token=TOKEN, version="0")
         write_node_file(self.folders, self._file)
 
@@ -34,6 +37,13 @@ class Home:
             raise started
         return started
 
+    def find(self, folders: Folders) -> Client | None:
+        assert folders == self.folders
+        found = self.running.pop(0) if self.running else None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def shut_down(self) -> None:
         remove_node_file(self.folders, self._file)
 
@@ -42,6 +52,7 @@ class Home:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     home = Home(tmp_path)
     monkeypatch.setattr(keeping, "find_or_start", home.find_or_start)
+    monkeypatch.setattr(keeping, "find", home.find)
     return home
 
 
@@ -94,6 +105,42 @@ def test_a_node_that_ran_for_long_gives_all_tries_back(home: Home) -> None:
 
     def use(client: Client, was_lost: bool) -> None:
         if client is NODES[-1]:
+            home.shut_down()
+
+    keep_going(home.options, NODES[0], use)
+
+    assert home.starts == []
+
+
+def test_a_node_that_lives_and_is_silent_is_waited_for_however_long(
+    home: Home, capsys: Output
+) -> None:
+    used: list[Client] = []
+    home.running += [NodeSilentError("It does not answer.") for _ in range(100)]
+    home.running.append(NODES[0])
+
+    def use(client: Client, was_lost: bool) -> None:
+        used.append(client)
+        if was_lost:
+            home.shut_down()
+        else:
+            raise NodeGoneError("It does not answer.")
+
+    keep_going(home.options, NODES[0], use)
+
+    assert used == [NODES[0], NODES[0]]
+    said = capsys.readouterr().err
+    assert said.count("This command waits until it answers or ends.") == 1
+    assert "is started again" not in said
+
+
+def test_a_silent_node_that_ends_is_started_again(home: Home) -> None:
+    home.running.append(NodeSilentError("It does not answer."))
+    home.starts.append(NODES[1])
+
+    def use(client: Client, was_lost: bool) -> None:
+        if was_lost:
+            assert client is NODES[1]
             home.shut_down()
 
     keep_going(home.options, NODES[0], use)

@@ -124,7 +124,7 @@ def test_a_listener_serves_until_it_is_closed(air: Air, tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listener.port}/v1/models"
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(url)).status_code == 200
-            with pytest.raises(UsageError, match="Potluck listens on port"):
+            with pytest.raises(UsageError, match="other programs on port"):
                 await backend.listen(ListenRequest(port=listener.port))
             await backend.close_listener(listener.port)
             with pytest.raises(httpx.ConnectError):

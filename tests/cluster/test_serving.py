@@ -1,5 +1,6 @@
 """The process of a node: what it allows others, and itself."""
 
+import logging
 import os
 import stat
 import sys
@@ -34,6 +35,22 @@ def test_what_a_node_writes_is_its_users_alone(
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tensors").rglob("*")]
     assert modes == [0o600]
     assert stat.S_IMODE((tmp_path / "tensors").stat().st_mode) == 0o700
+
+
+def test_a_pulled_cable_is_a_line_in_the_log_and_a_bug_a_traceback(tmp_path: Path) -> None:
+    serving._log_to(tmp_path / "log")
+    handler = logging.getLogger().handlers[-1]
+    try:
+        for error in (OSError("Network is unreachable"), KeyError("a bug")):
+            logging.getLogger("zeroconf").warning("It failed: %s", error, exc_info=error)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+    first, second, *rest = (tmp_path / "log").read_text().splitlines()
+    assert first.endswith("It failed: Network is unreachable")
+    assert second.endswith("It failed: 'a bug'")
+    assert rest == ["KeyError: 'a bug'"]
 
 
 def test_a_node_asks_for_more_descriptors_than_it_was_given() -> None:

@@ -81,7 +81,10 @@ def test_no_layers_for_a_computer_leave_it_out(home: Home) -> None:
 @pytest.mark.parametrize(
     ("layers", "sentence"),
     [
-        ([("Tower", 20)], r"no computer called Tower\. There are: Laptop, Living-room PC/cuda:0"),
+        (
+            [("Tower", 20)],
+            r"called Tower that can take part now\. There are: Laptop, Living-room PC/cuda:0",
+        ),
         ([("aaa", 20)], "no computer called aaa"),
         ([("", 20)], "no computer called"),
         ([("Mac", 20)], r"may mean several: Mac \(cccc1111\) \(id cccc1111, cpu\)"),

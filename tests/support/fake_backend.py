@@ -347,6 +347,10 @@ class FakeBackend:
         await server.stop()
         self.update(listeners=tuple(x for x in self.current.listeners if x.port != port))
 
+    async def close(self) -> None:
+        for server in self._servers.values():
+            await server.stop()
+
     async def shutdown(self) -> None:
         self.stopped.set()
 
@@ -386,6 +390,7 @@ class Server:
 
     def close(self) -> None:
         self.run(self._http.stop())
+        self.run(self.backend.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushBu
 
 from potluck.api.schema import ClusterState, Listener
 from potluck.ids import grouped
-from potluck_app.backend import Backend
+from potluck_app.backend import Backend, local_listeners
 from potluck_app.http import Problem
 from potluck_app.theme import Choice, Theme
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
@@ -145,10 +145,7 @@ class SettingsView(QWidget):
 
 
 def _loopback(state: ClusterState | None) -> Listener | None:
-    if state is None:
-        return None
-    local = (listener for listener in state.listeners if listener.host in ("127.0.0.1", "::1"))
-    return next(local, None)
+    return next(iter(local_listeners(state)), None) if state is not None else None
 
 
 def _section(title: str, text: str, *parts: Part) -> QFrame:

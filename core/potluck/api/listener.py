@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from potluck.api.connections import Config, Places
 from potluck.api.endpoint import RequestError
 from potluck.api.peer_user import Address, is_own_user
+from potluck.api.taken import Listens, port_taken
 from potluck.api.wrong_keys import WrongKeys
 from potluck.errors import UsageError
 
@@ -148,8 +149,9 @@ def is_loopback_host(host: str) -> bool:
 class HttpServer:
     """One listener. Call `start` once and `stop` once, both from the same event loop."""
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(self, places: Places | None = None, *, name: Listens = Listens.NODE) -> None:
         self._places = places or Places()
+        self._name = name
         self._closing = asyncio.Event()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -171,6 +173,7 @@ class HttpServer:
             log_level="error",  # a stranger's request that is no HTTP is worth no line
             access_log=False,
             server_header=False,
+            headers=[("server", self._name.value)],
             backlog=BACKLOG,
             timeout_keep_alive=math.ceil(self._places.idle_s),
             timeout_graceful_shutdown=SHUTDOWN_S,
@@ -239,7 +242,9 @@ async def _bind(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise UsageError(_why_not(error, host, port), host=host, port=port) from None
+        is_taken = error.errno == errno.EADDRINUSE
+        why = await port_taken(host, port) if is_taken else _why_not(error, host, port)
+        raise UsageError(why, host=host, port=port) from None
     return listener
 
 
@@ -255,8 +260,6 @@ def _prepare(listener: socket.socket, family: int) -> None:
 
 
 def _why_not(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {port} is taken by another program; choose another one."
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"This system does not let Potluck use port {port}; choose another above 1023."
     if error.errno == errno.EADDRNOTAVAIL:

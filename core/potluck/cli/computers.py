@@ -305,6 +305,9 @@ def devices(options: argparse.Namespace) -> int:
         return 0
     head = ("NAME", "STATE", "ADDRESS", "DEVICES", "FREE", "ROUND TRIP", "RATE")
     put_table(head, map(_device_row, state.computers))
+    for computer in state.computers:
+        if computer.detail is not None:
+            put(f"{computer.name}: {computer.detail}")
     put_spares(state.computers)
     if state.hint is not None:
         put(f"\n{state.hint}")

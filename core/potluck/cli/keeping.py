@@ -1,6 +1,7 @@
 """Keep a command going when the node of this computer ends: start the node again, and go on.
 
-A node may crash, be killed, or stop answering. A node that its owner shut down is not started again:
+A node may crash, be killed, or stop answering. One that does not answer, but whose process lives, is
+waited for: a second node cannot run beside it. A node that its owner shut down is not started again:
 it has removed the file by which it is found.
 """
 
@@ -10,9 +11,9 @@ from collections.abc import Callable
 
 from potluck.cli.parser import Waits
 from potluck.cli.terminal import say
-from potluck.client import Client, NodeGoneError
+from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import PotluckError
-from potluck.launch import find_or_start
+from potluck.launch import find, find_or_start
 from potluck.settings import Folders, read_node_file
 
 
@@ -60,13 +61,28 @@ def _start_again(
         if tries:
             time.sleep(waits.restart_s * 2 ** (tries - 1))
         tries += 1
-        say(
-            f"The node of this computer was lost, and is started again (try {tries} of"
-            f" {waits.restarts})."
-        )
         try:
+            if (running := _running(folders, waits)) is not None:
+                return running, tries
+            say(
+                "The node of this computer was lost, and is started again"
+                f" (try {tries} of {waits.restarts})."
+            )
             return find_or_start(folders), tries
         except PotluckError as error:
             lost = error
             say(error.message)
     raise lost
+
+
+def _running(folders: Folders, waits: Waits) -> Client | None:
+    """Return the running node as soon as it answers; None: there is none, or it has ended."""
+    has_said = False
+    while True:
+        try:
+            return find(folders)
+        except NodeSilentError as error:
+            if not has_said:
+                say(f"{error.message} This command waits until it answers or ends.")
+                has_said = True
+            time.sleep(waits.poll_s)

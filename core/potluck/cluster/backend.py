@@ -368,8 +368,8 @@ class NodeBackend:
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
         if request.port in self._listeners:
             raise UsageError(
-                f"Potluck listens on port {request.port} already: the window, or another"
-                " `potluck serve` on this computer. End that one, or choose another port."
+                f"The window answers other programs on port {request.port} already. Turn that off,"
+                " or choose another port."
             )
         app = public_app(self, host=request.host, key=request.key, origins=request.origins)
         server = HttpServer()

@@ -331,7 +331,7 @@ class Node:
             if self.activity.idle_s() < inf:
                 self.activity.use()
         elif not self.worker.is_lending:
-            logger.info("nobody has needed the node for %.0f seconds", idle_s)
+            logger.info("no program needs the node any more")
             self._stop.set()
 
     def stop(self) -> None:

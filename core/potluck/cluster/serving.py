@@ -61,11 +61,22 @@ def _allow_files(count: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Leave out the traceback of an error of the network: zeroconf has one when a cable is pulled.
+
+    The message says what happened. The result means that the record is logged.
+    """
+    if record.name == "zeroconf" and record.exc_info and isinstance(record.exc_info[1], OSError):
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(
         path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
     )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.addFilter(_in_one_line)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from potluck.api.schema import ListenRequest, ServedModel
 from potluck.api.server import HttpServer, public_app
+from potluck.api.taken import Listens
 from potluck.client import Client
 from potluck.front.front import Front, Patience
 
@@ -28,7 +29,7 @@ class FrontServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="front", daemon=True)
         self._thread.start()
-        self._server = HttpServer()
+        self._server = HttpServer(name=Listens.SERVE)
         try:
             self.port = self._run(self._server.start(app, asked.host, asked.port))
         except BaseException:

@@ -108,6 +108,7 @@ class Discovery:
         self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}
         self._resolving: dict[NodeId, asyncio.Task[None]] = {}
         self._again: set[NodeId] = set()
+        self._told: set[NodeId] = set()  # in the log
         self._tasks = TaskSet()
 
     # --- the nodes that are found
@@ -297,7 +298,7 @@ class Discovery:
         if node_id is None or self._advert is None or node_id == self._advert.node_id:
             return
         if state_change is ServiceStateChange.Removed:
-            logger.info("node left node=%s", short(node_id))
+            logger.debug("node left node=%s", short(node_id))
             if self._found.pop(node_id, None) is not None:
                 self._on_change()
         elif len(self._found) < MAX_PEERS or self._is_known(node_id):
@@ -364,7 +365,10 @@ class Discovery:
         if entry == before:
             return
         if (entry is None) != (before is None):
-            logger.info("node %s node=%s", "found" if entry else "gone", short(node_id))
+            logger.debug("node %s node=%s", "found" if entry else "gone", short(node_id))
+            if entry is not None and node_id not in self._told and len(self._told) < MAX_PEERS:
+                self._told.add(node_id)
+                logger.info("node found for the first time node=%s", short(node_id))
         self._on_change()
 
     def _entry(

@@ -91,5 +91,7 @@ def _find(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> i
             name=wanted,
         )
     raise InvalidLayersError(
-        f"There is no computer called {wanted}. There are: {', '.join(names)}.", name=wanted
+        f"There is no computer called {wanted} that can take part now. There are:"
+        f" {', '.join(names)}.",
+        name=wanted,
     )

@@ -14,7 +14,13 @@ from fake_home import SPLIT, Home, small
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.planning import PlanningDeadlines, schemes_of, search_in_thread
 from potluck.cluster.views import plan_view
-from potluck.errors import EngineError, InvalidLayersError, NotEnoughMemoryError, UsageError
+from potluck.errors import (
+    EngineError,
+    InvalidLayersError,
+    NotEnoughMemoryError,
+    PeerLostError,
+    UsageError,
+)
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.quantized import Quantization
@@ -46,6 +52,27 @@ def test_a_device_that_cannot_be_measured_is_said_with_the_plan(home: Home) -> N
         home.laptop.errors["profile"] = failing(EngineError("No driver."))
         planned = await home.master.plan(PlanRequest(context=64, scheme="f32"))
         assert planned.note == "Laptop/cuda:0 is left out: No driver."
+
+    run(main())
+
+
+def test_a_computer_that_helps_another_home_is_said_with_the_plan(home: Home) -> None:
+    async def main() -> None:
+        home.computers.workers.clear()
+        home.computers.reasons["Laptop"] = "helps Tower just now"
+        planned = await home.master.plan(PlanRequest(context=64, scheme="f32"))
+        assert planned.note == "Laptop is left out: it helps Tower just now."
+
+    run(main())
+
+
+def test_a_computer_that_is_lost_while_it_is_measured_is_named_with_why(home: Home) -> None:
+    async def main() -> None:
+        home.laptop.errors["profile"] = failing(PeerLostError("Laptop closed the connection."))
+        with pytest.raises(
+            InvalidLayersError, match=r"Laptop is left out: Laptop closed the connection\."
+        ):
+            await home.master.plan(SPLIT)
 
     run(main())
 

@@ -240,6 +240,9 @@ class Planner:
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used."""
         notes = [note] if note else []
+        notes += [
+            f"{name} is left out: it {why}." for name, why in self._computers.withheld().items()
+        ]
         devices = await self.measurements.device_costs(
             [self._computers.local, *workers],
             model.manifest.config,
@@ -260,7 +263,10 @@ class Planner:
             users=request.users,
             measured_tokens=PROFILE_TOKENS,
         )
-        plan = await search_in_thread(search, limit_s=self._deadlines.search_s)
+        try:
+            plan = await search_in_thread(search, limit_s=self._deadlines.search_s)
+        except InvalidLayersError as error:  # it may name a computer that was lost meanwhile
+            raise InvalidLayersError(" ".join((error.message, *notes)), **error.data) from None
         return Planned(
             model=model,
             scheme=scheme,
