@@ -16,8 +16,9 @@ from potluck.ids import NodeId
 from potluck.net import discovery as discovery_module
 from potluck.net.addresses import Identified
 from potluck.net.advert import MAX_PEERS, SERVICE, Advert, Found, instance_name, properties
-from potluck.net.discovery import MAX_PER_HOST, Discovery
+from potluck.net.discovery import Discovery
 from potluck.net.interfaces import Interface
+from potluck.net.listing import CROWD, MAX_PER_HOST
 from potluck.wire.messages import Address
 
 pytestmark = pytest.mark.net
@@ -393,3 +394,26 @@ def test_one_address_fills_the_list_neither_for_other_addresses_nor_for_paired_n
 
     discovery._note(D, described(D, "192.168.0.66"))
     assert D in discovery._found
+
+
+def test_who_forges_addresses_does_not_keep_a_new_node_out_of_the_list(run) -> None:
+    async def identify(address: Address) -> Identified:
+        if address.host != "192.168.0.7":
+            await asyncio.Event().wait()  # nobody is there
+        return Identified(node_id=B, name="b")
+
+    async def main() -> None:
+        watched = Watched(A, probe=identify)
+        discovery = watched.discovery
+        discovery._advert = watched.advert
+        for number, node_id in enumerate(strangers(300)):
+            discovery._note(node_id, described(node_id, f"10.0.{number // 250}.{number % 250}"))
+            await asyncio.sleep(0)
+        assert len(discovery._found) == CROWD
+
+        discovery._note(C, described(C, "192.168.0.7"))  # where another one answers
+        discovery._note(B, described(B, "192.168.0.7"))
+        await watched.until_seen("b")
+        await discovery.stop()
+
+    run(main())

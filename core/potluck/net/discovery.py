@@ -39,6 +39,7 @@ from potluck.net.advert import (
     parse,
     properties,
 )
+from potluck.net.askings import Askings
 from potluck.net.interfaces import (
     Interface,
     Interfaces,
@@ -47,6 +48,7 @@ from potluck.net.interfaces import (
     networks,
     own_interfaces,
 )
+from potluck.net.listing import MAX_ASKED, Entry, Listing
 from potluck.net.nobody import NOBODY_S, nobody_found
 from potluck.tasks import TaskSet, every
 from potluck.wire.certificates import node_label
@@ -62,8 +64,6 @@ PROBE_INTERVAL_S = 10.0
 # some computers would keep the old record for an hour.
 ANNOUNCE_INTERVAL_S = 1.7
 RESOLVE_TIMEOUT_S = 3.0
-_MAX_RESOLVING = 32
-MAX_PER_HOST = 16  # nodes at one address: one for each user of a computer
 
 # zeroconf's annotations do not say that the result is the task that repeats the announcement.
 _Announce: TypeAlias = Callable[..., Coroutine[Any, Any, asyncio.Task[None]]]
@@ -104,12 +104,13 @@ class Discovery:
         self._announcing: asyncio.Task[None] | None = None
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
-        # With the hosts and the port as received.
-        self._found: dict[NodeId, tuple[Found, tuple[str, ...], int]] = {}
-        self._resolving: dict[NodeId, asyncio.Task[None]] = {}
         self._again: set[NodeId] = set()
-        self._told: set[NodeId] = set()  # in the log
         self._tasks = TaskSet()
+        self._listing = Listing(
+            is_paired=self._book.knows, identify=probe, tasks=self._tasks, on_change=on_change
+        )
+        self._found = self._listing.nodes
+        self._resolving = Askings(self._tasks, self._listing.is_known, MAX_ASKED)
 
     # --- the nodes that are found
 
@@ -301,18 +302,13 @@ class Discovery:
             logger.debug("node left node=%s", short(node_id))
             if self._found.pop(node_id, None) is not None:
                 self._on_change()
-        elif len(self._found) < MAX_PEERS or self._is_known(node_id):
+        elif len(self._found) < MAX_PEERS or self._listing.is_known(node_id):
             self._resolve(node_id)
-
-    def _is_known(self, node_id: NodeId) -> bool:
-        """Whether the node is listed or was paired: a flood of new names takes nothing from it."""
-        return node_id in self._found or self._book.knows(node_id)
 
     def _resolve(self, node_id: NodeId) -> None:
         """Take the node's records as they were announced, or ask for them.
 
-        It asks again if they change meanwhile. Of too many nodes that do not answer, those of
-        strangers that were asked first are given up, so that a new one is always asked.
+        It asks again if they change meanwhile.
         """
         if node_id in self._resolving:
             self._again.add(node_id)
@@ -322,23 +318,14 @@ class Discovery:
         if info.load_from_cache(self._zeroconf.zeroconf):
             self._note(node_id, info)
             return
-        if len(self._resolving) >= _MAX_RESOLVING:
-            oldest = next((n for n in self._resolving if not self._is_known(n)), None)
-            if oldest is None:
-                return
-            self._resolving.pop(oldest).cancel()
-        self._resolving[node_id] = self._tasks.spawn(self._ask(node_id))
+        self._resolving.begin(node_id, self._ask)
 
     async def _ask(self, node_id: NodeId) -> None:
-        try:
-            asked = True
-            while asked:
-                self._again.discard(node_id)
-                await self._ask_once(node_id)
-                asked = node_id in self._again
-        finally:
-            if self._resolving.get(node_id) is asyncio.current_task():  # it was not given up
-                del self._resolving[node_id]
+        asked = True
+        while asked:
+            self._again.discard(node_id)
+            await self._ask_once(node_id)
+            asked = node_id in self._again
 
     async def _ask_once(self, node_id: NodeId) -> None:
         assert self._zeroconf is not None
@@ -352,28 +339,9 @@ class Discovery:
 
     def _note(self, node_id: NodeId, info: AsyncServiceInfo | None) -> None:
         """Note the records of a node; None: it has none any more."""
-        before = self._found.get(node_id)
-        entry = self._entry(node_id, info) if info is not None else None
-        if entry is not None and not self._is_known(node_id):
-            here = sum(hosts[:1] == entry[1][:1] for _, hosts, _ in self._found.values())
-            if here >= MAX_PER_HOST or len(self._found) >= MAX_PEERS:
-                return
-        if entry is None:
-            self._found.pop(node_id, None)
-        else:
-            self._found[node_id] = entry
-        if entry == before:
-            return
-        if (entry is None) != (before is None):
-            logger.debug("node %s node=%s", "found" if entry else "gone", short(node_id))
-            if entry is not None and node_id not in self._told and len(self._told) < MAX_PEERS:
-                self._told.add(node_id)
-                logger.info("node found for the first time node=%s", short(node_id))
-        self._on_change()
+        self._listing.note(node_id, self._entry(node_id, info) if info is not None else None)
 
-    def _entry(
-        self, node_id: NodeId, info: AsyncServiceInfo
-    ) -> tuple[Found, tuple[str, ...], int] | None:
+    def _entry(self, node_id: NodeId, info: AsyncServiceInfo) -> Entry | None:
         port = info.port or 0
         hosts = tuple(info.parsed_scoped_addresses(IPVersion.All))
         if not 0 < port < 65536:
