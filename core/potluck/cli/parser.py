@@ -3,13 +3,18 @@
 import argparse
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 from potluck import __version__
-from potluck.cli.values import counts, layers, name, number, size
-from potluck.model.schemes import Cache, Scheme
-from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.cli.options import (
+    add_bench,
+    add_home,
+    add_json,
+    add_model,
+    add_sampling,
+    add_threads,
+)
+from potluck.cli.values import name, number, size
 
 OVERVIEW = """\
 Pool the computers of your home to run a language model none of them could run alone.
@@ -85,7 +90,7 @@ def make_parser() -> Parser:
         app="potluck_app",  # a name and no import: core does not depend on the window
         waits=Waits(),
     )
-    _add_home(parser)
+    add_home(parser)
     commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
     _add_computer_commands(commands)
     _add_model_commands(commands)
@@ -112,7 +117,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         type=size,
         help="lend at most this of the RAM, and of each GPU: 8GB",
     )
-    _add_threads(worker)
+    add_threads(worker)
     worker.add_argument("--name", type=name, help="what others see this computer as")
 
     invite = _command(
@@ -123,7 +128,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck invite",
         "ssh attic potluck worker --join $(potluck invite)",
     )
-    _add_json(invite)
+    add_json(invite)
 
     pair = _command(
         commands,
@@ -138,7 +143,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
     pair.add_argument(
         "--yes", action="store_true", help="do not ask; only where you see both screens"
     )
-    _add_json(pair)
+    add_json(pair)
 
     unpair = _command(
         commands,
@@ -157,7 +162,7 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck devices",
         "potluck devices --json",
     )
-    _add_json(devices)
+    add_json(devices)
 
 
 def _add_model_commands(commands: "_Commands[Parser]") -> None:
@@ -171,9 +176,9 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "cat letter.txt | potluck chat --model ~/models/Qwen3-8B",
     )
     chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
-    _add_model(chat)
-    _add_sampling(chat)
-    _add_json(chat)
+    add_model(chat)
+    add_sampling(chat)
+    add_json(chat)
 
     plan = _command(
         commands,
@@ -183,8 +188,8 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck plan --model ~/models/Qwen3-8B",
         "potluck plan --layers desktop=20,laptop=12",
     )
-    _add_model(plan)
-    _add_json(plan)
+    add_model(plan)
+    add_json(plan)
 
     bench = _command(
         commands,
@@ -198,9 +203,9 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck bench --shape llama-8b --scheme int4 --workers 2",
         "potluck bench --model ~/models/Qwen3-8B --layers desktop=20,laptop=16 --json",
     )
-    _add_model(bench, guide=False)
-    _add_bench(bench)
-    _add_json(bench)
+    add_model(bench, guide=False)
+    add_bench(bench)
+    add_json(bench)
 
     serve = _command(
         commands,
@@ -210,7 +215,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck serve --model ~/models/Qwen3-8B --port 8000",
         "potluck serve --host 0.0.0.0 --key A-LONG-SECRET     (for other computers too)",
     )
-    _add_model(serve)
+    add_model(serve)
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
     serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
     serve.add_argument("--key", help="ask programs for this key; must, beyond this computer")
@@ -229,7 +234,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck models prune         (delete stored weights that nothing needs)",
         "potluck models limit 200     (send weights at 200 Mbit/s at most)",
     )
-    _add_json(models)
+    add_json(models)
     _add_upkeep_commands(models.add_subparsers(metavar="", prog="potluck models"))
 
     demo = _command(
@@ -243,9 +248,9 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         home=False,
     )
     demo.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
-    _add_model(demo)
-    _add_sampling(demo)
-    _add_json(demo)
+    add_model(demo)
+    add_sampling(demo)
+    add_json(demo)
 
     node = _command(
         commands, "node", "window:node", "Run the node of this computer in the foreground."
@@ -264,7 +269,7 @@ def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
         "potluck models verify ~/models/Qwen3-8B",
     )
     verify.add_argument("model", nargs="?", metavar="MODEL", help="only this model (all)")
-    _add_json(verify)
+    add_json(verify)
 
     prune = _command(
         commands,
@@ -276,7 +281,7 @@ def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
         "potluck models prune --yes",
     )
     prune.add_argument("--yes", action="store_true", help="do not ask")
-    _add_json(prune)
+    add_json(prune)
 
     limit = _command(
         commands,
@@ -287,7 +292,7 @@ def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
         "potluck models limit 200",
     )
     limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
-    _add_json(limit)
+    add_json(limit)
 
 
 def _command(
@@ -307,110 +312,5 @@ def _command(
     )
     parser.set_defaults(run=f"potluck.cli.{run}")
     if home:
-        _add_home(parser)
+        add_home(parser)
     return parser
-
-
-def _add_home(parser: Parser) -> None:
-    parser.add_argument(
-        "--home",
-        metavar="DIR",
-        type=Path,
-        # The default of a command would override a --home in front of the command.
-        default=argparse.SUPPRESS,
-        help="keep everything below DIR: another node, apart from yours (also POTLUCK_HOME)",
-    )
-
-
-def _add_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
-
-
-def _add_count(
-    parser: argparse._ActionsContainer,
-    option: str,
-    most: int,
-    help: str,  # noqa: A002 - as argparse calls it
-    *,
-    least: int = 1,
-    default: int | None = None,
-) -> None:
-    """Add an option that takes a whole number from `least` to `most`."""
-    kind = number(int, least, most)
-    parser.add_argument(option, metavar="N", type=kind, default=default, help=help)
-
-
-def _add_threads(parser: argparse._ActionsContainer) -> None:
-    _add_count(parser, "--threads", 1024, "compute with so many threads (one for each core)")
-
-
-def _add_bench(parser: Parser) -> None:
-    group = parser.add_argument_group("the bench")
-    prefilled = "tokens of the prompt that is prefilled (%(default)s)"
-    _add_count(group, "--prompt", 1 << 20, prefilled, default=512)
-    decoded = "tokens that are decoded after a short prompt (%(default)s)"
-    _add_count(group, "--tokens", 1 << 16, decoded, default=64)
-    _add_count(group, "--repeat", 1000, "how often both are measured (%(default)s)", default=5)
-    group.add_argument(
-        "--sessions",
-        metavar="N,…",
-        type=counts,
-        default=(),
-        help="then let so many conversations decode at the same time, such as 1,8",
-    )
-    _add_threads(group)
-
-
-def _add_model(parser: Parser, *, guide: bool = True) -> None:
-    group = parser.add_argument_group("the model")
-    if guide:
-        group.add_argument(
-            "--model", metavar="DIR", help="folder, GGUF file or Hugging Face id (the guide)"
-        )
-    else:
-        which = group.add_mutually_exclusive_group()
-        which.add_argument("--model", metavar="DIR", help="folder, GGUF file or Hugging Face id")
-        which.add_argument(
-            "--shape",
-            choices=SHAPES,
-            metavar="NAME",
-            help=f"random weights of this shape: {', '.join(SHAPES)} ({DEFAULT_SHAPE})",
-        )
-    group.add_argument(
-        "--scheme",
-        choices=(*get_args(Scheme), "auto"),
-        default="auto",
-        help="how its weights are held (auto: the best quality that fits)",
-    )
-    group.add_argument(
-        "--cache",
-        choices=get_args(Cache),
-        default="full",
-        help="how what was read is kept on processors: in full, or in 8 bits (longer conversations)",
-    )
-    group.add_argument(
-        "--layers",
-        metavar="NAME=N,…",
-        type=layers,
-        help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another",
-    )
-    wait = "wait until N other computers take part"
-    _add_count(group, "--workers", 64, wait, least=0, default=0)
-    _add_count(group, "--context", 1 << 20, "how many tokens a conversation may have")
-    several = "plan for so many answers at once, and not for one (1)"
-    _add_count(group, "--users", 32, several, default=1)
-
-
-def _add_sampling(parser: Parser) -> None:
-    group = parser.add_argument_group("the answer")
-    group.add_argument(
-        "--temperature",
-        metavar="T",
-        type=number(float, 0, 100),
-        help="0: always the most likely word; higher: more varied (what the model recommends)",
-    )
-    group.add_argument(
-        "--top-p", metavar="P", type=number(float, 1e-6, 1), help="of the likeliest words only"
-    )
-    _add_count(group, "--max-tokens", 1 << 20, "end after so many tokens")
-    _add_count(group, "--seed", (1 << 63) - 1, "the same answer again", least=0)
