@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fake_backend import BENCH, PLAN, TOKEN, Server, computer, serving
 
-from potluck.api import schema
+from potluck.api import benching, schema
 from potluck.api.backend import Waiting
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
 from potluck.client import Client, NodeGoneError, as_error
@@ -110,7 +110,7 @@ def test_a_failed_load_raises_what_the_node_raised(server: Server, client: Clien
 
 
 def test_a_bench_reports_until_it_has_a_result(server: Server, client: Client) -> None:
-    request = schema.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
+    request = benching.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
 
     seen = list(client.bench(request))
 
@@ -123,7 +123,7 @@ def test_a_failed_bench_raises_what_the_node_raised(server: Server, client: Clie
     server.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
 
     with pytest.raises(NotEnoughMemoryError):
-        list(client.bench(schema.BenchRequest(plan=schema.PlanRequest())))
+        list(client.bench(benching.BenchRequest(plan=schema.PlanRequest())))
 
 
 def test_an_answer_streams(client: Client) -> None:

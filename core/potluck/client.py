@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from potluck.api import openai, schema, weights
+from potluck.api import benching, openai, schema, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
@@ -25,7 +25,7 @@ PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve", "request"]
 _T = TypeVar("_T")
-_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress, weights.VerifyProgress)
+_P = TypeVar("_P", schema.LoadProgress, benching.BenchProgress, weights.VerifyProgress)
 
 
 class NodeGoneError(PotluckError):
@@ -134,13 +134,15 @@ class Client:
         """
         return self._follow("/cluster/model", request, schema.LoadProgress, "loaded the model")
 
-    def bench(self, request: schema.BenchRequest) -> Generator[schema.BenchProgress, None, None]:
+    def bench(
+        self, request: benching.BenchRequest
+    ) -> Generator[benching.BenchProgress, None, None]:
         """Measure a model. The last progress has the result; closing the generator earlier ends it.
 
         Raises:
             PotluckError: the measurement failed.
         """
-        return self._follow("/cluster/bench", request, schema.BenchProgress, "measured")
+        return self._follow("/cluster/bench", request, benching.BenchProgress, "measured")
 
     def unload(self) -> None:
         self._request("DELETE", "/cluster/model")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_backend import BENCH, PLAN, Server, computer
 
-from potluck.api import schema
+from potluck.api import benching, schema
 from potluck.errors import NotEnoughMemoryError, NotFoundError, PairingError, PotluckError
 
 pytestmark = pytest.mark.net
@@ -226,11 +226,11 @@ def test_a_bench_streams_how_far_it_is_and_what_came_out(
     response = http.post("/cluster/bench", json={"plan": {"shape": "llama-1b"}, "prompt": 9})
 
     lines = [line[6:] for line in response.text.splitlines() if line[:5] == "data:"]
-    seen = [msgspec.json.decode(line, type=schema.BenchProgress) for line in lines]
+    seen = [msgspec.json.decode(line, type=benching.BenchProgress) for line in lines]
     assert [progress.state for progress in seen] == ["loading", "measuring", "ready"]
     assert seen[-1].result == BENCH
     plan = schema.PlanRequest(shape="llama-1b")
-    assert server.backend.benched == [schema.BenchRequest(plan=plan, prompt=9)]
+    assert server.backend.benched == [benching.BenchRequest(plan=plan, prompt=9)]
 
 
 def test_a_bench_that_fails_ends_with_the_error(server: Server, http: httpx.Client) -> None:

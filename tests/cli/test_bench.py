@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_backend import BENCH, Server
 
-from potluck.api import schema
+from potluck.api import benching, schema
 from potluck.errors import NotEnoughMemoryError
 
 pytestmark = pytest.mark.net
@@ -25,7 +25,7 @@ def test_a_bench_as_json_has_what_scripts_read(potluck: Potluck, capsys: Output)
     assert potluck("bench", "--json") == 0
 
     shown = capsys.readouterr().out
-    assert msgspec.json.decode(shown, type=schema.BenchResult) == BENCH
+    assert msgspec.json.decode(shown, type=benching.BenchResult) == BENCH
     assert json.loads(shown).keys() >= FIELDS
     assert json.loads(shown)["stages"][0].keys() >= {
         "node", "device", "layers", "weight_bytes", "compute_ms", "read_bytes_per_s",
@@ -57,8 +57,8 @@ def test_what_was_asked_for_reaches_the_node(
     potluck("bench", "--model", str(tmp_path / "model"))
 
     first, second, third = server.backend.benched
-    assert first == schema.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
-    assert second == schema.BenchRequest(
+    assert first == benching.BenchRequest(plan=schema.PlanRequest(shape="llama-1b"))
+    assert second == benching.BenchRequest(
         plan=schema.PlanRequest(
             shape="qwen-0.5b", scheme="int8", layers=(("a", 20), ("b", 4)), workers=2
         ),

@@ -8,7 +8,8 @@ import pytest
 from air import Air
 from fake_cluster import run
 
-from potluck.api.schema import BenchRequest, ListenRequest, PlanRequest
+from potluck.api.benching import BenchRequest
+from potluck.api.schema import ListenRequest, PlanRequest
 from potluck.cluster import node as node_module
 from potluck.cluster.backend import NodeBackend
 from potluck.cluster.node import Node

@@ -6,7 +6,8 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import SPLIT, chat, load
 
-from potluck.api.schema import BenchRequest, PlanRequest
+from potluck.api.benching import BenchRequest
+from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
 from potluck.model.shapes import SHAPES

@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import schema, weights
+from potluck.api import benching, schema, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -64,14 +64,14 @@ TIMINGS = Timings(
 )
 
 
-BENCH = schema.BenchResult(
+BENCH = benching.BenchResult(
     shape="llama-1b",
     scheme="int4",
     prompt=512,
     tokens=64,
     repeat=5,
     stages=(
-        schema.BenchStage(
+        benching.BenchStage(
             node="here",
             device="cpu",
             layers=(0, 16),
@@ -135,7 +135,7 @@ class FakeBackend:
         self.endless = False
         self.generated: list[api.GenerationRequest] = []
         self.waits: tuple[api.Waiting, ...] = ()  # places in the queue before each answer
-        self.benched: list[schema.BenchRequest] = []
+        self.benched: list[benching.BenchRequest] = []
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
         self.verified = weights.Verified(
@@ -255,17 +255,17 @@ class FakeBackend:
         )
 
     async def bench(
-        self, request: schema.BenchRequest
-    ) -> AsyncGenerator[schema.BenchProgress, None]:
+        self, request: benching.BenchRequest
+    ) -> AsyncGenerator[benching.BenchProgress, None]:
         self.benched.append(request)
         load = schema.LoadProgress(
             state="streaming", fraction=0.5, message="Making random weights of llama-1b"
         )
-        yield schema.BenchProgress(state="loading", fraction=0.5, load=load)
-        yield schema.BenchProgress(state="measuring", message="Decoding")
+        yield benching.BenchProgress(state="loading", fraction=0.5, load=load)
+        yield benching.BenchProgress(state="measuring", message="Decoding")
         if self.load_error is not None:
             raise self.load_error
-        yield schema.BenchProgress(state="ready", fraction=1.0, result=BENCH)
+        yield benching.BenchProgress(state="ready", fraction=1.0, result=BENCH)
 
     async def unload(self) -> None:
         self.update(model=schema.ModelState())

@@ -12,10 +12,9 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
-    BenchProgress,
-    BenchRequest,
     ClusterState,
     Error,
     Health,

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api import schema, weights
+from potluck.api import benching, schema, weights
 from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder
 from potluck.api.endpoint import (
     Endpoint,
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 
-_P = TypeVar("_P", schema.LoadProgress, schema.BenchProgress)
+_P = TypeVar("_P", schema.LoadProgress, benching.BenchProgress)
 
 
 class ClusterApi:
@@ -124,8 +124,8 @@ class ClusterApi:
         return EventStream(_until_failed(self._backend.load(asked), first), refuse)
 
     async def _bench(self, request: Request) -> Response:
-        asked = await read(request, schema.BenchRequest)
-        first = schema.BenchProgress(state="loading")
+        asked = await read(request, benching.BenchRequest)
+        first = benching.BenchProgress(state="loading")
         return EventStream(_until_failed(self._backend.bench(asked), first), refuse)
 
     async def _unload(self, request: Request) -> None:

@@ -11,14 +11,8 @@ from pathlib import Path
 from potluck import __version__
 from potluck.api import schema
 from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
-from potluck.api.schema import (
-    BenchProgress,
-    BenchRequest,
-    LoadProgress,
-    ModelEntry,
-    PlanRequest,
-    PlanView,
-)
+from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.schema import LoadProgress, ModelEntry, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from potluck.api.schema import BenchProgress, BenchRequest, BenchResult, BenchSessions, BenchStage
+from potluck.api.benching import BenchProgress, BenchRequest, BenchResult, BenchSessions, BenchStage
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.deployment import Deployment
