@@ -9,8 +9,8 @@ from tiny_models import Pipeline, Reference, off
 
 from potluck.engine.attention import Attention
 from potluck.engine.blocks import LayerRun
-from potluck.engine.builder import StageWeights
 from potluck.engine.stage import Stage
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import random_weights
 from potluck.model.caches import session_bytes
 from potluck.model.config import ModelConfig

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.blocks import LayerRun
-from potluck.engine.builder import StageWeights
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
+from potluck.engine.stage_weights import StageWeights
 from potluck.model.schemes import Scheme
 
 TOKENS = 16  # more than any window

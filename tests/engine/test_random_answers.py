@@ -33,7 +33,7 @@ class Chain:
     """Stages one after the other, with several sessions."""
 
     def __init__(self, stages: Sequence[Stage], names: Sequence[SessionId]) -> None:
-        self._stages, self._number = stages, 0
+        self._stages, self._number = list(stages), 0
         self.positions = dict.fromkeys(names, 0)
         for name in names:
             self.forget(name)

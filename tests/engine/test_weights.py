@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from tiny_models import CPU, Reference, stored_tensors
 from torch import Tensor
 
-from potluck.engine.builder import StageWeights
 from potluck.engine.linear import FloatEmbedding, FloatLinear
 from potluck.engine.mlp import GatedMlp
 from potluck.engine.reading import PIECE, StoredTensor
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import TensorTarget
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError

@@ -14,9 +14,9 @@ import transformers
 from model_variants import PICTURES, SHAPE, TINY_EYE, VARIANTS, WIDE_VARIANTS
 from torch import Tensor
 
-from potluck.engine.builder import StageWeights
 from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig

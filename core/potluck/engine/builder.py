@@ -5,8 +5,7 @@ of the compute dtype or packed. The caller's `fill` writes them, layer by layer;
 weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from potluck.engine.accelerator import (
-    Graphs,
     LayerOps,
     MakeLinear,
     choose_linear,
@@ -41,7 +39,8 @@ from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, gate, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, choose_products
-from potluck.engine.singles import Singles, as_generated, make_singles
+from potluck.engine.singles import as_generated, make_singles
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
@@ -51,86 +50,6 @@ from potluck.model.tensor_formats import tensor_format
 
 if TYPE_CHECKING:
     from potluck.engine.kernels.generated import GeneratedKernels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageWeights:
-    """The weights and layers of a stage, all on one device."""
-
-    config: ModelConfig
-    layers: Sequence[int]
-    blocks: tuple[DecoderLayer, ...]
-    runs: tuple[Run, ...]  # the same layers, as a single token goes through them
-    embedding: Embedding | None
-    norm: RmsNorm | None
-    lm_head: Linear | None
-    is_tied: bool  # embedding and head are one matrix, in the same memory
-    dtype: torch.dtype  # of hidden states
-    cache_dtype: torch.dtype  # of keys and values
-    device: torch.device
-    graphs: Graphs | None = None  # of a GPU that has them: one memory pool for layers and head
-    is_generated: bool = False  # hidden states of f32, computed by functions generated for this CPU
-    singles: Singles | None = (
-        None  # the same layers of 16 bits, as tokens of several sessions go through them
-    )
-    kernels: Kernels | None = None  # that the runs are generated with
-    scratch: Scratch  # that the layers share
-
-    def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
-        """The parts of these that a stage of such layers needs, to be given to `build_weights`.
-
-        It has no runs: nothing can be computed with it.
-        """
-        wanted = set(layers)
-        kept = [pair for pair in zip(self.layers, self.blocks, strict=True) if pair[0] in wanted]
-        if embedding and head and self.config.tie_word_embeddings and not self.is_tied:
-            embedding = head = False  # they are to be one matrix, and here is one of the two alone
-        return replace(
-            self,
-            layers=tuple(layer for layer, _ in kept),
-            blocks=tuple(block for _, block in kept),
-            runs=(),
-            singles=None,
-            embedding=self.embedding if embedding else None,
-            norm=self.norm if head else None,
-            lm_head=self.lm_head if head else None,
-            is_tied=self.is_tied and embedding and head,
-        )
-
-    def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
-        """Whether a stage of such layers can compute with just these weights, as they are."""
-        ends = (self.embedding is not None, self.lm_head is not None)
-        has_runs = bool(self.runs) == bool(self.blocks)  # what `keep` gave has none
-        return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head)
-
-    @property
-    def is_exact_in_chunks(self) -> bool:
-        """Whether a token gets the same bits however the tokens are cut into steps.
-
-        Then tokens that were computed one by one may be computed again in chunks of any size, and hidden
-        states, caches and logits are equal bit by bit. Otherwise only the same steps give the same bits.
-        """
-        return self.has_generated_attention
-
-    @property
-    def has_generated_attention(self) -> bool:
-        """Whether generated kernels alone read the caches; they also read rows that sessions share."""
-        if not self.is_generated:
-            return False
-        from potluck.engine.generated_attention import GeneratedAttention
-
-        return all(isinstance(block.mixer, GeneratedAttention) for block in self.blocks)
-
-    @property
-    def computes_together(self) -> bool:
-        """Whether tokens of several sessions are computed at once: on a CPU, if each has the bits that it has alone."""
-        is_exact = self.singles is not None or self.is_exact_in_chunks
-        return is_exact or self.device.type != "cpu"
-
-    @property
-    def nbytes(self) -> int:
-        parts = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
-        return sum(part.nbytes for part in parts if part is not None)
 
 
 @torch.inference_mode()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead
-from potluck.engine.builder import StageWeights
 from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.singles import as_generated
+from potluck.engine.stage_weights import StageWeights
 from potluck.wire.messages import Sampling
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.builder import StageWeights
 from potluck.engine.device import synchronize
 from potluck.engine.kvcache import new_cache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Sampler
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes

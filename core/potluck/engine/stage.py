@@ -11,33 +11,25 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.builder import StageWeights
 from potluck.engine.cache_pool import CachePool
+from potluck.engine.forward_pass import ForwardPass
 from potluck.engine.head import StageHead
-from potluck.engine.kvcache import SessionCache
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
-from potluck.engine.rotary import Rotary
 from potluck.engine.session import Output, Session, StepTokens, need_replay
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import (
     OutOfMemoryError,
-    PotluckError,
     StaleEpochError,
     UnknownSessionError,
 )
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
 from potluck.wire.messages import Sampling
-
-if TYPE_CHECKING:
-    from potluck.engine.token_step import TokenStep
 
 logger = logging.getLogger(__name__)
 
@@ -82,10 +74,7 @@ class Stage:
             context=context,
         )
         self._max_sessions = max_sessions
-        self._device, self._dtype = weights.device, weights.dtype
-        self._rotaries = [
-            Rotary(rope, context, weights.dtype, weights.device) for rope in config.ropes
-        ]
+        self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
         self._pool = CachePool(
@@ -99,13 +88,17 @@ class Stage:
         )
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
-        self._token_step = _find_token_step(weights, self._rotaries)
-        self.head = None if weights.lm_head is None else StageHead(weights, self._token_step)
+        self._forward_pass = ForwardPass(weights, context)
 
     @property
     def nbytes(self) -> int:
         """Bytes of weights and caches. `working_bytes` counts the hidden states that are kept."""
         return self.weights.nbytes + self._pool.nbytes
+
+    @property
+    def head(self) -> StageHead | None:
+        """The final norm, `lm_head` and sampler; None on all stages but the last."""
+        return self._forward_pass.head
 
     @property
     def is_exact_in_chunks(self) -> bool:
@@ -258,6 +251,8 @@ class Stage:
         if is_repeated and known.output is not None:
             return known.output
         self._bounds.check_inputs(tokens.inputs)
+        if tokens.sampling is not None and tokens.sampling.history is not None:
+            self._bounds.check_history(tokens.sampling.history)
         if is_repeated:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:
@@ -296,10 +291,7 @@ class Stage:
         for tokens, known in zip(steps, sessions, strict=True):
             known.cache.begin_step(tokens.position, tokens.length)
         try:
-            if len(steps) == 1 and steps[0].length == 1 and self._token_step is not None:
-                outputs = [self._run_token(self._token_step, steps[0], sessions[0])]
-            else:
-                outputs = self._run(steps, sessions)
+            outputs = self._forward_pass(steps, sessions)
         except BaseException:  # some layers may have changed their state
             for tokens, known in zip(steps, sessions, strict=True):
                 known.cache.trim(tokens.position)
@@ -329,80 +321,6 @@ class Stage:
         self._forget_last(known)
         del known.history[known.cache.length :]
 
-    def _run_token(
-        self, token_step: "TokenStep", tokens: StepTokens, known: Session
-    ) -> Output | Exception:
-        """Do what `_run` does, for one token and without torch."""
-        token_step(tokens.inputs, known.cache, tokens.position)
-        if self.head is None:
-            return Output(position=tokens.end, hidden=token_step.hidden)
-        if tokens.sampling is None:
-            return Output(position=tokens.end)
-        return self._choose(*self.head.step_logits(), tokens, known)
-
-    @torch.inference_mode()
-    def _run(
-        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
-    ) -> list[Output | Exception]:
-        """Run the tokens through all that this stage has, and write the caches."""
-        x = self._run_layers(steps, [known.cache for known in sessions])
-        if self.head is None:
-            parts = x.cpu().split([tokens.length for tokens in steps])
-            return [
-                Output(position=tokens.end, hidden=Activations.of(part))
-                for tokens, part in zip(steps, parts, strict=True)
-            ]
-        if len(steps) == 1:
-            if steps[0].sampling is None:
-                return [Output(position=steps[0].end)]
-            return [self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])]
-        logits = self.head.logits(x)
-        rows = zip(logits, steps, sessions, strict=True)
-        return [self._choose(row, None, tokens, known) for row, tokens, known in rows]
-
-    def _run_layers(self, steps: Sequence[StepTokens], caches: Sequence[SessionCache]) -> Tensor:
-        inputs = [tokens.inputs.tensor for tokens in steps]
-        together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
-        if self.weights.embedding is not None:
-            x = self.weights.embedding(together)
-            if (multiplier := self.weights.config.embedding_multiplier) != 1.0:
-                # Gemma was trained with the multiplier rounded to the compute dtype.
-                x *= torch.tensor(multiplier, dtype=self._dtype)
-        else:
-            x = together.to(self._device, self._dtype)
-        parts = [
-            Step(tokens.position, tokens.length, self._rotaries, self._device) for tokens in steps
-        ]
-        if len(x) == 1:
-            for run in self.weights.runs:
-                x = run(x, caches[0].layers, parts[0])
-            return x
-        if len(steps) > 1 and (singles := self.weights.singles) is not None:
-            return singles(x, caches, parts)
-        for index, block in enumerate(self.weights.blocks):
-            x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
-        return x
-
-    def _choose(
-        self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session
-    ) -> Output | Exception:
-        """Choose the next token, if one is wanted. An error is that of this step alone."""
-        sampling, end = tokens.sampling, tokens.end
-        if sampling is None:
-            return Output(position=end)
-        assert self.head is not None
-        history = known.history
-        try:
-            if sampling.history is not None:
-                self._bounds.check_history(sampling.history)
-                history = list(sampling.history)
-            choice = self.head.choose(logits, best, sampling, position=end, history=history)
-        except PotluckError as error:
-            return error
-        if sampling.repetition_penalty != 1.0:
-            known.history = [*history, choice.token_id]
-        return Output(position=end, choice=choice)
-
     def _reserve(self, session: SessionId, tokens: int) -> None:
         self._sessions.move_to_end(session)
         for evicted in self._pool.reserve(session, tokens):
@@ -425,12 +343,3 @@ class Stage:
                 epoch=epoch,
                 current=self.epoch,
             )
-
-
-def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "TokenStep | None":
-    if not weights.is_generated:
-        return None
-    # Imported only where it is needed, since it imports llvmlite, which not every computer has.
-    from potluck.engine.token_step import make_token_step
-
-    return make_token_step(weights, rotaries)

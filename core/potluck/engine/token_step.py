@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from potluck.engine.blocks import Run
-from potluck.engine.builder import StageWeights
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.generated import GeneratedKernels
@@ -21,6 +20,7 @@ from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
+from potluck.engine.stage_weights import StageWeights
 
 
 class TokenStep:

@@ -9,11 +9,12 @@ from math import prod
 
 import torch
 
-from potluck.engine.builder import StageWeights, build_weights
+from potluck.engine.builder import build_weights
 from potluck.engine.device import usable_cores
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig, Shape

@@ -83,7 +83,7 @@ def test_chunks_and_tokens_stay_on_the_device(
             stage._reserve(SESSION, position + tokens)
             inputs = Activations.of(torch.zeros(tokens, dtype=torch.int32))
             step = StepTokens(SESSION, inputs, 1, position, position, None)
-            x = stage._run_layers([step], [cache])
+            x = stage._forward_pass.run_layers([step], [cache])
             logits, best = stage.head.next_logits(x[-1:])
             position += tokens
 

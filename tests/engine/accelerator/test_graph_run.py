@@ -16,9 +16,9 @@ from potluck.engine.accelerator.graph_run import GraphedHead, GraphRun, graph_ru
 from potluck.engine.accelerator.graphs import Replay
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer, LayerRun
-from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
+from potluck.engine.stage_weights import StageWeights
 
 pytestmark = pytest.mark.usefixtures("torch_alone")
 

@@ -16,9 +16,9 @@ from potluck.engine.accelerator.static_step import (
     window_of,
 )
 from potluck.engine.attention import Step
-from potluck.engine.builder import StageWeights
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.rotary import Rotary
+from potluck.engine.stage_weights import StageWeights
 from potluck.model.schemes import Scheme
 
 pytestmark = pytest.mark.usefixtures("torch_alone")

@@ -18,11 +18,11 @@ from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
 from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
-from potluck.engine.builder import StageWeights
 from potluck.engine.device import cache_dtype, set_threads
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.stage import Stage
+from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import EngineError
 from potluck.model.config import ModelConfig

@@ -1,0 +1,129 @@
+"""What a stage computes: the tokens of some sessions go through embedding, layers and head.
+
+Nothing is checked or remembered here, but for the history of a session's repetition penalty: see `stage`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.head import StageHead
+from potluck.engine.kvcache import SessionCache
+from potluck.engine.payload import Activations
+from potluck.engine.rotary import Rotary
+from potluck.engine.session import Output, Session, StepTokens
+from potluck.engine.stage_weights import StageWeights
+from potluck.errors import PotluckError
+
+if TYPE_CHECKING:
+    from potluck.engine.token_step import TokenStep
+
+
+class ForwardPass:
+    """Computes the steps of sessions whose caches have room for them."""
+
+    def __init__(self, weights: StageWeights, context: int) -> None:
+        """`context` is the most tokens of one session."""
+        self._weights = weights
+        self._device, self._dtype = weights.device, weights.dtype
+        self._rotaries = [
+            Rotary(rope, context, weights.dtype, weights.device) for rope in weights.config.ropes
+        ]
+        self._token_step = _find_token_step(weights, self._rotaries)
+        self.head = None if weights.lm_head is None else StageHead(weights, self._token_step)
+
+    def __call__(
+        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
+    ) -> list[Output | Exception]:
+        """Compute steps, each of another session, and write the caches.
+
+        Returns:
+            Of each step its result, or why no token could be chosen.
+        """
+        if len(steps) == 1 and steps[0].length == 1 and self._token_step is not None:
+            return [self._run_token(self._token_step, steps[0], sessions[0])]
+        return self._run(steps, sessions)
+
+    def _run_token(
+        self, token_step: "TokenStep", tokens: StepTokens, known: Session
+    ) -> Output | Exception:
+        """Do what `_run` does, for one token and without torch."""
+        token_step(tokens.inputs, known.cache, tokens.position)
+        if self.head is None:
+            return Output(position=tokens.end, hidden=token_step.hidden)
+        if tokens.sampling is None:
+            return Output(position=tokens.end)
+        return self._choose(*self.head.step_logits(), tokens, known)
+
+    @torch.inference_mode()
+    def _run(
+        self, steps: Sequence[StepTokens], sessions: Sequence[Session]
+    ) -> list[Output | Exception]:
+        """Do it with tensors of torch, for any number of steps and tokens."""
+        x = self.run_layers(steps, [known.cache for known in sessions])
+        if self.head is None:
+            parts = x.cpu().split([tokens.length for tokens in steps])
+            return [
+                Output(position=tokens.end, hidden=Activations.of(part))
+                for tokens, part in zip(steps, parts, strict=True)
+            ]
+        if len(steps) == 1:
+            if steps[0].sampling is None:
+                return [Output(position=steps[0].end)]
+            return [self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])]
+        logits = self.head.logits(x)
+        rows = zip(logits, steps, sessions, strict=True)
+        return [self._choose(row, None, tokens, known) for row, tokens, known in rows]
+
+    def run_layers(self, steps: Sequence[StepTokens], caches: Sequence[SessionCache]) -> Tensor:
+        """Hidden states after the last layer (T, D), of the tokens of all steps one after the other."""
+        inputs = [tokens.inputs.tensor for tokens in steps]
+        together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
+        if self._weights.embedding is not None:
+            x = self._weights.embedding(together)
+            if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
+                # Gemma was trained with the multiplier rounded to the compute dtype.
+                x *= torch.tensor(multiplier, dtype=self._dtype)
+        else:
+            x = together.to(self._device, self._dtype)
+        parts = [
+            Step(tokens.position, tokens.length, self._rotaries, self._device) for tokens in steps
+        ]
+        if len(x) == 1:
+            for run in self._weights.runs:
+                x = run(x, caches[0].layers, parts[0])
+            return x
+        if len(steps) > 1 and (singles := self._weights.singles) is not None:
+            return singles(x, caches, parts)
+        for index, block in enumerate(self._weights.blocks):
+            x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
+        return x
+
+    def _choose(
+        self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session
+    ) -> Output | Exception:
+        """Choose the next token, if one is wanted. An error is that of this step alone."""
+        sampling, end = tokens.sampling, tokens.end
+        if sampling is None:
+            return Output(position=end)
+        assert self.head is not None
+        history = known.history if sampling.history is None else list(sampling.history)
+        try:
+            choice = self.head.choose(logits, best, sampling, position=end, history=history)
+        except PotluckError as error:
+            return error
+        if sampling.repetition_penalty != 1.0:
+            known.history = [*history, choice.token_id]
+        return Output(position=end, choice=choice)
+
+
+def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "TokenStep | None":
+    if not weights.is_generated:
+        return None
+    # Imported only where it is needed, since it imports llvmlite, which not every computer has.
+    from potluck.engine.token_step import make_token_step
+
+    return make_token_step(weights, rotaries)
