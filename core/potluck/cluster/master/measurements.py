@@ -40,6 +40,7 @@ PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, str, Scheme, Cache]
+_MeasuredAs: TypeAlias = tuple[str, Scheme, Cache]  # the end of such a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Measurements:
         wanted: Profile,
         config: ModelConfig,
     ) -> Profiled:
-        measured_as = (_shape_key(config), wanted.scheme, wanted.cache)
+        measured_as: _MeasuredAs = (_shape_key(config), wanted.scheme, wanted.cache)
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
             asked = msgspec.structs.replace(wanted, device=device and device.id)
@@ -256,15 +257,15 @@ class Measurements:
         self, config: ModelConfig, scheme: Scheme, cache: Cache
     ) -> Mapping[tuple[NodeId, DeviceId], float]:
         """How many times as long as usual each device takes that was measured on this model."""
-        measured_as, now = (_shape_key(config), scheme, cache), self._clock()
-        usual = self._usual(measured_as)
+        measured_as: _MeasuredAs = (_shape_key(config), scheme, cache)
+        now, usual = self._clock(), self._usual(measured_as)
         return {
             (node_id, known.profile.device.id): known.correction.factor(now, usual) / usual
             for (node_id, _, _, *rest), known in self._profiles.items()
             if tuple(rest) == measured_as
         }
 
-    def _usual(self, measured_as: tuple[str, Scheme, Cache]) -> float:
+    def _usual(self, measured_as: _MeasuredAs) -> float:
         """How many times as long as its profile says a device takes in use, if nothing is wrong with it.
 
         A token in use finds its weights out of the caches, and each step costs something besides its
