@@ -15,31 +15,48 @@ _MOST = 15  # only so many ratios are kept
 class Correction:
     """The ratios of the last times in use, and their median."""
 
-    def __init__(self, *, needed: int = 1, most: int = _MOST) -> None:
+    def __init__(self, *, needed: int = 1, most: int = _MOST, max_ratio: float = MAX_RATIO) -> None:
         """Make one without ratios.
 
         Args:
             needed: so many ratios outweigh the profile.
             most: only so many are kept.
+            max_ratio: a higher ratio counts as this one.
         """
         self._needed = needed
+        self._max_ratio = max_ratio
         self._ratios: deque[tuple[float, float]] = deque(maxlen=most)  # time in seconds, ratio
+        self.lowest: float | None = None  # that was believed; None: none was yet
 
     def observe(self, ratio: float, now: float) -> None:
         """Add a time in use, as a multiple of the time that the profile predicts."""
-        self._ratios.append((now, min(max(ratio, MIN_RATIO), MAX_RATIO)))
+        self._ratios.append((now, min(max(ratio, MIN_RATIO), self._max_ratio)))
+        if (believed := self.believed(now)) is not None:
+            self.lowest = min(believed, self.lowest or believed)
 
     def forget(self) -> None:
         """Forget all ratios: what made the device slower or faster is over."""
         self._ratios.clear()
 
-    def factor(self, now: float) -> float:
+    def believed(self, now: float) -> float | None:
+        """The ratio in use; None: too few are known."""
+        ratios = self._recent(now)
+        return median(ratios) if len(ratios) >= self._needed else None
+
+    def factor(self, now: float, usual: float = 1.0) -> float:
         """The factor by which the times of the profile are multiplied.
 
-        The profile itself counts as one time with ratio 1, and as those that are missing until it is
-        outweighed. So, if one is needed, a single time moves the factor by half of the difference, and
+        The profile itself counts as one time with the usual ratio, and as those that are missing until it
+        is outweighed. So, if one is needed, a single time moves the factor by half of the difference, and
         one slow time among several others does not move it.
+
+        Args:
+            now: seconds, as of `observe`.
+            usual: the ratio in use of devices that nothing is known of.
         """
-        ratios = [ratio for when, ratio in self._ratios if now - when < MAX_AGE_S]
+        ratios = self._recent(now)
         profile = max(1, 2 * self._needed - 1 - len(ratios))
-        return median([*[1.0] * profile, *ratios])
+        return median([*[usual] * profile, *ratios])
+
+    def _recent(self, now: float) -> list[float]:
+        return [ratio for when, ratio in self._ratios if now - when < MAX_AGE_S]

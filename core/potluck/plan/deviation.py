@@ -64,7 +64,7 @@ class Pace:
         """Whether the plan is to be weighed again with this factor, which then is the planned one.
 
         Args:
-            factor: by which the device takes longer than its profile says (`Correction`).
+            factor: how many times as long as usual the device takes.
             now: seconds of any clock.
         """
         is_slow, is_quick = factor >= SLOWER * self._planned, factor * QUICKER <= self._planned

@@ -87,6 +87,7 @@ def test_a_slow_computer_is_planned_around_after_twenty_seconds_of_use(watched: 
 def test_the_layers_return_when_it_is_measured_quick_again(watched: Watched) -> None:
     async def main() -> None:
         await watched.home.master.load(ANY)
+        await watched.use()
         profiles = watched.home.laptop.calls.count("profile")
         await watched.use(Laptop=3.0)
         watched.home.laptop._ms = 30.0  # it is slow still
@@ -112,6 +113,7 @@ def test_the_layers_return_when_it_is_measured_quick_again(watched: Watched) -> 
 def test_one_that_becomes_slow_again_is_measured_later_each_time(watched: Watched) -> None:
     async def main() -> None:
         await watched.home.master.load(ANY)
+        await watched.use()
         for again_s in (AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S):
             await watched.look(WEIGHED_S)
             await watched.use(2 * NEEDED, Laptop=3.0)
@@ -131,6 +133,7 @@ def test_a_slow_computer_that_has_a_stage_still_shows_in_use_that_it_is_quick(
         watched.home.computers.workers.remove(watched.attic)
         watched.home.desk._ms = 100.0
         await watched.home.master.load(ANY)
+        await watched.use()
         await watched.use(Laptop=4.0)
         assert watched.home.stages == ["Laptop"]  # still the fastest
         assert watched.home.notices == []
@@ -140,6 +143,23 @@ def test_a_slow_computer_that_has_a_stage_still_shows_in_use_that_it_is_quick(
 
         assert len(watched.told) == 2
         assert watched.home.laptop.calls.count("profile") == 1
+
+    run(main())
+
+
+def test_what_all_devices_in_use_have_in_common_is_no_slowness(watched: Watched) -> None:
+    """Else those that are not in use would seem to be faster, and layers would move to and fro."""
+
+    async def main() -> None:
+        watched.home.desk._ms = 12.0
+        await watched.home.master.load(SPLIT)
+        await watched.use(4 * NEEDED, Desk=2.5, Laptop=2.2)
+        assert watched.told == []
+        planned = await watched.home.master.plan(ANY)
+        assert [stage.name for stage in planned.plan.stages] == ["Laptop"]
+        await watched.use(Desk=2.5, Laptop=7.0)
+
+        assert [event.node_id for event in watched.told] == [watched.home.laptop.node_id]
 
     run(main())
 
@@ -158,6 +178,7 @@ def test_what_was_asked_for_certain_computers_stays(watched: Watched) -> None:
 def test_a_prompt_comes_before_another_plan(watched: Watched) -> None:
     async def main() -> None:
         await watched.home.master.load(ANY)
+        await watched.use()
         watched.attic.gates["send_weights"] = asyncio.Event()
         using = asyncio.create_task(watched.use(Laptop=3.0))
         await until(lambda: "send_weights" in watched.attic.calls)

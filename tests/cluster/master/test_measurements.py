@@ -308,6 +308,7 @@ def test_only_the_device_that_was_slower_is_thought_slower() -> None:
         measurements, desk = Measurements(), FakeComputer("Desk", 1)
         desk.devices = devices("cuda", "cpu")
         await measured(measurements, desk)
+        observe(measurements, desk, PROFILED_MS, device=1)
         observe(measurements, desk, 3 * PROFILED_MS, device=1)
         assert [device.decode_ms for device in await measured(measurements, desk)] == [
             (1.0,),

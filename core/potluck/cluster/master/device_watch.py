@@ -20,7 +20,6 @@ from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.planning import Computers
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
-from potluck.plan.correction import MAX_RATIO
 from potluck.plan.deviation import QUICKER, SLOWER, Pace
 from potluck.plan.placement import Plan
 from potluck.wire.measuring_messages import Profile
@@ -164,7 +163,7 @@ def _slow(place: _Place, factor: float, old: Plan, new: Plan) -> str:
     before, after = _layers(old), _layers(new)
     gaining = [p for p, count in after.items() if count > before.get(p, 0)]
     names = " and ".join(dict.fromkeys(_name(p, new) for p in gaining))
-    times = f"{'at least ' * (factor == MAX_RATIO)}{factor:.1f}".removesuffix(".0")
+    times = f"{factor:.1f}".removesuffix(".0")
     which = "some of its layers" if place in after else "its layers"
     return (
         f"{_name(place, old)} computes {times} times slower than measured:"

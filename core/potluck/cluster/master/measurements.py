@@ -34,11 +34,13 @@ from potluck.wire.messages import DeviceId, DeviceInfo
 
 logger = logging.getLogger(__name__)
 
+MAX_SLOWER = 8.0  # a device that is slower counts as this slow
 NEEDED = 4  # means of `WINDOW_S` that agree: a device is slow after 20 seconds of computing
 PROFILE_TOKENS = 128  # length of the prefill chunk that is timed
 # Node, device, name of the card (it may be replaced; None: not known yet), layer shape, scheme,
 # cache.
 _ProfileKey: TypeAlias = tuple[NodeId, DeviceId | None, str | None, str, Scheme, Cache]
+_MeasuredAs: TypeAlias = tuple[str, Scheme, Cache]  # the end of such a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,11 @@ class _KnownDevice:
     at: float  # when it was measured, in seconds since 1970
     # At most so many are kept that a number of `NEEDED` is more than half of them and the profile.
     correction: Correction = field(
-        default_factory=lambda: Correction(needed=NEEDED, most=2 * NEEDED - 2)
+        default_factory=lambda: Correction(needed=NEEDED, most=2 * NEEDED - 2, max_ratio=MAX_SLOWER)
     )
 
-    def corrected(self, now: float) -> Profiled:
-        factor = self.correction.factor(now)
+    def corrected(self, now: float, usual: float) -> Profiled:
+        factor = self.correction.factor(now, usual)
         return msgspec.structs.replace(
             self.profile,
             decode_ms=tuple(ms * factor for ms in self.profile.decode_ms),
@@ -195,7 +197,7 @@ class Measurements:
         wanted: Profile,
         config: ModelConfig,
     ) -> Profiled:
-        measured_as = (_shape_key(config), wanted.scheme, wanted.cache)
+        measured_as: _MeasuredAs = (_shape_key(config), wanted.scheme, wanted.cache)
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
             asked = msgspec.structs.replace(wanted, device=device and device.id)
@@ -211,7 +213,7 @@ class Measurements:
             known = _KnownDevice(profile, self._kept.now())
             self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
             self._remember()
-        return known.corrected(self._clock())
+        return known.corrected(self._clock(), self._usual(measured_as))
 
     def has_profiles(
         self, computer: Computer, config: ModelConfig, scheme: Scheme, cache: Cache
@@ -254,13 +256,29 @@ class Measurements:
     def factors(
         self, config: ModelConfig, scheme: Scheme, cache: Cache
     ) -> Mapping[tuple[NodeId, DeviceId], float]:
-        """How many times as long as its profile says each device takes that was measured on this model."""
-        measured_as, now = (_shape_key(config), scheme, cache), self._clock()
+        """How many times as long as usual each device takes that was measured on this model."""
+        measured_as: _MeasuredAs = (_shape_key(config), scheme, cache)
+        now, usual = self._clock(), self._usual(measured_as)
         return {
-            (node_id, known.profile.device.id): known.correction.factor(now)
+            (node_id, known.profile.device.id): known.correction.factor(now, usual) / usual
             for (node_id, _, _, *rest), known in self._profiles.items()
             if tuple(rest) == measured_as
         }
+
+    def _usual(self, measured_as: _MeasuredAs) -> float:
+        """How many times as long as its profile says a device takes in use, if nothing is wrong with it.
+
+        A token in use finds its weights out of the caches, and each step costs something besides its
+        layers, so most devices take longer than at rest. What all devices in use have in common is
+        usual; if there is one, what was so before. Without this, those that are not in use would
+        seem to be faster than all others.
+        """
+        now = self._clock()
+        same = (known for key, known in self._profiles.items() if key[3:] == measured_as)
+        used = [known.correction for known in same if known.correction.believed(now) is not None]
+        if len(used) == 1:
+            return used[0].lowest or 1.0
+        return min((c.believed(now) or 1.0 for c in used), default=1.0)
 
     async def look_again(self, computer: Computer, device: DeviceId, planned_as: Profile) -> None:
         """Measure a slow device that has nothing to compute, so no use says that it is quick again.
