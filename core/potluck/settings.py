@@ -88,6 +88,11 @@ class Folders:
         return self.config / "settings.json"
 
     @property
+    def sessions(self) -> Path:
+        """Caches of conversations, which contain what was said."""
+        return self.cache / "sessions"
+
+    @property
     def node_file(self) -> Path:
         # Not in the system's runtime folder: under ssh and cron, that folder differs or is missing,
         # and there must be one node per user.
@@ -150,9 +155,11 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None  # bytes that are lent
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # for computing; None: one per core
     store_limit: Annotated[int, Meta(ge=0, lt=1 << 50)] | None = None
-    """Bytes of the disk that other computers' models may take; None: half of the disk."""
+    """Bytes of the disk that other computers' models and conversations may take; None: half of the disk."""
     upload_limit_mbit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Mbit/s at which weights are sent to other computers at most; None: as fast as it goes."""
+    keep_conversations: bool = True
+    """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
 

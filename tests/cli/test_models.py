@@ -276,7 +276,7 @@ def test_weights_are_pruned_only_when_a_person_or_an_option_says_so(
     assert "5.0 MB of stored weights (4 files)" in capsys.readouterr().err
     assert potluck("models", "prune", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "tensors": 4, "nbytes": 5_000_000, "deleted": False,
+        "tensors": 4, "nbytes": 5_000_000, "deleted": False, "sessions": 0,
     }  # fmt: skip
     assert all(request.dry_run for request in server.backend.prunes)
 

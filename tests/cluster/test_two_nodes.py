@@ -5,13 +5,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import QUESTION, SPLIT, chat, eventually, join, kill_engine, load, seen, stages
 
-from potluck.api.backend import GenerationRequest, SamplingOptions, TextPrompt
+from potluck.api.backend import GenerationRequest, SamplingOptions, Started, TextPrompt
 from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.weights import PruneRequest
 from potluck.cluster.events import Events, Holds
 from potluck.cluster.master.master import Master
 from potluck.cluster.node import Node
@@ -56,6 +58,34 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
         assert sum((await load(desk, SPLIT)).values()) == 0
         assert await chat(desk) == alone
         assert laptop.backend.state().node.lent_to == ("Desk",)
+
+    run(main())
+
+
+def test_a_model_that_was_unloaded_goes_on_with_caches_from_the_disk(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    plan = PlanRequest(layers=SPLIT.layers, context=1024, scheme="f32")
+    story = "".join(f"{n} bottles, " for n in range(55))
+    question = msgspec.structs.replace(QUESTION, prompt=TextPrompt(story))
+
+    async def cached() -> int:
+        events = [event async for event in desk.backend.generate(question)]
+        (started,) = (event for event in events if isinstance(event, Started))
+        return started.cached_tokens
+
+    async def main() -> None:
+        await load(desk, plan)
+        assert await cached() == 0
+        await desk.backend.unload()
+        await load(desk, plan)
+        assert len(story) - 64 <= await cached() < len(story)
+
+        await desk.backend.prune_models(PruneRequest(dry_run=False))
+        await laptop.backend.prune_models(PruneRequest(dry_run=False))
+        assert not any(
+            list((node.store.root.parent / "sessions").iterdir()) for node in (desk, laptop)
+        )
 
     run(main())
 

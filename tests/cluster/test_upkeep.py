@@ -31,10 +31,12 @@ class Cellar:
         packed = {"INT4 one": Packed(self.mine, len(b"packed"))}
         remember(self.packed, self.model.manifest.model_id, packed)
         self.known = [self.folder]
+        self.sessions = base / "sessions"
         self.upkeep = Upkeep(
             store=self.store,
             packed=self.packed,
             digests=self.digests,
+            sessions=self.sessions,
             models=lambda: self.known,
             find=self._find,
         )
@@ -157,3 +159,16 @@ def test_a_model_that_was_never_opened_is_not_read_to_prune(cellar: Cellar, tmp_
     run(cellar.upkeep.prune(dry_run=True))
 
     assert len(list(cellar.digests.rglob("*.json"))) == 1
+
+
+def test_pruning_deletes_all_caches_of_conversations(cellar: Cellar) -> None:
+    cellar.sessions.mkdir()
+    kept = cellar.sessions / "a.session"
+    kept.write_bytes(b"what was said")
+
+    assert run(cellar.upkeep.prune(dry_run=True)).sessions == 1
+    assert kept.exists()
+
+    found = run(cellar.upkeep.prune(dry_run=False))
+    assert (found.sessions, found.nbytes) == (1, len(b"what was saidof another computer"))
+    assert not kept.exists()

@@ -27,6 +27,7 @@ async def attached(
     room: int = 64,
     chunk_tokens: int = 256,
     is_exact_in_chunks: bool = False,
+    keeps_sessions: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[Pipeline, None]:
     """Yield a pipeline over this chain, attached to the generator; shut it at the end."""
@@ -36,6 +37,7 @@ async def attached(
         last=chain,
         stages=stages,
         is_exact_in_chunks=is_exact_in_chunks,
+        keeps_sessions=keeps_sessions,
         clock=clock,
     )
     chain.report = pipeline.step_failed
@@ -71,7 +73,12 @@ def on_a_chain(
         async with (
             asyncio.timeout(10),
             attached(
-                generator, chain, is_exact_in_chunks=is_exact_in_chunks, clock=clock, **options
+                generator,
+                chain,
+                is_exact_in_chunks=is_exact_in_chunks,
+                keeps_sessions=False,
+                clock=clock,
+                **options,
             ),
         ):
             await scenario(generator, chain)

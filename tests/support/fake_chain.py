@@ -4,13 +4,17 @@ import asyncio
 import struct
 from collections.abc import Callable
 
+from potluck.cluster.driver.computed import prefix_digests
 from potluck.wire.messages import (
+    PREFIX_TOKENS,
     Attach,
     CloseSession,
     Forward,
+    KeepSession,
     Message,
     NodeInfo,
     OpenSession,
+    RestoreSession,
     Result,
     StepFailed,
     TrimSession,
@@ -33,6 +37,8 @@ class FakeChain:
         self.forwards: list[Forward] = []
         self.opened: list[str] = []
         self.trims: list[int] = []
+        self.kept: list[list[int]] = []  # what was cached of sessions that were to be kept
+        self.restores: list[RestoreSession] = []
         self.attached: int | None = None
         self.is_closed = False
         self.is_silent = False  # if True, steps go in and no result comes out
@@ -58,6 +64,10 @@ class FakeChain:
                 del self.caches.get(message.session, [])[message.position :]
             case CloseSession():
                 self.caches.pop(message.session, None)
+            case KeepSession():
+                self.kept.append(list(self.caches[message.session]))
+            case RestoreSession():
+                self._restore(message)
             case Forward():
                 self._forward(message, payload)
             case _:
@@ -92,6 +102,21 @@ class FakeChain:
                 position=len(cache),
                 token_id=next_token(cache) if message.sampling else None,
                 compute_ms=(1.0,),
+            )
+        )
+
+    def _restore(self, message: RestoreSession) -> None:
+        """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""
+        self.restores.append(message)
+        found = [k for k in self.kept if message.prefix.startswith(prefix_digests(k))]
+        kept = max(found, key=len, default=[])
+        position = min(len(kept) // PREFIX_TOKENS * PREFIX_TOKENS, message.position)
+        self.caches[message.session] = list(kept)
+        if self.is_silent:
+            return
+        self.say(
+            Result(
+                epoch=message.epoch, session=message.session, step=message.step, position=position
             )
         )
 
@@ -136,6 +161,21 @@ class FakeChain:
 
 class RoundingChain(FakeChain):
     """The bits of a token depend on how many others were computed in the same step."""
+
+    def _restore(self, message: RestoreSession) -> None:
+        """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""
+        self.restores.append(message)
+        found = [k for k in self.kept if message.prefix.startswith(prefix_digests(k))]
+        kept = max(found, key=len, default=[])
+        position = min(len(kept) // PREFIX_TOKENS * PREFIX_TOKENS, message.position)
+        self.caches[message.session] = list(kept)
+        if self.is_silent:
+            return
+        self.say(
+            Result(
+                epoch=message.epoch, session=message.session, step=message.step, position=position
+            )
+        )
 
     def cached(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(token + 1000 * len(tokens) for token in tokens)

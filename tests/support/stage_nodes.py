@@ -39,6 +39,7 @@ class StageNode:
         self.name = name
         self.identity = Identity.load_or_create(folder / "identity", name)
         self.log = folder / "engine.log"
+        self.sessions = folder / "sessions"
         self.failures: list[StepFailed] = []
         self.exits: list[PotluckError] = []
         if master is None:
@@ -56,7 +57,13 @@ class StageNode:
 
     def new_handle(self) -> StageHandle:
         return StageHandle(
-            Start(identity_folder=str(self.identity.folder), me=self.me, threads=1),
+            Start(
+                identity_folder=str(self.identity.folder),
+                me=self.me,
+                threads=1,
+                sessions_folder=str(self.sessions),
+                sessions_limit=1 << 30,
+            ),
             log_path=self.log,
             on_step_failed=self.failures.append,
             on_changed=lambda: None,
@@ -163,10 +170,13 @@ async def chatting(desk: StageNode, model: LocalModel) -> AsyncGenerator[Pipelin
 class Driver:
     """A running pipeline over real connections to loaded stages."""
 
-    def __init__(self, master: StageNode, *stages: StageNode, epoch: int = 1) -> None:
+    def __init__(
+        self, master: StageNode, *stages: StageNode, epoch: int = 1, keeps_sessions: bool = False
+    ) -> None:
         self._master = master
         self._stages = stages
         self._epoch = epoch
+        self._keeps_sessions = keeps_sessions
 
     async def __aenter__(self) -> Pipeline:
         self._thread = ReactorThread("driver")
@@ -176,7 +186,12 @@ class Driver:
         if len(self._stages) > 1:
             last = await self._master.connect_steps(self._stages[-1], self._thread.reactor)
         self.pipeline = Pipeline(
-            epoch=self._epoch, first=first, last=last, stages=len(self._stages)
+            epoch=self._epoch,
+            first=first,
+            last=last,
+            stages=len(self._stages),
+            is_exact_in_chunks=self._keeps_sessions,
+            keeps_sessions=self._keeps_sessions,
         )
         self._running = asyncio.create_task(self.pipeline.run())
         return self.pipeline

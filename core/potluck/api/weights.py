@@ -63,5 +63,6 @@ class Pruned(Struct, frozen=True, kw_only=True):
     """What was deleted or, in a dry run, would be."""
 
     tensors: int
-    nbytes: int
+    nbytes: int  # of both
     deleted: bool
+    sessions: int = 0  # caches of conversations

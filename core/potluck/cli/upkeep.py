@@ -61,22 +61,24 @@ def _put_verified(verified: Verified) -> None:
 
 
 def prune(options: argparse.Namespace) -> int:
-    """Delete stored weights that nothing needs. With `--json` alone, only say what that would be."""
+    """Delete stored weights that nothing needs, and kept conversations. With `--json` alone, only say what."""
     client, _ = open_client(options)
     found = client.prune_models(PruneRequest(dry_run=True))
-    if found.tensors and not options.json and not options.yes:
+    files = found.tensors + found.sessions
+    if files and not options.json and not options.yes:
+        kept = f", and of {found.sessions} conversations" if found.sessions else ""
         say(
-            f"Nothing needs {format_bytes(found.nbytes)} of stored weights ({found.tensors} files)."
+            f"Nothing needs {format_bytes(found.nbytes)} of stored weights ({found.tensors} files){kept}."
         )
         terminal.must_be_interactive("Deleting them", "Or add --yes.")
-    if options.yes or (found.tensors and not options.json and terminal.ask("Delete them?")):
+    if options.yes or (files and not options.json and terminal.ask("Delete them?")):
         found = client.prune_models(PruneRequest(dry_run=False))
     if options.json:
         put_json(found)
-    elif not found.tensors:
+    elif not files:
         put("All stored weights are needed; nothing is deleted.")
     elif found.deleted:
-        put(f"Deleted {format_bytes(found.nbytes)} of stored weights.")
+        put(f"Deleted {format_bytes(found.nbytes)}.")
     else:
         put("Nothing is deleted.")
     return 0

@@ -77,6 +77,8 @@ from potluck.wire.versions import PROTOCOL_VERSIONS
 
 logger = logging.getLogger(__name__)
 
+SESSIONS_PART = 10  # of what may be stored on the disk, this part is for caches of conversations
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDeadlines:
@@ -118,8 +120,9 @@ class Node:
         )
         self.activity = Activity(let_go=self._let_go)
         folders.cache.mkdir(parents=True, exist_ok=True)
-        half = shutil.disk_usage(folders.cache).total // 2
-        self.store = ChunkStore(folders.cache / "tensors", settings.store_limit or half)
+        limit = settings.store_limit or shutil.disk_usage(folders.cache).total // 2
+        sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
+        self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
         self.throttle = Throttle(settings.upload_limit_mbit)
         self.recent = RecentFolders(folders.config / "recent.json")
         self.processes = StageProcesses(
@@ -133,6 +136,8 @@ class Node:
             died=self._stage_died,
             changed=self.events.changed,
             is_used=use.has,
+            sessions=folders.sessions if settings.keep_conversations else None,
+            sessions_limit=sessions_limit,
         )
         self.identity.watch(self.processes)
         self.packing = Packing(
@@ -222,6 +227,7 @@ class Node:
             store=self.store,
             packed=self.packing.memory,
             digests=folders.cache / "digests",
+            sessions=folders.sessions,
             models=lambda: [m.path for m in list_models([guide, *recent.folders()])],
             find=lambda words: find_model(words, default=guide, recent=recent.folders()),
         )

@@ -27,6 +27,7 @@ class Upkeep:
         store: weights of other computers' models, and packed weights of this computer's models.
         packed: folder where the digests of packed matrices are remembered.
         digests: folder where the digests of models are remembered.
+        sessions: folder of conversations' caches.
         models: returns the folders and files of all known models. It may block.
         find: finds the model that a user names. It may block.
     """
@@ -37,11 +38,13 @@ class Upkeep:
         store: ChunkStore,
         packed: Path,
         digests: Path,
+        sessions: Path,
         models: Callable[[], Iterable[Path]],
         find: Callable[[str], Path],
     ) -> None:
         self._store = store
         self._packed = packed
+        self._sessions = sessions
         self._models = models
         self._find = find
         self._digests = digests
@@ -93,7 +96,7 @@ class Upkeep:
         )
 
     async def prune(self, *, dry_run: bool) -> Pruned:
-        """Delete from the store what is neither part of a plan nor packed from a known model.
+        """Delete all caches of conversations, and from the store what no plan has and no known model became.
 
         Spare copies go as well: they only save time, and are sent again after the next answer.
 
@@ -106,13 +109,21 @@ class Upkeep:
             if model_id is not None:
                 needed |= self._packed_forms(model_id)
         loose = {d: size for d, size in self._store.loose().items() if d not in needed}
+        sessions = await asyncio.to_thread(_sizes, self._sessions)
         if not dry_run:
-            await asyncio.to_thread(self._discard, loose)
-        return Pruned(tensors=len(loose), nbytes=sum(loose.values()), deleted=not dry_run)
+            await asyncio.to_thread(self._discard, loose, sessions)
+        return Pruned(
+            tensors=len(loose),
+            sessions=len(sessions),
+            nbytes=sum(loose.values()) + sum(sessions.values()),
+            deleted=not dry_run,
+        )
 
-    def _discard(self, digests: Iterable[Digest]) -> None:
+    def _discard(self, digests: Iterable[Digest], files: Iterable[Path]) -> None:
         for digest in digests:
             self._store.discard(digest)
+        for file in files:
+            file.unlink(missing_ok=True)
 
     def _known_id(self, path: Path) -> ModelId | None:
         """The id of a model whose digests are known; None: then nothing of it was ever packed."""
@@ -133,6 +144,11 @@ class Upkeep:
 
 class _NotKnownError(Exception):
     """The digests of a model are not known."""
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """The bytes of each file in a folder; none if there is no such folder."""
+    return {file: file.stat().st_size for file in folder.glob("*")}
 
 
 def _is_intact(digest: Digest, source: TensorSource) -> bool:

@@ -37,6 +37,7 @@ class CachePool:
         budget: int,
         budget_now: Callable[[int], int] | None = None,
         shares: bool = False,
+        leaving: Callable[[SessionCache], None] = lambda cache: None,
     ) -> None:
         """Make an empty pool.
 
@@ -50,10 +51,12 @@ class CachePool:
                 It is asked whenever a session grows. None: the budget does not change.
             shares: whether rows that sessions have in common are in memory once. Who computes with the
                 caches must then read `LayerCache.shared`.
+            leaving: called with a cache before it is emptied. It must raise no error.
         """
         self._specs, self._dtype, self._device = tuple(specs), dtype, device
         self._context, self._budget, self._budget_now = context, budget, budget_now
         self._shares = shares
+        self._leaving = leaving
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
         self._nbytes = 0  # of all caches
 
@@ -78,6 +81,13 @@ class CachePool:
         cache = self._caches.pop(session, None)
         if cache is not None:
             self._let_go(cache)
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        """Call `leaving` with each cache, the last used first, until it is late. They stay as they are."""
+        for cache in reversed(self._caches.values()):
+            if is_late():
+                return
+            self._leaving(cache)
 
     def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
         """Make the session the most recently used one and let it hold so many tokens.
@@ -200,6 +210,7 @@ class CachePool:
 
     def _let_go(self, cache: SessionCache) -> None:
         """Give back all memory of a cache, but what it shares with others."""
+        self._leaving(cache)
         self._nbytes -= cache.own_bytes
         if (shared := cache.shared) is not None:
             shared.users -= 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.pages import map_pages
 from potluck.model.caches import CacheSpec, Held, KeysAndValues, Latent, RecurrentCache
+from potluck.wire.messages import PREFIX_BYTES, PREFIX_TOKENS
 
 GRANULE = 256  # tokens; a short chat fits into the first, and few sizes leave little fragmentation
 
@@ -251,10 +252,11 @@ class SessionCache:
     """One session's layers. `length` tokens are cached: that is the session's position here.
 
     `place` becomes another object whenever rows move. No other cache has the same one. `shared` are the rows
-    that it has in common with other sessions, if there are any.
+    that it has in common with other sessions, if there are any. `prefix` are the digests of its first tokens, as
+    far as they were told: see `KeepSession`.
     """
 
-    __slots__ = ("_kinds", "capacity", "layers", "length", "place", "shared")
+    __slots__ = ("_kinds", "capacity", "layers", "length", "place", "prefix", "shared")
 
     def __init__(
         self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
@@ -264,6 +266,7 @@ class SessionCache:
         self.length = self.capacity = 0  # tokens
         self.place = object()
         self.shared: SharedRows | None = None
+        self.prefix = b""
         # Layers of one kind hold the same positions.
         self._kinds = [
             (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
@@ -321,8 +324,13 @@ class SessionCache:
         for layer in self.layers:
             layer.trim(position)
         self.length = position
+        self.name(self.prefix)
         if position < shared or not position:
             self.place = object()
+
+    def name(self, prefix: bytes) -> None:
+        """Note the digests of the first tokens, of no more than are cached."""
+        self.prefix = prefix[: self.length // PREFIX_TOKENS * PREFIX_BYTES]
 
     def restart(self, position: int) -> int:
         """The nearest position, at or before `position`, where all layers can go on after a trim."""
@@ -343,7 +351,7 @@ class SessionCache:
         """
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.copy(theirs, position)
-        self.length = other.length
+        self.length, self.prefix = other.length, other.prefix
         self.trim(position)
 
     def share(self, position: int) -> None:
@@ -372,7 +380,7 @@ class SessionCache:
 
     def swap(self, other: "SessionCache") -> None:
         """Hold what another cache with the same layers holds, which then holds what this one did."""
-        for name in ("layers", "_kinds", "length", "capacity", "shared"):
+        for name in ("layers", "_kinds", "length", "capacity", "shared", "prefix"):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)
             setattr(other, name, mine)
@@ -384,6 +392,7 @@ class SessionCache:
         for layer in self.layers:
             layer.clear()
         self.length = self.capacity = 0
+        self.prefix = b""
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -20,6 +20,7 @@ from potluck.engine.head import StageHead
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.session import Output, Session, StepTokens, need_replay
+from potluck.engine.session_files import SessionFiles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import (
@@ -50,6 +51,7 @@ class Stage:
         chunk: int = MAX_CHUNK_TOKENS,
         slack: int = WINDOW_SLACK,
         max_sessions: int = MAX_SESSIONS,
+        files: SessionFiles | None = None,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -62,6 +64,7 @@ class Stage:
             chunk: the most tokens of one step.
             slack: rows that a sliding window's cache has beside the window, as `WindowCache` has it.
             max_sessions: that are known at a time.
+            files: where caches are kept whose memory is given back. None: they are not kept.
         """
         config = weights.config
         self.weights = weights
@@ -74,6 +77,7 @@ class Stage:
             context=context,
         )
         self._max_sessions = max_sessions
+        self._files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
@@ -85,6 +89,7 @@ class Stage:
             budget=cache_budget,
             budget_now=budget_now,
             shares=weights.has_generated_attention,
+            **({} if self._files is None else {"leaving": self._files.save}),
         )
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
@@ -104,6 +109,11 @@ class Stage:
     def is_exact_in_chunks(self) -> bool:
         """Whether the results do not depend on how tokens are cut into steps; see `StageWeights`."""
         return self.weights.is_exact_in_chunks
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether caches are kept on disk: where chunks change nothing, a prompt goes on from any token."""
+        return self._files is not None
 
     @property
     def cache_tokens(self) -> int:
@@ -174,6 +184,41 @@ class Stage:
         if position > known.cache.length:
             raise need_replay(known.cache.length, position)
         self._trim(known, position)
+
+    def keep(self, session: SessionId, prefix: bytes, *, epoch: int) -> None:
+        """Note the digests of a session's first tokens: it can be kept on disk under them."""
+        self._find(session, epoch).cache.name(prefix)
+
+    def save(self, is_late: Callable[[], bool]) -> None:
+        """Write the caches that can be kept on disk, the last used first, until it is late. They stay in memory."""
+        self._pool.save(is_late)
+
+    def restore(self, session: SessionId, prefix: bytes, most: int, *, epoch: int) -> int:
+        """Let an empty session begin with tokens that are kept on disk.
+
+        Args:
+            session: one that was opened.
+            prefix: the digests of the tokens to come.
+            most: tokens that are of use.
+            epoch: of the plan in force.
+
+        Returns:
+            How many tokens it has now. 0: nothing is kept that pays, or it could not be read.
+        """
+        known = self._find(session, epoch)
+        if self._files is None or known.cache.length:
+            return 0
+        if (found := self._files.find(prefix, most)) is None:
+            return 0
+        try:
+            with out_of_memory("read a conversation's cache", self._device):
+                self._reserve(session, found.tokens)
+        except OutOfMemoryError as error:
+            logger.info("a conversation is computed again: %s", error)
+            return 0
+        if not self._files.read(found, known.cache):
+            known.cache = self._pool.open(session)
+        return known.cache.length
 
     def forward(
         self,

@@ -35,6 +35,8 @@ MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # no home gives away so many computers
 MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
+PREFIX_TOKENS = 64  # tokens of a session's beginning that one digest names, with all before them
+PREFIX_BYTES = 16  # of such a digest
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,6 +256,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     memory_bytes: Size
     cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can have
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
+    keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
 
 
 class Unload(Message, frozen=True, tag="unload"):
@@ -321,6 +324,27 @@ class OpenSession(Message, frozen=True, tag="open_session"):
     session: SessionName
     source: SessionName | None = None  # that other session; None: the cache is empty
     position: Count = 0  # how many of its tokens to begin with, or as many as are cached
+
+
+_Prefix = Annotated[bytes, Meta(max_length=MAX_TOKENS // PREFIX_TOKENS * PREFIX_BYTES)]
+
+
+class KeepSession(Message, frozen=True, tag="keep_session"):
+    """The digests of a session's first tokens, under which stages may keep its cache on disk."""
+
+    epoch: Count
+    session: SessionName
+    prefix: _Prefix
+
+
+class RestoreSession(Message, frozen=True, tag="restore_session"):
+    """Let an empty session begin with tokens that are kept on disk. Answered by `result`."""
+
+    epoch: Count
+    session: SessionName
+    step: Count
+    position: Count  # tokens of use, or that all stages before have restored
+    prefix: _Prefix
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

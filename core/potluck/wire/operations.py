@@ -27,6 +27,7 @@ from potluck.wire.messages import (
     Forward,
     Goodbye,
     Hello,
+    KeepSession,
     Load,
     Loaded,
     Message,
@@ -36,6 +37,7 @@ from potluck.wire.messages import (
     Pong,
     Purpose,
     Rejected,
+    RestoreSession,
     Result,
     Revoked,
     Status,
@@ -76,7 +78,8 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping,
     ),
     "activations": _ALWAYS | table(
-        Attach, OpenSession, Forward, Result, TrimSession, CloseSession, Blob, BlobReceived,
+        Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
+        Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
 }

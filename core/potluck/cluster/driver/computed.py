@@ -4,6 +4,12 @@ A library's matrix product may give a row other last bits when it is computed al
 others. A replay that repeats the same steps gives the same caches, and so the same answer.
 """
 
+import hashlib
+from collections.abc import Sequence
+
+from potluck.cluster.driver.pending import token_payload
+from potluck.wire.messages import PREFIX_BYTES, PREFIX_TOKENS
+
 
 class ComputedSteps:
     """The steps of several tokens; all other tokens were alone.
@@ -43,3 +49,13 @@ class ComputedSteps:
         self.end = min(self.end, position)
         ends = self._ends.items()
         self._ends = {begin: min(end, position) for begin, end in ends if begin < position - 1}
+
+
+def prefix_digests(tokens: Sequence[int]) -> bytes:
+    """One digest for each `PREFIX_TOKENS` tokens, of these and all before them, one behind the other."""
+    digests, last = bytearray(), b""
+    for begin in range(0, len(tokens) - PREFIX_TOKENS + 1, PREFIX_TOKENS):
+        block = token_payload(tokens[begin : begin + PREFIX_TOKENS])
+        last = hashlib.blake2b(last + block, digest_size=PREFIX_BYTES).digest()
+        digests += last
+    return bytes(digests)

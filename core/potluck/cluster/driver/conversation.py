@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from potluck.cluster.driver.computed import ComputedSteps
+from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
 from potluck.wire.messages import MAX_HISTORY, Sampling
+
+RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
 
 _SLICE = 256  # tokens
 
@@ -40,6 +42,8 @@ class Conversation:
         limit: most tokens of the answer; None: as many as the context has room for.
         given: tokens of the answer that were given out.
         is_rewound: whether its caches were trimmed or copied for this answer, and no token has come since.
+        may_restore: whether its caches are empty, and the stages were not asked yet for what they keep on disk.
+        restored: how many of its tokens they had, in this answer.
         turn: of the request that uses it; None: no request does.
         last_used: end of its last request, in seconds.
     """
@@ -58,6 +62,8 @@ class Conversation:
     limit: int | None = None
     given: int = 0
     is_rewound: bool = False
+    may_restore: bool = False
+    restored: int = 0
     turn: Turn | None = None
     last_used: float = 0.0
 
@@ -136,6 +142,7 @@ class Conversation:
         self.computed.trim(known)
         self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
+        self.restored = 0
         if keep < self.cached:
             self.is_rewound = True
             self._trim(keep)
@@ -190,6 +197,42 @@ class Conversation:
         assert self.pipeline is not None
         self.forget_caches()
         self.pipeline.open(self.session)
+        self.may_restore = self.pipeline.keeps_sessions
+
+    @property
+    def keeps_caches(self) -> bool:
+        """Whether its stages keep caches on disk."""
+        return self.pipeline is not None and self.pipeline.keeps_sessions
+
+    def keep(self) -> None:
+        """Have the stages keep what is in the caches, beyond the time that they have memory for it."""
+        if self.keeps_caches:
+            assert self.pipeline is not None
+            self.pipeline.keep(self.session, prefix_digests(self.tokens[: self.cached]))
+
+    async def restore(self) -> None:
+        """Begin with those of the tokens that all stages have kept on disk. The last one is always computed."""
+        assert self.pipeline is not None
+        self.may_restore = False
+        if len(self.tokens) <= RESTORED_TOKENS:
+            return
+        self.last_step += 1
+        step = self.pipeline.restore(
+            self.session,
+            step=self.last_step,
+            position=len(self.tokens) - 1,
+            prefix=prefix_digests(self.tokens),
+        )
+        position = 0
+        try:
+            position = (await step.future).result.position
+        finally:
+            self.pipeline.give_up(step)
+            self._trim(position)  # a stage may have more than another one
+        self.is_rewound = position > 0
+        self.restored = self.arrived = position
+        for begin in range(0, position, RESTORED_TOKENS):  # in steps that any stage can repeat
+            self.computed.add(begin, min(begin + RESTORED_TOKENS, position))
 
     def rewind(self, position: int) -> None:
         """Have every stage forget what it has cached from this position or an earlier one on.

@@ -223,6 +223,7 @@ class Generator:
                     prompt, sampling, limit=limit, stops=stops
                 )
                 token = await self._advance(conversation)
+                usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
                 if known:
                     if conversation.recall(known) <= 0:
                         return
@@ -235,6 +236,7 @@ class Generator:
                 yield token
             finally:
                 ahead.stop()
+                conversation.keep()
                 conversation.turn, conversation.last_used = None, self._clock()
                 self._tell()
 
@@ -301,16 +303,17 @@ class Generator:
             return True
         if not isinstance(error, _CACHE_LOST):
             raise error
+        position = error.data.get("position")
+        is_evicted = not position and not conversation.is_rewound
         if conversation.is_rewound:  # trimmed further back than a layer with a window can go
             conversation.is_rewound, is_alone = False, True
         else:
             assert conversation.turn is not None
             self._tell()  # who waits for what it was computing does not any more
             is_alone = not await conversation.turn.give_way()
-        if isinstance(error, UnknownSessionError):
-            conversation.open()
+        if isinstance(error, UnknownSessionError) or (is_evicted and conversation.keeps_caches):
+            conversation.open()  # what was evicted may be on disk
         else:
-            position = error.data.get("position")
             conversation.rewind(position if isinstance(position, int) else 0)
         return is_alone
 
@@ -321,6 +324,8 @@ class Generator:
         self._attached.check(conversation.tokens)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
+        if conversation.may_restore:
+            await conversation.restore()
         end = len(conversation.tokens)
         under_way: deque[tuple[PendingStep, int, int]] = deque()  # with tokens and positions
         try:

@@ -35,9 +35,11 @@ from potluck.wire.messages import (
     CloseSession,
     Error,
     Forward,
+    KeepSession,
     Message,
     NodeInfo,
     OpenSession,
+    RestoreSession,
     Result,
     Sampling,
     StepFailed,
@@ -102,6 +104,7 @@ class Pipeline:
         last: ActivationLink,
         stages: int,
         is_exact_in_chunks: bool = False,
+        keeps_sessions: bool = False,
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -114,6 +117,7 @@ class Pipeline:
             stages: how many there are.
             is_exact_in_chunks: whether results have the same bits however tokens are cut into
                 steps. Else only the same steps give the same answer again.
+            keeps_sessions: whether all stages keep caches on disk.
             silence_s: the pipeline breaks when nothing is heard of it for so long, although steps
                 are under way the whole time.
             clock: seconds.
@@ -122,6 +126,7 @@ class Pipeline:
         self.stages = stages
         self.times = TokenTimes(stages)
         self.is_exact_in_chunks = is_exact_in_chunks
+        self.keeps_sessions = keeps_sessions
         self._first = first
         self._last = last
         self._silence_s = silence_s
@@ -281,6 +286,36 @@ class Pipeline:
         with self._lock:
             self._unfollowed.pop(session, None)
         self._send(CloseSession(epoch=self.epoch, session=session))
+
+    def keep(self, session: SessionId, prefix: bytes) -> None:
+        """Tell the stages the digests of the tokens that are in the caches, which can then be kept on disk."""
+        self._send(KeepSession(epoch=self.epoch, session=session, prefix=prefix))
+
+    def restore(
+        self, session: SessionId, *, step: int, position: int, prefix: bytes
+    ) -> PendingStep:
+        """Have empty caches take over what all stages have on disk.
+
+        Args:
+            session: whose caches.
+            step: number of the step.
+            position: tokens that are of use.
+            prefix: the digests of the tokens.
+
+        Returns:
+            A step whose result has the position that all stages have reached. Some may be beyond it.
+        """
+        pending = self._new_step(session, step, None)
+        if self._broken is None:
+            with self._lock:
+                pending.sent = self._clock()
+                self._pending[session, step] = pending
+            self._send(
+                RestoreSession(
+                    epoch=self.epoch, session=session, step=step, position=position, prefix=prefix
+                )
+            )
+        return pending
 
     def _send(self, message: Message) -> None:
         if self._broken is None:

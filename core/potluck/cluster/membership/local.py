@@ -178,7 +178,9 @@ class LocalComputer:
         handle = await self._processes.handle(assign.device)
         result = await handle.load(stage, loaded)
         return Capabilities(
-            cache_tokens=result.cache_tokens, is_exact_in_chunks=result.is_exact_in_chunks
+            cache_tokens=result.cache_tokens,
+            is_exact_in_chunks=result.is_exact_in_chunks,
+            keeps_sessions=result.keeps_sessions,
         )
 
     async def _give_back_unused(self) -> None:

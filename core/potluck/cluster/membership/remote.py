@@ -189,6 +189,7 @@ class RemoteComputer:
                 return Capabilities(
                     cache_tokens=loaded.cache_tokens,
                     is_exact_in_chunks=loaded.is_exact_in_chunks,
+                    keeps_sessions=loaded.keeps_sessions,
                 )
         except TimeoutError:
             raise PeerTimeoutError(

@@ -50,6 +50,8 @@ class StageProcesses:
         step_failed: called with a step that a stage could not do.
         died: called with the device whose process is gone, together with all its layers.
         changed: called when the devices or their memory have changed.
+        sessions: folder where conversations' caches are kept; None: they are not.
+        sessions_limit: bytes that they may take.
         is_used: whether a device has a stage in a plan, even if nothing is loaded yet.
         check_s: seconds between two searches for unused processes.
         unused_s: seconds after which an unused process is ended.
@@ -67,6 +69,8 @@ class StageProcesses:
         died: Callable[[DeviceId, PotluckError], None],
         changed: Callable[[], None],
         is_used: Callable[[DeviceId], bool] = lambda device: False,
+        sessions: Path | None = None,
+        sessions_limit: int = 0,
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
         check_s: float = _CHECK_S,
@@ -78,6 +82,7 @@ class StageProcesses:
         self._me = me
         self._log_folder = log_folder
         self._memory_limit = memory_limit
+        self._sessions, self._sessions_limit = sessions, sessions_limit
         self._cpus = cpus
         self._threads = threads
         self._step_failed = step_failed
@@ -203,6 +208,8 @@ class StageProcesses:
             threads=self._threads,
             device=device,
             cpus=self._cpus,
+            sessions_folder=None if self._sessions is None else str(self._sessions),
+            sessions_limit=self._sessions_limit,
         )
 
     def _name(self, device: DeviceId | None) -> NodeInfo:

@@ -53,6 +53,8 @@ class Start(Message, frozen=True, tag="start"):
     threads: int | None = None
     device: DeviceId | None = None  # None: the best one; its process reports the other ones too
     cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
+    sessions_folder: str | None = None  # where conversations' caches are kept; None: they are not
+    sessions_limit: int = 0  # bytes that they may take
 
 
 class StageSettings(Message, frozen=True, tag="stage_settings"):
@@ -150,6 +152,7 @@ class StageLoaded(Message, frozen=True, tag="stage_loaded"):
     layers_kept: int  # layers that were in memory before
     layers_loaded: int
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
+    keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
 
 
 class StageUnloaded(Message, frozen=True, tag="stage_unloaded"):

@@ -32,8 +32,10 @@ from potluck.wire.messages import (
     Attach,
     CloseSession,
     Forward,
+    KeepSession,
     Message,
     OpenSession,
+    RestoreSession,
     Result,
     StepFailed,
     TrimSession,
@@ -130,7 +132,14 @@ class StageChain:
             case Attach():
                 if loaded is not None:
                     self._attach(loaded, link, message)
-            case OpenSession() | Forward() | TrimSession() | CloseSession():
+            case (
+                OpenSession()
+                | Forward()
+                | TrimSession()
+                | CloseSession()
+                | KeepSession()
+                | RestoreSession()
+            ):
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
                 elif _is_taken(loaded, link):
@@ -197,7 +206,7 @@ class StageChain:
             self._fail(message, computer_lost(link.peer.name))
 
     def _fail(self, message: Message, error: PotluckError) -> None:
-        if not isinstance(message, Forward | Result):
+        if not isinstance(message, Forward | RestoreSession | Result):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
         # The stage does not know its computer's name, but the reader of the error needs it.

@@ -7,13 +7,16 @@ load the kept parts are still held, and the next load can use them.
 
 import asyncio
 import math
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypedDict
 
 import torch
 
+import potluck
 from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
 from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
@@ -21,6 +24,7 @@ from potluck.cluster.stage.packer import stored_tensor
 from potluck.engine.device import cache_dtype, set_threads
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
+from potluck.engine.session_files import SessionFiles
 from potluck.engine.stage import Stage
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import load_weights, random_weights
@@ -60,6 +64,8 @@ class StageLoader:
         compute: the only thread that uses torch.
         threads: see the attribute.
         report: called with the progress of a load, in the event loop.
+        sessions: folder where conversations' caches are kept; None: they are not.
+        sessions_limit: bytes that they may take.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class StageLoader:
         compute: ComputeThread,
         threads: int | None,
         report: Callable[[LoadProgress], None],
+        sessions: Path | None = None,
+        sessions_limit: int = 0,
     ) -> None:
         self.threads = threads
         self._name = name
@@ -78,6 +86,7 @@ class StageLoader:
         self._lending = lending
         self._compute = compute
         self._report = report
+        self._sessions, self._sessions_limit = sessions, sessions_limit
         self._loop = asyncio.get_running_loop()
         self._weights: StageWeights | None = None
         self._content: _Content | None = None
@@ -226,7 +235,18 @@ class StageLoader:
             cache_budget=max(0, budget(0)),
             budget_now=budget,
             epoch=message.epoch,
+            files=self._session_files(message),
         )
+
+    def _session_files(self, message: LoadStage) -> SessionFiles | None:
+        """Where the caches of this stage are kept: only another one that has the same bits finds them."""
+        if self._sessions is None:
+            return None
+        program = (potluck.__version__, torch.__version__, platform.machine())
+        weights = (message.home, message.model_id, message.seed, message.scheme, message.cache)
+        layers = (*message.layers, message.embedding, message.head, message.context)
+        stage = " ".join(map(str, (*program, *weights, *layers)))
+        return SessionFiles(folder=self._sessions, limit=self._sessions_limit, stage=stage)
 
     def _load_missing(self, message: LoadStage, config: ModelConfig) -> StageWeights:
         """Read, check and convert the weights that are not held yet, or make random ones."""

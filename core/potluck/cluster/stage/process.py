@@ -14,10 +14,12 @@ import asyncio
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, assert_never
 
@@ -77,6 +79,7 @@ logger = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
+SAVE_S = 1.5  # for writing caches at the end of the process, which its node ends after 3 seconds
 MEMORY_STEP = 0.02  # of the total; smaller changes of the free memory are not reported
 
 
@@ -104,6 +107,8 @@ class StageServer:
             compute=self._compute,
             threads=threads,
             report=self._tell,
+            sessions=None if start.sessions_folder is None else Path(start.sessions_folder),
+            sessions_limit=start.sessions_limit,
         )
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
@@ -126,7 +131,14 @@ class StageServer:
             self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
+            await self._save_sessions()
             await self._tasks.stop()
+
+    async def _save_sessions(self) -> None:
+        """Have the stage in force write its conversations' caches to the disk."""
+        if (loaded := self._chain.loaded) is not None:
+            end = time.monotonic() + SAVE_S
+            await self._compute.call(lambda: loaded.stage.save(lambda: time.monotonic() > end))
 
     async def _try_device(self) -> None:
         """Write to the log what works on this device, and what had to be replaced."""
@@ -245,6 +257,7 @@ class StageServer:
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
             is_exact_in_chunks=stage.is_exact_in_chunks,
+            keeps_sessions=stage.keeps_sessions,
             layers_kept=kept,
             layers_loaded=len(stage.weights.layers) - kept,
         )
@@ -265,6 +278,7 @@ class StageServer:
 
     async def _unload(self) -> StageUnloaded:
         async with self._turn:
+            await self._save_sessions()
             self._withdraw()
             await self._loader.drop()
         self._tell_memory()
@@ -332,6 +346,8 @@ async def _serve(pipe: BinaryIO) -> None:
 
     server = StageServer(start, write, watch)
     threading.Thread(target=read, name="stdin", daemon=True).start()
+    with suppress(NotImplementedError):  # Windows: the process ends with its node
+        loop.add_signal_handler(signal.SIGTERM, messages.put_nowait, None)
     await server.run(messages)
 
 

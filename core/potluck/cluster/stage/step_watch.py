@@ -34,6 +34,7 @@ class StepWatch:
         if (step := self._under_way) is None:
             return False
         kind, tokens, began = step
-        slowest_s = self._slowest_s.get(kind)
+        # A control message may have a cache written to the disk, or read from there.
+        slowest_s = self._slowest_s.get(kind) if kind != "control" else None
         allowed_s = FIRST_S if slowest_s is None else max(LEAST_S, FACTOR * tokens * slowest_s)
         return self._clock() - began > allowed_s

@@ -14,14 +14,18 @@ from potluck.ids import SessionId
 from potluck.wire.messages import (
     CloseSession,
     Forward,
+    KeepSession,
     Message,
     OpenSession,
+    RestoreSession,
     Result,
     TokenLogprob,
     TrimSession,
 )
 
-SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession
+SessionMessage: TypeAlias = (
+    OpenSession | Forward | TrimSession | CloseSession | KeepSession | RestoreSession
+)
 Answer: TypeAlias = tuple[Message, memoryview]
 """A message and its payload, for the next stage or for the driver."""
 
@@ -40,12 +44,27 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
             # the other stages have to trim.
             if stage.position(session) > message.position:
                 stage.trim(session, message.position, epoch=message.epoch)
+        case KeepSession():
+            stage.keep(session, message.prefix, epoch=message.epoch)
+        case RestoreSession():
+            return _restored(stage, message), memoryview(b"")
         case Forward():
             (answer,) = forward(stage, [(message, payload)])
             if isinstance(answer, Exception):
                 raise answer
             return answer
     return message, payload
+
+
+def _restored(stage: Stage, message: RestoreSession) -> RestoreSession | Result:
+    """Restore what all stages before have restored as well, or less; tell the next stage or the driver."""
+    session, epoch = SessionId(message.session), message.epoch
+    position = 0
+    if message.position:  # else a stage before has nothing
+        position = stage.restore(session, message.prefix, message.position, epoch=epoch)
+    if stage.head is None:
+        return msgspec.structs.replace(message, position=position)
+    return Result(epoch=epoch, session=message.session, step=message.step, position=position)
 
 
 def forward(

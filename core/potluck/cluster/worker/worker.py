@@ -272,6 +272,7 @@ class Worker:
             memory_bytes=loaded.memory_bytes,
             cache_tokens=loaded.cache_tokens,
             is_exact_in_chunks=loaded.is_exact_in_chunks,
+            keeps_sessions=loaded.keeps_sessions,
         )
 
     async def _give_back_unused(self) -> None:
