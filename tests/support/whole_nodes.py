@@ -24,16 +24,21 @@ QUESTION = GenerationRequest(
 )
 
 
-def folders_of(base: Path, name: str) -> Folders:
+NO_SETTLING = PlanningDeadlines(settle_s=0.0)
+
+
+def folders_of(base: Path, name: str, *, memory_limit: int | None = None) -> Folders:
     folders = Folders.of(base / name)
-    save_settings(folders.settings_file, Settings(name=name))
+    save_settings(folders.settings_file, Settings(name=name, memory_limit=memory_limit))
     return folders
 
 
 @asynccontextmanager
-async def running(folders: Folders) -> AsyncGenerator[Node, None]:
+async def running(
+    folders: Folders, planning: PlanningDeadlines = NO_SETTLING
+) -> AsyncGenerator[Node, None]:
     """Yield a running node."""
-    node = Node(folders, deadlines=NodeDeadlines(planning=PlanningDeadlines(settle_s=0.0)))
+    node = Node(folders, deadlines=NodeDeadlines(planning=planning))
     serving = asyncio.create_task(node.run())
     try:
         while read_node_file(folders) is None and not serving.done():

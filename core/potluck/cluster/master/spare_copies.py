@@ -130,7 +130,8 @@ class SpareCopies:
             await tensors.prepare()
             if self._packing is not None and self._packing.pays(rate):
                 await tensors.pack(lambda _: None, link_rate=rate)
-            infos = {Digest(info.digest): info for info in tensors.infos(is_local=False)}
+            named = tensors.infos(is_local=False)  # several may have the same content
+            infos = {Digest(info.digest): info for info in named}
             keeping = await computer.keep(
                 Keep(
                     config=dict(model.manifest.config),
@@ -138,7 +139,7 @@ class SpareCopies:
                     layers=layers,
                     embedding=share.embedding,
                     head=share.head,
-                    tensors=tuple(infos.values()),
+                    tensors=named,
                 )
             )
             total = sum(info.nbytes for info in infos.values())
