@@ -19,6 +19,7 @@ ALLOWED = {
     "launch",
     "api",
     "api.schema",
+    "api.benching",
     "api.openai",
     "api.weights",
     "model",

@@ -64,7 +64,7 @@ def build_tokenizer(fields: Mapping[str, object]) -> str:
         tokenizer = _BUILD[str(fields["tokenizer.ggml.model"])](words)
         _add_tokens(tokenizer, words)
         return tokenizer.to_str()
-    except BrokenModelError:
+    except (BrokenModelError, MemoryError):
         raise
     except Exception as error:  # `tokenizers` raises nothing more specific
         raise BrokenModelError(

@@ -37,7 +37,9 @@ class Pair:
             reference.stage(context=CONTEXT, cache_budget=budget, **sizes) for _ in range(2)
         )
         weights = self.replayed.weights
-        self.replayed.weights = replace(weights, runs=graph_runs(weights.blocks, self.graphs))
+        self.replayed._forward_pass._weights = replace(
+            weights, runs=graph_runs(weights.blocks, self.graphs)
+        )
         assert self.replayed.head is not None
         self.replayed.head._graphed = GraphedHead(self.graphs)
 
