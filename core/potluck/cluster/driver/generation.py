@@ -223,6 +223,7 @@ class Generator:
                     prompt, sampling, limit=limit, stops=stops
                 )
                 token = await self._advance(conversation)
+                conversation.keep()  # the prompt now: what ends a stage may overtake the end of the answer
                 usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
                 if known:
                     if conversation.recall(known) <= 0:
