@@ -58,8 +58,8 @@ from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Sampling
 
 CONTEXT = 8192
 PROMPTS = (16, 512, 4096, 512)

@@ -31,17 +31,8 @@ from potluck.net.listener import Listener
 from potluck.net.reactor import ReactorThread
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial, dial_steps
-from potluck.wire.messages import (
-    Address,
-    Chunk,
-    Forward,
-    Message,
-    NodeInfo,
-    Purpose,
-    Result,
-    Stored,
-    TensorHeader,
-)
+from potluck.wire.activation_messages import Forward, Result, TensorHeader
+from potluck.wire.messages import Address, Chunk, Message, NodeInfo, Purpose, Stored
 
 STEPS = {"warm": 3000, "cold": 300}
 WARM_UP = 50

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from potluck.engine import kvcache
 from potluck.engine.cache_pool import CachePool
-from potluck.engine.kvcache import GRANULE, SessionCache
+from potluck.engine.kvcache import GRANULE
+from potluck.engine.session_cache import SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 

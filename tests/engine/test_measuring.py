@@ -15,7 +15,7 @@ from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.tensor_formats import tensor_bytes
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 MakeReference = Callable[..., Reference]
 

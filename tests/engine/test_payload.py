@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from potluck.engine.payload import Activations, from_payload, to_payload
 from potluck.errors import InvalidStepError
-from potluck.wire.messages import Dtype, TensorHeader
+from potluck.wire.activation_messages import Dtype, TensorHeader
 
 TENSORS = [
     torch.randn(3, 5),

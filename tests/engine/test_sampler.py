@@ -11,7 +11,7 @@ from torch import Tensor
 
 from potluck.engine.sampler import Sampler
 from potluck.errors import EngineError
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 

@@ -20,7 +20,7 @@ from transformers import (
 
 from potluck.engine.gumbel import draw_key, gumbel
 from potluck.engine.sampler import Choice, Sampler
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 def plain(logits: Tensor, sampling: Sampling, history: Sequence[int]) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ import torch
 
 from potluck.engine import sampler
 from potluck.engine.sampler import Sampler
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 @pytest.mark.parametrize(

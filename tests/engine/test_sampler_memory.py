@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from potluck.engine import sampler
 from potluck.engine.sampler import Choice, Sampler
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 def between_lines(work: Callable[[], Choice], other: Callable[[], Choice]) -> Choice:

@@ -11,7 +11,7 @@ from cache_pools import CPU, FULL, WINDOW, A, B
 
 from potluck.cluster.driver.computed import prefix_digests
 from potluck.engine.cache_pool import CachePool
-from potluck.engine.kvcache import SessionCache
+from potluck.engine.session_cache import SessionCache
 from potluck.engine.session_files import RESERVE, SessionFiles
 from potluck.model.caches import CacheSpec, RecurrentCache, State
 

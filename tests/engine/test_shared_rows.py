@@ -7,7 +7,7 @@ import torch
 from cache_pools import FULL, PER_TOKEN, WINDOW, A, B, C, make_pool
 
 from potluck.engine.cache_pool import CachePool
-from potluck.engine.kvcache import SessionCache
+from potluck.engine.session_cache import SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.caches import SHARED_TOKENS

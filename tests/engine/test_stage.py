@@ -14,7 +14,7 @@ from potluck.engine.stage import Output, Stage
 from potluck.errors import (
     NeedReplayError,
 )
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 MakeReference = Callable[..., Reference]
 

@@ -20,7 +20,7 @@ from potluck.errors import (
 )
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 @pytest.mark.parametrize("ids", [[-1], [131], [3, 2**31 - 1], [-(2**31)], [-1, 3]])

@@ -18,7 +18,7 @@ from potluck.engine.token_step import make_token_step
 from potluck.errors import EngineError
 from potluck.ids import SessionId
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 MakeReference = Callable[..., Reference]
 

@@ -15,7 +15,7 @@ from potluck.engine.stage import Stage
 from potluck.errors import NeedReplayError, PromptError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.schemes import Scheme
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 MakeReference = Callable[..., Reference]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from potluck.net.reactor import Delivery, Reactor, ReactorThread
-from potluck.wire.messages import CloseSession, Message
+from potluck.wire.activation_messages import CloseSession
+from potluck.wire.messages import Message
 
 pytestmark = pytest.mark.net
 

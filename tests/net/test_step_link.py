@@ -13,17 +13,10 @@ from potluck.net.link_kind import step_links
 from potluck.net.reactor import ReactorThread
 from potluck.net.secure_socket import SecureSocket
 from potluck.net.transport import dial_steps, identify
+from potluck.wire.activation_messages import Attach, CloseSession, Forward, Result, TensorHeader
 from potluck.wire.certificates import tls_name
 from potluck.wire.frame import encode
-from potluck.wire.messages import (
-    Address,
-    Attach,
-    CloseSession,
-    Forward,
-    Ping,
-    Result,
-    TensorHeader,
-)
+from potluck.wire.messages import Address, Ping
 
 pytestmark = pytest.mark.net
 

@@ -11,7 +11,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline, Room
 from potluck.cluster.driver.token import Usage
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 GREEDY = Sampling()
 

@@ -5,20 +5,18 @@ import struct
 from collections.abc import Callable
 
 from potluck.cluster.driver.computed import prefix_digests
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     PREFIX_TOKENS,
     Attach,
     CloseSession,
     Forward,
     KeepSession,
-    Message,
-    NodeInfo,
     OpenSession,
     RestoreSession,
     Result,
-    StepFailed,
     TrimSession,
 )
+from potluck.wire.messages import Message, NodeInfo, StepFailed
 
 
 def next_token(tokens: list[int]) -> int:

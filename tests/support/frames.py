@@ -6,21 +6,18 @@ from typing import Any
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
+from potluck.wire.activation_messages import Forward, Result, Sampling, TensorHeader
 from potluck.wire.codec import UnknownOp
 from potluck.wire.frame import Buffer, Frame, FrameDecoder, MiB, encode
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Assign,
     Chunk,
-    Forward,
     Message,
     Need,
     NeedTensor,
     Ping,
-    Result,
     Revoked,
-    Sampling,
-    TensorHeader,
     TensorInfo,
 )
 

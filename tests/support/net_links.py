@@ -2,7 +2,7 @@
 
 from contextlib import asynccontextmanager
 
-from potluck.wire.messages import Forward, TensorHeader
+from potluck.wire.activation_messages import Forward, TensorHeader
 
 DIGEST = "ab" * 32
 

@@ -26,7 +26,8 @@ from potluck.net.identity import Identity
 from potluck.net.reactor import Reactor, ReactorThread
 from potluck.net.transport import Link, StepLink, dial, dial_steps
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Address, Hop, NodeInfo, Result, Sampling, StepFailed
+from potluck.wire.activation_messages import Result, Sampling
+from potluck.wire.messages import Address, Hop, NodeInfo, StepFailed
 
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

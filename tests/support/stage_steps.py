@@ -5,7 +5,7 @@ from tiny_models import SESSION
 
 from potluck.engine.stage import Output, Stage
 from potluck.ids import SessionId
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 GREEDY = Sampling(logprobs=5)
 OTHER = SessionId("other")

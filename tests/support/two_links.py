@@ -9,7 +9,8 @@ from fake_cluster import run, until
 
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline
 from potluck.ids import SessionId
-from potluck.wire.messages import Result, Sampling, StepFailed
+from potluck.wire.activation_messages import Result, Sampling
+from potluck.wire.messages import StepFailed
 
 CHAT = SessionId("chat")
 

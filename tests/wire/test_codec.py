@@ -9,21 +9,9 @@ import pytest
 from frames import HEX
 
 from potluck.errors import RemoteProtocolError
+from potluck.wire.activation_messages import Forward, Result, Sampling, TensorHeader, TokenLogprob
 from potluck.wire.codec import UnknownOp, decode_header, decode_list, encode_header
-from potluck.wire.messages import (
-    Assign,
-    DeviceInfo,
-    Forward,
-    Message,
-    Need,
-    NeedTensor,
-    Ping,
-    Result,
-    Sampling,
-    Status,
-    TensorHeader,
-    TokenLogprob,
-)
+from potluck.wire.messages import Assign, DeviceInfo, Message, Need, NeedTensor, Ping, Status
 from potluck.wire.operations import ALL, Table, op_of, table
 
 NEED = Need(epoch=1, activation_port=4, tensors=(NeedTensor(digest=HEX, offset=5),))

@@ -7,18 +7,17 @@ from connection_pair import Pair, bytes_of, receive, sent_by
 from frames import raw_frame
 
 from potluck.errors import LocalProtocolError
+from potluck.wire.activation_messages import Forward, TensorHeader
 from potluck.wire.events import Answered, Closed, Lost, Received
 from potluck.wire.lifecycle import State
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import (
     Assign,
     Error,
-    Forward,
     Goodbye,
     Loaded,
     Message,
     Ping,
-    TensorHeader,
     Unload,
     Unloaded,
     WarmingUp,

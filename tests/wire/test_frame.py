@@ -18,6 +18,7 @@ from frames import (
 )
 
 from potluck.errors import LocalProtocolError
+from potluck.wire.activation_messages import MAX_HISTORY, Forward, Sampling, TensorHeader
 from potluck.wire.codec import UnknownOp
 from potluck.wire.frame import (
     MAX_HEADER,
@@ -29,16 +30,7 @@ from potluck.wire.frame import (
     encode,
 )
 from potluck.wire.measuring_messages import Blob, Profile
-from potluck.wire.messages import (
-    MAX_HISTORY,
-    Assign,
-    Chunk,
-    Forward,
-    Message,
-    Ping,
-    Sampling,
-    TensorHeader,
-)
+from potluck.wire.messages import Assign, Chunk, Message, Ping
 
 
 def test_a_frame_is_as_the_document_says_byte_by_byte() -> None:

@@ -6,8 +6,9 @@ import pytest
 from frames import ASSIGN, HEX
 
 from potluck.ids import Role
+from potluck.wire.activation_messages import Forward, TensorHeader
 from potluck.wire.measuring_messages import Blob
-from potluck.wire.messages import Chunk, Forward, Message, Need, Ping, Purpose, TensorHeader
+from potluck.wire.messages import Chunk, Message, Need, Ping, Purpose
 from potluck.wire.operations import (
     ALL,
     ANSWERS,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.wire import fields, frame, messages, pairing, token
+from potluck.wire import activation_messages, fields, frame, messages, pairing, token
 from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
     LOST_AFTER_S,
@@ -58,7 +58,7 @@ def test_every_request_names_its_answer() -> None:
         ),
         f"| {messages.MAX_TENSORS:,} |",
         f"| {messages.MAX_TOKENS:,} |",
-        f"| {messages.MAX_HISTORY:,} |",
+        f"| {activation_messages.MAX_HISTORY:,} |",
         f"| {messages.MAX_REVOKED} |",
         f"at most {MAX_CHUNK_TOKENS} tokens",
         f"| {fields.MAX_TEXT} characters |",

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from potluck.engine.kvcache import GRANULE, SessionCache
+from potluck.engine.kvcache import GRANULE
 from potluck.engine.memory import release
+from potluck.engine.session_cache import SessionCache
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSpec, session_bytes

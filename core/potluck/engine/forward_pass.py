@@ -11,10 +11,10 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.head import StageHead
-from potluck.engine.kvcache import SessionCache
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
 from potluck.engine.session import Output, Session, StepTokens
+from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
 from potluck.errors import PotluckError
 

@@ -14,9 +14,10 @@ from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, la
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.engine.kvcache import LayerCache, SessionCache
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.session_cache import SessionCache
 from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]

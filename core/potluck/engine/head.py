@@ -9,7 +9,7 @@ from potluck.engine.accelerator import GraphedHead
 from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.singles import as_generated
 from potluck.engine.stage_weights import StageWeights
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep

@@ -28,8 +28,8 @@ from potluck.engine.rotary import Rotary
 from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
 from potluck.model.caches import CacheSpec
+from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import Sampling
 
 _ENOUGH = 1 << 32  # bytes read in a pass; experts may have far more than a token reads
 _LARGE = 1 << 22  # bytes; on a GPU, reading fewer takes no longer than the call itself

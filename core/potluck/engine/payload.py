@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.errors import InvalidStepError
-from potluck.wire.messages import Dtype, TensorHeader
+from potluck.wire.activation_messages import Dtype, TensorHeader
 
 DTYPES: dict[Dtype, torch.dtype] = {
     "F32": torch.float32,

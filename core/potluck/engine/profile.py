@@ -29,7 +29,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.tensor_formats import weight_bytes
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 CACHED = 256  # tokens in the cache while one token is timed: a short chat
 # A long chat. It is timed only if some layers have a window and others see all tokens, since only

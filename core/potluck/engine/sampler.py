@@ -23,7 +23,7 @@ from torch import Tensor
 from potluck.engine.gumbel import draw, draw_key
 from potluck.errors import EngineError
 from potluck.model.limits import MAX_VOCAB
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 _Logits = npt.NDArray[np.float32]
 _Integers = npt.NDArray[np.int64]

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from potluck.engine.kvcache import SessionCache
 from potluck.engine.payload import Activations
 from potluck.engine.sampler import Choice
+from potluck.engine.session_cache import SessionCache
 from potluck.errors import NeedReplayError
 from potluck.ids import SessionId
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

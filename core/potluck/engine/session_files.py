@@ -23,9 +23,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from potluck.engine.kvcache import LayerCache, SessionCache, StateCache
+from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.session_cache import SessionCache
 from potluck.model.caches import Held
-from potluck.wire.messages import PREFIX_BYTES, PREFIX_TOKENS
+from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.kernels import Kernels, ReferenceKernels
-from potluck.engine.kvcache import SessionCache
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.mlp import GatedMlp, Mlp, MoE
 from potluck.engine.norms import KernelNorm, RmsNorm
+from potluck.engine.session_cache import SessionCache
 
 if TYPE_CHECKING:
     from potluck.engine.kernels.generated import GeneratedKernels

@@ -30,7 +30,7 @@ from potluck.errors import (
 )
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layout import GROUP, groups_of
-from potluck.engine.kvcache import SessionCache
 from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
+from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
 
 

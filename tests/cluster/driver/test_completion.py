@@ -33,7 +33,8 @@ from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
-from potluck.wire.messages import Message, Result, Sampling, TokenLogprob
+from potluck.wire.activation_messages import Result, Sampling, TokenLogprob
+from potluck.wire.messages import Message
 
 EOS = 257
 BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}

@@ -16,7 +16,8 @@ from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, NotEnoughMemoryError, PeerLostError, PromptError
 from potluck.ids import SessionId
-from potluck.wire.messages import MAX_HISTORY, Sampling, StepFailed
+from potluck.wire.activation_messages import MAX_HISTORY, Sampling
+from potluck.wire.messages import StepFailed
 
 PROMPT = [1, 2, 3, 4, 5, 6]
 

@@ -10,7 +10,7 @@ from fake_cluster import until
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Usage
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 
 def test_the_same_prompt_twice_at_once_is_two_conversations() -> None:

@@ -18,7 +18,8 @@ from potluck.errors import (
     StaleEpochError,
     UnknownSessionError,
 )
-from potluck.wire.messages import Error, TrimSession
+from potluck.wire.activation_messages import TrimSession
+from potluck.wire.messages import Error
 
 
 def test_tokens_are_little_endian_and_of_four_bytes() -> None:

@@ -11,7 +11,7 @@ from two_links import CHAT, follow, on_two_links, result, start
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PeerLostError
 from potluck.ids import SessionId
-from potluck.wire.messages import Result, Sampling
+from potluck.wire.activation_messages import Result, Sampling
 
 
 def test_a_token_is_sent_back_in_by_who_received_it() -> None:

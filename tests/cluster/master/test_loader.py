@@ -9,7 +9,7 @@ from fake_home import SPLIT, TINY, Home
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
 from potluck.errors import EngineError, PeerLostError
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 ALONE = msgspec.structs.replace(SPLIT, layers=(("Desk", 4),))
 

@@ -15,7 +15,8 @@ from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import StepRefused
 from potluck.errors import BrokenModelError, EngineError, PeerLostError, PotluckError, UsageError
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Sampling, StepFailed
+from potluck.wire.activation_messages import Sampling
+from potluck.wire.messages import StepFailed
 
 
 def test_a_load_says_what_is_being_done(model: LocalModel, workplace: Workplace) -> None:

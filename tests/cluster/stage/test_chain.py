@@ -17,16 +17,8 @@ from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
 from potluck.ids import HomeId, NodeId
-from potluck.wire.messages import (
-    Attach,
-    Forward,
-    Message,
-    NodeInfo,
-    OpenSession,
-    Result,
-    StepFailed,
-    TensorHeader,
-)
+from potluck.wire.activation_messages import Attach, Forward, OpenSession, Result, TensorHeader
+from potluck.wire.messages import Message, NodeInfo, StepFailed
 
 HOME = HomeId("home")
 STEP = Forward(

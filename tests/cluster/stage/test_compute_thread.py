@@ -15,7 +15,7 @@ from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.scheduler import Group, Scheduler
 from potluck.errors import OutOfMemoryError
 from potluck.net.reactor import Delivery
-from potluck.wire.messages import Forward, TensorHeader
+from potluck.wire.activation_messages import Forward, TensorHeader
 
 
 def new_thread(

@@ -13,8 +13,8 @@ from potluck.cluster.driver.token import Usage
 from potluck.cluster.processes.messages import LoadStage
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
+from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Sampling
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,18 +5,17 @@ import pytest
 
 from potluck.cluster.stage.scheduler import PeerLink, Scheduler, TurnLimits
 from potluck.ids import HomeId, Role
-from potluck.wire.frame import Buffer
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
     Forward,
-    Message,
-    NodeInfo,
     OpenSession,
     Sampling,
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.frame import Buffer
+from potluck.wire.messages import Message, NodeInfo
 
 
 class Link:

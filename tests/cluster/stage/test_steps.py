@@ -16,16 +16,16 @@ from potluck.engine.weights import random_weights
 from potluck.errors import NeedReplayError, OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
-    Message,
     OpenSession,
     Result,
     Sampling,
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.messages import Message
 
 CHAT = SessionId("chat")
 MODEL = ModelConfig.from_dict(CONFIG)

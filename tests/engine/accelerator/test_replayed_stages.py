@@ -16,7 +16,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.stage import Output, Stage
 from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.ids import SessionId
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 pytestmark = pytest.mark.usefixtures("torch_alone")
 

@@ -29,7 +29,7 @@ from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 # Characters of a prompt for each token of the context. Ordinary text has about four to a token, and
 # vocabularies have tokens of long runs of spaces. What is longer cannot fit, and is not tokenized.

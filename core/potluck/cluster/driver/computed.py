@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 
 from potluck.cluster.driver.pending import token_payload
-from potluck.wire.messages import PREFIX_BYTES, PREFIX_TOKENS
+from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 
 
 class ComputedSteps:

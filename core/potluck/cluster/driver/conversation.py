@@ -16,7 +16,7 @@ from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
 from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
-from potluck.wire.messages import MAX_HISTORY, Sampling
+from potluck.wire.activation_messages import MAX_HISTORY, Sampling
 
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
 

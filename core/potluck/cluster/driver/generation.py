@@ -35,7 +35,7 @@ from potluck.errors import (
     PotluckError,
     UnknownSessionError,
 )
-from potluck.wire.messages import Result, Sampling
+from potluck.wire.activation_messages import Result, Sampling
 
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from potluck.ids import SessionId
-from potluck.wire.messages import Result, Sampling
+from potluck.wire.activation_messages import Result, Sampling
 
 
 @dataclass(frozen=True, slots=True)

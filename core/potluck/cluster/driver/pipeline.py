@@ -30,22 +30,19 @@ from potluck.errors import (
     rebuild,
 )
 from potluck.ids import SessionId
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
-    Error,
     Forward,
     KeepSession,
-    Message,
-    NodeInfo,
     OpenSession,
     RestoreSession,
     Result,
     Sampling,
-    StepFailed,
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.messages import Error, Message, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from potluck.errors import EngineError
-from potluck.wire.messages import Result, TokenLogprob
+from potluck.wire.activation_messages import Result, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

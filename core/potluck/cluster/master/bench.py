@@ -25,8 +25,8 @@ from potluck.errors import UsageError
 from potluck.ids import NodeId
 from potluck.model.schemes import activation_item
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES
+from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import Sampling
 
 # tokens before decoding: few, so that attention is small and decoding mostly reads weights
 SHORT_PROMPT = 16

@@ -27,19 +27,18 @@ from potluck.errors import (
 )
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
-from potluck.wire.measuring_messages import StageTimes
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
     Forward,
     KeepSession,
-    Message,
     OpenSession,
     RestoreSession,
     Result,
-    StepFailed,
     TrimSession,
 )
+from potluck.wire.measuring_messages import StageTimes
+from potluck.wire.messages import Message, StepFailed
 
 logger = logging.getLogger(__name__)
 

@@ -21,15 +21,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from potluck.ids import HomeId, Role
+from potluck.wire.activation_messages import CloseSession, Forward, OpenSession, TrimSession
 from potluck.wire.frame import Buffer
-from potluck.wire.messages import (
-    CloseSession,
-    Forward,
-    Message,
-    NodeInfo,
-    OpenSession,
-    TrimSession,
-)
+from potluck.wire.messages import Message, NodeInfo
 
 Kind = Literal["control", "token", "chunk"]
 

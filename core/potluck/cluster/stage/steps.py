@@ -11,17 +11,17 @@ from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
 from potluck.errors import PotluckError
 from potluck.ids import SessionId
-from potluck.wire.messages import (
+from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
     KeepSession,
-    Message,
     OpenSession,
     RestoreSession,
     Result,
     TokenLogprob,
     TrimSession,
 )
+from potluck.wire.messages import Message
 
 SessionMessage: TypeAlias = (
     OpenSession | Forward | TrimSession | CloseSession | KeepSession | RestoreSession

@@ -7,7 +7,7 @@ from stage_nodes import Driver, StageNode
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Usage
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import Sampling
+from potluck.wire.activation_messages import Sampling
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 

@@ -28,8 +28,15 @@ from potluck.errors import (
 )
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
+from potluck.wire.activation_messages import (
+    Attach,
+    Forward,
+    OpenSession,
+    Result,
+    Sampling,
+    TensorHeader,
+)
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Attach, Forward, OpenSession, Result, Sampling, TensorHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 

@@ -1,0 +1,125 @@
+"""Messages along the chain of stages: from the driver through all stages, and back to it."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from potluck.wire.fields import Count, Seconds, SessionName, Shape
+from potluck.wire.messages import MAX_TOKENS, Message
+
+Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
+
+MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
+PREFIX_TOKENS = 64  # tokens of a session's beginning that one digest names, with all before them
+PREFIX_BYTES = 16  # of such a digest
+
+
+class Attach(Message, frozen=True, tag="attach"):
+    """From the driver to the last stage: send this epoch's results to me, on this connection."""
+
+    epoch: Count
+
+
+class OpenSession(Message, frozen=True, tag="open_session"):
+    """Open a session, with an empty KV cache or with the beginning of another session's."""
+
+    epoch: Count
+    session: SessionName
+    source: SessionName | None = None  # that other session; None: the cache is empty
+    position: Count = 0  # how many of its tokens to begin with, or as many as are cached
+
+
+_Prefix = Annotated[bytes, Meta(max_length=MAX_TOKENS // PREFIX_TOKENS * PREFIX_BYTES)]
+
+
+class KeepSession(Message, frozen=True, tag="keep_session"):
+    """The digests of a session's first tokens, under which stages may keep its cache on disk."""
+
+    epoch: Count
+    session: SessionName
+    prefix: _Prefix
+
+
+class RestoreSession(Message, frozen=True, tag="restore_session"):
+    """Let an empty session begin with tokens that are kept on disk. Answered by `result`."""
+
+    epoch: Count
+    session: SessionName
+    step: Count
+    position: Count  # tokens of use, or that all stages before have restored
+    prefix: _Prefix
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the stage with the head samples a token: seed and position make it reproducible."""
+
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0  # 0: greedy
+    top_k: Count = 0  # 0: no limit
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: of the chosen and the n best
+    history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
+    """The token ids so far, sent with a prompt's last chunk if a repetition penalty needs them."""
+
+
+class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes a payload of numbers, which is row-major and little-endian."""
+
+    dtype: Dtype
+    shape: Shape
+
+
+class Forward(Message, frozen=True, tag="forward"):
+    """Run these tokens of a session. Payload: token ids (I32, [T]) or hidden states ([T, D])."""
+
+    epoch: Count
+    session: SessionName
+    step: Count  # increases by one in a session; a repeated step gets its stored result
+    position: Count  # of the first token; must equal the end of the stage's cache
+    tensor: TensorHeader
+    prompt_end: Count | None = None
+    """Where the KV caches will end after the last chunk of a prompt. A stage makes room for the
+    whole prompt before it computes the first chunk. None: no chunk follows."""
+    sampling: Sampling | None = None  # None: no token is needed (a prompt's earlier chunk)
+    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
+    """One per stage so far; none of a stage that computed the token together with others."""
+    more: Count = 0  # so many messages follow at once whose tokens are to be computed with this one
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token id and the natural logarithm of its probability."""
+
+    token_id: Count
+    logprob: float
+
+
+class Result(Message, frozen=True, tag="result"):
+    """From the last stage to the driver: the sampled token, or that the chunk is done."""
+
+    epoch: Count
+    session: SessionName
+    step: Count
+    position: Count  # where every cache of the chain ends now
+    token_id: Count | None = None
+    logprob: float | None = None
+    top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
+    compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
+    more: Count = 0  # so many results follow at once of tokens that were computed with this one
+
+
+class TrimSession(Message, frozen=True, tag="trim_session"):
+    """Remove this position and all later ones from the session's KV cache."""
+
+    epoch: Count
+    session: SessionName
+    position: Count
+
+
+class CloseSession(Message, frozen=True, tag="close_session"):
+    """Free the KV cache of a session."""
+
+    epoch: Count
+    session: SessionName
