@@ -8,7 +8,7 @@ from fake_cluster import Run
 from whole_nodes import chat, eventually, folders_of, load, running, stages
 
 from potluck.api.schema import PlanRequest, RoleRequest
-from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint

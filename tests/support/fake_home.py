@@ -11,10 +11,10 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.events import ComputerLost, Events, ModelChanged, Notice, StageLost
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.errors import PeerLostError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes

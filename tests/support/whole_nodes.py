@@ -11,7 +11,7 @@ from air import Air
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
-from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node, NodeDeadlines
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 

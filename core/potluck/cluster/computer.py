@@ -4,6 +4,7 @@
 Planning and deploying use both in the same way.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -148,3 +149,24 @@ class Computer(Protocol):
 
     async def unload(self, epoch: int) -> None: ...
     async def connect(self, port: int, reactor: Reactor) -> ActivationLink: ...
+
+
+class Computers(Protocol):
+    """This computer and the workers. `changed` is notified whenever a worker comes or goes."""
+
+    changed: asyncio.Condition
+
+    @property
+    def local(self) -> Computer: ...
+
+    def available(self) -> Sequence[Computer]:
+        """The connected workers that lend their devices now."""
+        ...
+
+    def withheld(self) -> Mapping[str, str]:
+        """The connected workers that lend nothing now: name, and why as the rest of a sentence."""
+        ...
+
+    def expected(self) -> int:
+        """How many paired computers may still connect shortly."""
+        ...

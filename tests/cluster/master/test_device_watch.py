@@ -9,9 +9,9 @@ from fake_home import SPLIT, Home
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.token_times import WINDOW_S
 from potluck.cluster.events import DeviceChanged
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.master.device_watch import AGAIN_S, DeviceWatch
 from potluck.cluster.master.measurements import NEEDED
-from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.errors import EngineError
 from potluck.plan.deviation import WEIGHED_S
 from potluck.store.registry import LocalModel

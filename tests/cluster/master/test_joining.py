@@ -8,7 +8,7 @@ from fake_home import SPLIT, Home
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import LinkChanged
-from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import EngineError
 from potluck.plan.cost import LinkCost
 from potluck.store.registry import LocalModel

@@ -8,7 +8,7 @@ from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, PeerLostError
 from potluck.store.registry import LocalModel
 

@@ -12,7 +12,8 @@ from fake_cluster import devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.planning import PlanningDeadlines, schemes_of, search_in_thread
+from potluck.cluster.master.deadlines import PlanningDeadlines
+from potluck.cluster.master.planning import schemes_of, search_in_thread
 from potluck.cluster.views import plan_view
 from potluck.errors import (
     EngineError,

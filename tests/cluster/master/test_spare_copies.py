@@ -7,7 +7,7 @@ from fake_cluster import FakeComputer, failing, run, until
 from fake_home import Home, small
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.master.planning import DEADLINES
+from potluck.cluster.master.deadlines import DEADLINES
 from potluck.errors import EngineError
 from potluck.store.registry import LocalModel
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.computer import Computer
+from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
+from potluck.cluster.master.deadlines import DEADLINES
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import DEADLINES, Computers, Planner
+from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired

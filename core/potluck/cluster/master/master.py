@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias, assert_never
 
 from potluck.api.schema import PlanRequest
+from potluck.cluster.computer import Computers
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
@@ -26,6 +27,7 @@ from potluck.cluster.events import (
     StepRefused,
 )
 from potluck.cluster.master.callers import Callers
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.improvement import can_be_improved
@@ -34,12 +36,7 @@ from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import (
-    DEADLINES,
-    Computers,
-    Planner,
-    PlanningDeadlines,
-)
+from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State
 from potluck.cluster.master.transitions import apply

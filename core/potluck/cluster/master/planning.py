@@ -1,19 +1,20 @@
-"""Turn a request for a model into a plan: wait for workers, choose the scheme, place the layers."""
+"""Turn a request for a model into a plan: choose the scheme, measure, place the layers."""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from potluck.api.schema import LoadPhase, PlanRequest
-from potluck.cluster.computer import Computer
-from potluck.cluster.device_names import computer_of
+from potluck.cluster.computer import Computer, Computers
+from potluck.cluster.master.arrivals import Arrivals
 from potluck.cluster.master.constraints import without_constraints
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.deployment import Planned
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
@@ -32,7 +33,6 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
-from potluck.plan.byhand import check_sum
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
 from potluck.plan.shape import shape_of
@@ -46,47 +46,10 @@ DEFAULT_CONTEXT = 8192  # tokens; users must ask for more, since it costs memory
 _BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningDeadlines:
-    """How long planning waits for computers, and how long it searches; in seconds."""
-
-    workers_s: float = 120.0  # for a requested number of workers
-    names_s: float = 20.0  # for workers requested by name: discovery takes a second or two
-    settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
-    improve_s: float = 2.0  # after a computer came: others that come as well are weighed with it
-    quiet_s: float = 3.0  # without a request before spare copies are sent: people answer an answer
-    return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
-    search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
-
-
-DEADLINES = PlanningDeadlines()
-
-
 class Enter(Protocol):
     """Takes the phase that a load enters, and how much of the model is read, from 0 to 1."""
 
     def __call__(self, phase: LoadPhase, message: str, done: float | None = None) -> None: ...
-
-
-class Computers(Protocol):
-    """This computer and the workers. `changed` is notified whenever a worker comes or goes."""
-
-    changed: asyncio.Condition
-
-    @property
-    def local(self) -> Computer: ...
-
-    def available(self) -> Sequence[Computer]:
-        """The connected workers that lend their devices now."""
-        ...
-
-    def withheld(self) -> Mapping[str, str]:
-        """The connected workers that lend nothing now: name, and why as the rest of a sentence."""
-        ...
-
-    def expected(self) -> int:
-        """How many paired computers may still connect shortly."""
-        ...
 
 
 class Planner:
@@ -101,6 +64,7 @@ class Planner:
     ) -> None:
         self.measurements = Measurements(kept=kept)
         self._computers = computers
+        self._arrivals = Arrivals(computers, deadlines)
         self._models = models
         self._deadlines = deadlines
 
@@ -140,7 +104,7 @@ class Planner:
             enter("planning", "Looking for other computers")
             return await self._plan_recovery(request.scheme, request, model, avoid)
         enter("waiting", "Looking for your computers")
-        await self._wait(request, model, settle=settle)
+        await self._arrivals.wait(request, model.config.num_layers, settle=settle)
         enter("planning", "Measuring the computers")
         await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
@@ -179,7 +143,7 @@ class Planner:
             try:
                 return await self._place(scheme, request, model, workers)
             except NotEnoughMemoryError:
-                if not await self._somebody_came(workers, ends_at):
+                if not await self._arrivals.somebody_came(workers, ends_at):
                     await self._check_room(scheme, request, model)  # its error says which would fit
                     raise
 
@@ -199,18 +163,6 @@ class Planner:
             return (await self._place(planned.scheme, request, model, known)).plan
         except (PlanError, UsageError):
             return None
-
-    async def _somebody_came(self, workers: Sequence[Computer], ends_at: float) -> bool:
-        """Wait until a computer is here that is not among the workers; False: none came in time."""
-        before = {worker.node_id for worker in workers}
-
-        def is_new() -> bool:
-            return any(c.node_id not in before for c in self._computers.available())
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(ends_at), self._computers.changed:
-                await self._computers.changed.wait_for(is_new)
-        return is_new()
 
     async def _plan_in(
         self,
@@ -310,53 +262,6 @@ class Planner:
         counted = _counted(devices, scheme, request, model)
         search = partial(lacking_memory, _shape(scheme, request, model), counted)
         return await search_in_thread(search, limit_s=self._deadlines.search_s)
-
-    async def _wait(self, request: PlanRequest, model: LocalModel, *, settle: bool) -> None:
-        """Wait for the workers that the request asks for.
-
-        Raises:
-            InvalidLayersError: workers with these names did not come in time or lend nothing, or the
-                layers of the request are not those of the model.
-            UsageError: too few workers came in time.
-        """
-        if request.layers is not None:
-            check_sum(request.layers, model.config.num_layers)
-        names = {computer_of(name).casefold() for name, _ in request.layers or ()}
-        names.discard(self._computers.local.name.casefold())
-
-        def all_there() -> bool:
-            here = self._computers.available()
-            return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
-
-        for name, why in self._computers.withheld().items():
-            if name.casefold() in names:  # to wait for it would be in vain
-                raise InvalidLayersError(f"{name} {why}, so it cannot take part now.")
-        if not request.workers and not names:
-            if settle:
-                await self._settle()
-            return
-        limit = self._deadlines.workers_s if request.workers else self._deadlines.names_s
-        try:
-            async with asyncio.timeout(limit), self._computers.changed:
-                await self._computers.changed.wait_for(all_there)
-        except TimeoutError:
-            here = ", ".join(c.name for c in self._computers.available()) or "none"
-            if request.workers:
-                raise UsageError(
-                    f"{request.workers} other computers should take part, and within"
-                    f" {limit:.0f} seconds these came: {here}. Start Potluck on the others,"
-                    " pair them, and see `potluck devices`."
-                ) from None
-            raise InvalidLayersError(
-                f"The layers name computers that are not here. Here are: {here}, and this one,"
-                f" {self._computers.local.name}."
-            ) from None
-
-    async def _settle(self) -> None:
-        """Wait a moment for paired computers that a node has not found yet just after its start."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._deadlines.settle_s), self._computers.changed:
-                await self._computers.changed.wait_for(lambda: not self._computers.expected())
 
 
 async def search_in_thread(search: Callable[..., _T], *, limit_s: float) -> _T:

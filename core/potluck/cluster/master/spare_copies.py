@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from potluck.cluster.computer import Computer
+from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import Computers, Planner
+from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PotluckError
