@@ -36,13 +36,13 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.machine import machine_id
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.device_watch import DeviceWatch
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.link_watch import LinkWatch
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.master.planning import DEADLINES, PlanningDeadlines
 from potluck.cluster.membership.calls import CALL_S, MasterCalls
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
@@ -407,7 +407,7 @@ class Node:
         """The master of a home has removed this computer from it."""
         home = self.identity.homes.get(home_id)
         if self.worker.lease is not None and self.worker.lease.home == home_id:
-            self._tasks.spawn(self.worker.release())
+            self._tasks.spawn(self.worker.leasing.release())
         self.identity.remove_home(home_id)
         if home is not None:
             self.discovery.drop(home.master)
@@ -417,14 +417,14 @@ class Node:
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:
-            self.worker.step_failed(event.failure)  # all stages of this computer are lent
+            self.worker.leasing.step_failed(event.failure)  # all stages of this computer are lent
         else:
             self.master.step_refused(event)
 
     def _stage_died(self, device: DeviceId, error: PotluckError) -> None:
         """A stage process of this computer ended without being asked, and its layers are gone."""
         is_hung = error.data.get("is_hung") is True
-        self.worker.stage_died(device, is_hung=is_hung)
+        self.worker.leasing.stage_died(device, is_hung=is_hung)
         place = place_name(self._info.name, device, self.processes.devices)
         self.master.lost(
             StageLost(

@@ -118,7 +118,7 @@ def test_a_stage_process_that_dies_frees_the_others(bench: Bench, model: LocalMo
         await stream_and_close(bench, first, model)
         await stream_and_close(bench, second, model)
         await bench.load(DEVICE.id)
-        bench.worker.stage_died(OTHER.id)
+        bench.worker.leasing.stage_died(OTHER.id)
         await until(lambda: Unloaded(epoch=1, device=OTHER.id) in bench.mine.sent)
         await until(lambda: bench.stage.unloads)
 
@@ -133,7 +133,7 @@ def test_a_stage_process_that_dies_frees_the_others(bench: Bench, model: LocalMo
 def test_a_device_without_a_stage_may_die(bench: Bench, model: LocalModel) -> None:
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.stage_died(OTHER.id)
+        bench.worker.leasing.stage_died(OTHER.id)
         assert bench.worker.lease is not None
 
     run(main())

@@ -97,11 +97,11 @@ def test_one_that_is_paused_in_the_middle_of_an_assignment_is_paused(
 def test_a_master_that_comes_back_finds_its_lease(bench: Bench, model: LocalModel) -> None:
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.master_left(bench.mine)
+        bench.worker.leasing.left(bench.mine)
         assert bench.worker.lease is not None
         assert bench.worker.lease.link is None
         back = FakeMaster("Desk", MY_HOME)
-        bench.worker.master_came(back)
+        bench.worker.leasing.came(back)
 
         assert bench.worker.lease.link is back
         assert bench.worker.lease.release is not None
@@ -117,8 +117,8 @@ def test_the_end_of_an_old_connection_does_not_take_the_new_ones_lease(
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
         again = FakeMaster("Desk", MY_HOME)
-        bench.worker.master_came(again)
-        bench.worker.master_left(bench.mine)
+        bench.worker.leasing.came(again)
+        bench.worker.leasing.left(bench.mine)
 
         assert bench.worker.lease is not None
         assert bench.worker.lease.link is again
@@ -131,7 +131,7 @@ def test_a_master_that_stays_away_loses_the_memory(tmp_path: Path, model: LocalM
 
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.master_left(bench.mine)
+        bench.worker.leasing.left(bench.mine)
         await until(lambda: bench.stage.unloads)
 
         assert bench.worker.lease is None
@@ -143,13 +143,13 @@ def test_a_master_that_stays_away_loses_the_memory(tmp_path: Path, model: LocalM
 def test_another_home_gets_what_an_absent_master_left(bench: Bench, model: LocalModel) -> None:
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.master_left(bench.mine)
+        bench.worker.leasing.left(bench.mine)
         await bench.need(assign(model, 0, 2), bench.ana)
 
         assert bench.worker.lease is not None
         assert bench.worker.lease.home == ANAS_HOME
         assert bench.stage.loaded is None
-        bench.worker.master_came(FakeMaster("Desk", MY_HOME))
+        bench.worker.leasing.came(FakeMaster("Desk", MY_HOME))
         assert bench.worker.lease.link is bench.ana
 
     run(main())
@@ -160,8 +160,8 @@ def test_the_next_plan_of_the_same_home_finds_the_layers(bench: Bench, model: Lo
 
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.master_left(bench.mine)
-        bench.worker.master_came(bench.mine)
+        bench.worker.leasing.left(bench.mine)
+        bench.worker.leasing.came(bench.mine)
         need = await bench.need(assign(model, 0, 2, epoch=77))
 
         assert need.tensors == ()
@@ -211,16 +211,16 @@ def test_a_worker_says_what_it_holds_to_the_home_that_it_holds_it_for(
 ) -> None:
     async def main() -> None:
         await bench.take(assign(model, 0, 2, epoch=7), model)
-        (held,) = bench.worker.held(MY_HOME)
+        (held,) = bench.worker.leasing.held(MY_HOME)
 
         assert (held.device, held.epoch, held.layers) == (DEVICE.id, 7, (0, 2))
         assert (held.model_id, held.scheme, held.cache, held.context) == (
             model.manifest.model_id, "f32", "full", 64,
         )  # fmt: skip
         assert (held.embedding, held.head) == (True, False)
-        assert bench.worker.held(ANAS_HOME) == ()
-        await bench.worker.release()
-        assert bench.worker.held(MY_HOME) == ()
+        assert bench.worker.leasing.held(ANAS_HOME) == ()
+        await bench.worker.leasing.release()
+        assert bench.worker.leasing.held(MY_HOME) == ()
 
     run(main())
 
@@ -232,10 +232,10 @@ def test_a_connection_that_its_master_has_replaced_counts_no_more(
 
     async def main() -> None:
         stale = bench.mine
-        bench.worker.master_came(stale)
+        bench.worker.leasing.came(stale)
         await bench.take(assign(model, 0, 2, epoch=9), model)
         bench.mine = FakeMaster("Desk", MY_HOME)
-        bench.worker.master_came(bench.mine)
+        bench.worker.leasing.came(bench.mine)
         for message in (
             assign(model, 0, 2, epoch=10),
             Load(epoch=9, next_hop=None),
@@ -245,12 +245,12 @@ def test_a_connection_that_its_master_has_replaced_counts_no_more(
             with pytest.raises(StaleEpochError, match="connected anew"):
                 await bench.worker.handle(stale, message)
 
-        bench.worker.master_left(stale)
+        bench.worker.leasing.left(stale)
         assert bench.worker.lease is not None
         assert bench.worker.lease.link is bench.mine
-        bench.worker.master_left(bench.mine)
+        bench.worker.leasing.left(bench.mine)
         bench.mine = stale  # its node was replaced again, and connects with what it had
-        bench.worker.master_came(stale)
+        bench.worker.leasing.came(stale)
         await bench.load(epoch=9)
 
     run(main())

@@ -144,7 +144,7 @@ def test_unloading_gives_the_memory_back_and_keeps_the_weights(
         assert bench.worker.lease is None
         assert bench.stage.loaded is None
         assert not (await bench.need(assign(model, 0, 2, epoch=2))).tensors
-        await bench.worker.release()
+        await bench.worker.leasing.release()
         assert await bench.worker.handle(bench.mine, Unload(epoch=9)) == Unloaded(epoch=9)
         assert not bench.store._pins
 
@@ -247,9 +247,9 @@ def test_a_stage_process_that_dies_takes_the_loan_with_it_and_the_master_hears(
     bench: Bench, model: LocalModel
 ) -> None:
     async def main() -> None:
-        bench.worker.stage_died(DEVICE.id)  # nothing was lent: nothing happens
+        bench.worker.leasing.stage_died(DEVICE.id)  # nothing was lent: nothing happens
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.stage_died(DEVICE.id)
+        bench.worker.leasing.stage_died(DEVICE.id)
         await until(lambda: Unloaded(epoch=1, device=DEVICE.id) in bench.mine.sent)
 
         assert bench.worker.lease is None
@@ -262,9 +262,9 @@ def test_a_step_that_failed_is_told_to_the_master(bench: Bench, model: LocalMode
     failure = StepFailed(epoch=1, session="s", step=1, kind="engine", message="No.")
 
     async def main() -> None:
-        bench.worker.step_failed(failure)  # lent to nobody
+        bench.worker.leasing.step_failed(failure)  # lent to nobody
         await bench.take(assign(model, 0, 2), model)
-        bench.worker.step_failed(failure)
+        bench.worker.leasing.step_failed(failure)
         await until(lambda: failure in bench.mine.sent)
 
     run(main())
@@ -276,7 +276,7 @@ def test_a_report_to_a_master_that_is_gone_harms_nobody(
     async def main() -> None:
         await bench.take(assign(model, 0, 2), model)
         bench.mine.is_gone = True
-        bench.worker.step_failed(
+        bench.worker.leasing.step_failed(
             StepFailed(epoch=1, session="s", step=1, kind="engine", message="No.")
         )
         sending = asyncio.all_tasks() - {asyncio.current_task()}

@@ -106,7 +106,7 @@ class LendingSettings:
         """Free what is lent, a moment after the masters were told: the step under way ends."""
         await asyncio.sleep(HAND_OVER_S)
         if self._worker.is_away:
-            await self._worker.release()
+            await self._worker.leasing.release()
 
     def _lend(self, settings: Settings) -> None:
         self.settings = settings

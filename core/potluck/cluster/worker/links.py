@@ -109,13 +109,13 @@ class WorkerLinks:
         if link.peer_role != "master":
             raise NotAllowedError("Only a home's main computer controls others.")
         self._masters[link] = None
-        self._worker.master_came(link)
+        self._worker.leasing.came(link)
         self._changed()
         try:
             await serve_control(link, lambda message: self._handle(link, message))
         finally:
             del self._masters[link]
-            self._worker.master_left(link)
+            self._worker.leasing.left(link)
             self._changed()
 
     async def _handle(self, link: Link, message: Message) -> Message | None:
@@ -248,7 +248,7 @@ class WorkerLinks:
             devices=self._devices(),
             paused=worker.is_away,
             lent_to=lease.master_name if lease is not None and is_others else None,
-            held=worker.held(link.home),
+            held=worker.leasing.held(link.home),
         )
         if status != self._masters[link]:
             self._masters[link] = status

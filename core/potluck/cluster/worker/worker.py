@@ -1,30 +1,25 @@
 """A node that lends itself: it answers a master's control messages and receives its weights.
 
-All devices are lent to one home at a time; first come, first served. Only a peer whose certificate
-has the role master may ask for anything.
-
-Layers stay in memory while they may be of use. A lease outlives its master's connection for a
-while, unless another home asks. The same home's next plan takes over the layers that it needs: if a
-master is restarted and makes the same plan, nothing is loaded again.
+Only a peer whose certificate has the role master may ask for anything. `leasing.py` decides how long
+what it was lent stays in memory.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from contextlib import suppress
 
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
+from potluck.cluster.worker.leasing import Leasing
 from potluck.cluster.worker.spares import SpareTensors
 from potluck.cluster.worker.weights import PeerWeights, drop_damaged
 from potluck.errors import (
     BusyError,
     IntegrityError,
     NotAllowedError,
-    PotluckError,
     RemoteProtocolError,
     StaleEpochError,
 )
@@ -33,7 +28,7 @@ from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.throttle import Throttle
-from potluck.tasks import TaskSet, together
+from potluck.tasks import together
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -42,13 +37,11 @@ from potluck.wire.measuring_messages import (
 from potluck.wire.messages import (
     Assign,
     DeviceId,
-    HeldStage,
     Load,
     Loaded,
     Message,
     Need,
     NeedTensor,
-    StepFailed,
     TensorInfo,
     Unload,
     Unloaded,
@@ -88,18 +81,19 @@ class Worker:
         """
         self.is_lending = False
         self.is_paused = False
-        self.lease: Lease | None = None
         self._stage = stage
         self._store = store
-        self._changed = changed
-        self._keep_loaded_s = keep_loaded_s
         self.peers = PeerWeights(store, throttle)
         self.spares = SpareTensors(store)
         self._use = use if use is not None else DeviceUse()
-        self._masters: dict[HomeId, MasterLink] = {}  # the last connection of each
+        self.leasing = Leasing(store, self._use, changed=changed, keep_loaded_s=keep_loaded_s)
         self._turn = asyncio.Lock()  # one assignment at a time
         self._giving_back = asyncio.Lock()  # a load waits until unused layers are freed
-        self._tasks = TaskSet()
+
+    @property
+    def lease(self) -> Lease | None:
+        """What this computer lends now, and to whom."""
+        return self.leasing.lease
 
     @property
     def is_away(self) -> bool:
@@ -117,7 +111,7 @@ class Worker:
         """
         if link.peer_role != "master":
             raise NotAllowedError("Only a home's main computer may ask this.")
-        if self._masters.get(link.home, link) is not link:
+        if self.leasing.is_outdated(link):
             raise StaleEpochError("This home's main computer has connected anew, and asks there.")
         match message:
             case Profile():
@@ -144,7 +138,7 @@ class Worker:
             case Unload():  # takes no turn: it ends a load that is under way
                 lease = self.lease
                 if lease and (lease.home, lease.epoch) == (link.home, message.epoch):
-                    await self.release()
+                    await self.leasing.release()
                 return Unloaded(epoch=message.epoch)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")
@@ -162,7 +156,7 @@ class Worker:
 
     async def _measure(self, link: MasterLink, message: MeasureStage) -> StageMeasured:
         stage = await self._stage(message.device)
-        self._lent_stage(link, message.epoch, stage.devices[0].id)
+        self.leasing.stage(link, message.epoch, stage.devices[0].id)
         times = await stage.measure(message.epoch, message.position)
         return StageMeasured(epoch=message.epoch, times=times)
 
@@ -172,11 +166,13 @@ class Worker:
         device = handle.devices[0].id
         found = self.lease
         if found is not None and found.home != link.home:
-            await self.release()
+            await self.leasing.release()
             found = None
         is_of_this_plan = found is not None and found.epoch == message.epoch
         if found is not None and not is_of_this_plan:
-            self._unpin(found)  # its layers are in memory, so the store may delete its tensors
+            self.leasing.unpin(
+                found
+            )  # its layers are in memory, so the store may delete its tensors
         self._store.pin(tensors)
         self.peers.assigned(link.home, tensors)
         try:
@@ -188,33 +184,22 @@ class Worker:
         except BaseException:
             self._store.unpin(tensors)
             raise
-        lease = found if found is not None and is_of_this_plan else self._lease(link, message.epoch)
+        lease = (
+            found
+            if found is not None and is_of_this_plan
+            else self.leasing.begin(link, message.epoch)
+        )
         if (before := lease.stages.get(device)) is not None:
             self._store.unpin(before.tensors)  # assigned again, because the missing tensors changed
         lease.stages[device] = LeasedStage(
             handle=handle, assign=message, tensors=tensors, missing=missing
         )
-        self._lease_changed()
+        self.leasing.changed()
         return Need(
             epoch=message.epoch,
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
             activation_port=handle.activation_port,
         )
-
-    def _lease(self, link: MasterLink, epoch: int) -> Lease:
-        """Make the lease for a new plan in place of the same home's lease for the previous one."""
-        before = self.lease
-        if before is not None:
-            self._end(before)
-        self.lease = Lease(
-            home=link.home,
-            master=NodeId(link.peer.node_id),
-            master_name=link.peer.name,
-            epoch=epoch,
-            link=link,
-            before=before.handles if before is not None else {},
-        )
-        return self.lease
 
     async def _make_room(
         self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
@@ -236,7 +221,7 @@ class Worker:
 
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
         handle = await self._stage(message.device)
-        lent = self._lent_stage(link, message.epoch, handle.devices[0].id)
+        lent = self.leasing.stage(link, message.epoch, handle.devices[0].id)
         await self._give_back_unused()
         assign = lent.assign
         files = (
@@ -250,8 +235,8 @@ class Worker:
 
         def warming_up(progress: LoadProgress) -> None:
             lent.progress = progress.done / max(progress.total, 1)
-            self._lease_changed()
-            self._report(link, report())
+            self.leasing.changed()
+            self.leasing.tell(link, report())
 
         try:
             loaded = await handle.load(stage, warming_up)
@@ -259,13 +244,13 @@ class Worker:
             # The master sends again what is not here, so all that is damaged must go at once.
             if isinstance(digest := error.data.get("digest"), str):
                 self._store.discard(Digest(digest))
-            await drop_damaged(self._store, lent.tensors, lambda: self._report(link, report()))
+            await drop_damaged(self._store, lent.tensors, lambda: self.leasing.tell(link, report()))
             raise
         logger.info(
             "stage loaded layers_kept=%d layers_loaded=%d", loaded.layers_kept, loaded.layers_loaded
         )
         lent.is_loaded, lent.progress = True, None
-        self._lease_changed()
+        self.leasing.changed()
         return Loaded(
             epoch=assign.epoch,
             seconds=loaded.seconds,
@@ -284,14 +269,6 @@ class Worker:
             lease.before = {}
             await together(handle.unload() for handle in unused)
 
-    def _lent_stage(self, link: MasterLink, epoch: int, device: DeviceId) -> LeasedStage:
-        lease = self.lease
-        if lease is None or (lease.home, lease.epoch) != (link.home, epoch):
-            raise StaleEpochError("This computer has no assignment of that plan.")
-        if (stage := lease.stages.get(device)) is None:
-            raise StaleEpochError("That device has no assignment of this plan.")
-        return stage
-
     async def receive_weights(
         self, home: HomeId, link: WeightsLink, source: NodeId | None = None
     ) -> None:
@@ -305,7 +282,7 @@ class Worker:
 
         def progressed(progress: TransferProgress) -> None:
             lease.transfer = progress
-            self._lease_changed()
+            self.leasing.changed()
 
         awaited = self.peers.awaited_from(source, lease)
         try:
@@ -315,112 +292,7 @@ class Worker:
             for stage in lease.stages.values():
                 stage.missing = [m for m in stage.missing if m.digest not in arrived]
             lease.transfer = None
-            self._lease_changed()
+            self.leasing.changed()
 
     def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
         return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
-
-    def step_failed(self, failure: StepFailed) -> None:
-        """Report a failed step to the master, since the chain itself may be broken."""
-        if self.lease is not None and self.lease.link is not None:
-            self._report(self.lease.link, failure)
-
-    def _report(self, link: MasterLink, message: Message) -> None:
-        self._tasks.spawn(_send(link, message))
-
-    def master_came(self, link: MasterLink) -> None:
-        """Continue the lease of a home when its master connects.
-
-        From now on, only this connection counts: the one before may be of a process that was
-        replaced.
-        """
-        self._masters[link.home] = link
-        lease = self.lease
-        if lease is not None and lease.home == link.home:
-            lease.link = link
-            if lease.release is not None:
-                lease.release.cancel()
-
-    def master_left(self, link: MasterLink) -> None:
-        """Keep the layers for a while when a master disconnects: it may come back."""
-        if self._masters.get(link.home) is link:
-            del self._masters[link.home]
-        lease = self.lease
-        if lease is not None and lease.link is link:
-            lease.link = None
-            loop = asyncio.get_running_loop()
-            lease.release = loop.call_later(self._keep_loaded_s, self._expire, lease)
-
-    def _lease_changed(self) -> None:
-        lease = self.lease
-        self._use.lent = frozenset(lease.handles) if lease is not None else frozenset()
-        self._use.lent_to = lease.master_name if lease is not None else None
-        self._changed()
-
-    def _expire(self, lease: Lease) -> None:
-        if self.lease is lease and lease.link is None:
-            self._tasks.spawn(self.release())
-
-    async def release(self) -> None:
-        """End the lease and free its memory. Weights stay in the store."""
-        lease, self.lease = self.lease, None
-        if lease is None:
-            return
-        self._end(lease)
-        self._lease_changed()
-        results = await asyncio.gather(
-            *(handle.unload() for handle in lease.handles.values()), return_exceptions=True
-        )
-        self._lease_changed()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
-    def _end(self, lease: Lease) -> None:
-        if lease.release is not None:
-            lease.release.cancel()
-        self._unpin(lease)
-
-    def _unpin(self, lease: Lease) -> None:
-        for stage in lease.stages.values():
-            self._store.unpin(stage.tensors)
-            stage.tensors = {}
-
-    def held(self, home: HomeId) -> tuple[HeldStage, ...]:
-        """What the devices hold for a home."""
-        lease = self.lease
-        if lease is None or lease.home != home:
-            return ()
-        all_held = (handle.held for handle in lease.handles.values())
-        return tuple(held.stage for held in all_held if held is not None and held.home == home)
-
-    def stage_died(self, device: DeviceId, *, is_hung: bool = False) -> None:
-        """End the lease if the process of one of its stages died: the other stages are useless.
-
-        `is_hung`: the process did not answer any more, and was ended.
-        """
-        lease = self.lease
-        if lease is None:
-            return
-        lease.before.pop(device, None)
-        if device not in lease.stages:
-            return
-        self.lease = None
-        if lease.link is not None:
-            self._report(lease.link, Unloaded(epoch=lease.epoch, device=device, is_hung=is_hung))
-        self._end(lease)
-        for other in lease.handles.keys() - {device}:
-            self._tasks.spawn(_unload(lease.handles[other]))
-        self._lease_changed()
-
-
-async def _unload(handle: StageHandle) -> None:
-    with suppress(PotluckError):  # this process died as well, so its layers are gone
-        await handle.unload()
-
-
-async def _send(link: MasterLink, message: Message) -> None:
-    try:
-        await link.send(message)
-    except PotluckError:
-        logger.debug("report is late, the master is gone op=%s", type(message).__name__)
