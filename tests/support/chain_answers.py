@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 from fake_chain import FakeChain, next_token
 
+from potluck.cluster.driver.attached import Room
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
-from potluck.cluster.driver.pipeline import Pipeline, Room
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Usage
 from potluck.wire.activation_messages import Sampling
 

@@ -7,7 +7,8 @@ from typing import Any
 from fake_chain import FakeChain
 from fake_cluster import run, until
 
-from potluck.cluster.driver.pipeline import PendingStep, Pipeline
+from potluck.cluster.driver.pending import PendingStep
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import Result, Sampling
 from potluck.wire.messages import StepFailed

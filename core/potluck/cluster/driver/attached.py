@@ -3,8 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from potluck.cluster.driver.pipeline import Pipeline, Room
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PromptError
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens of one conversation a computer's cache can hold."""
+
+    tokens: int
+    name: str  # of the computer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
-from potluck.cluster.driver.pipeline import PendingStep, Pipeline, StepResult
+from potluck.cluster.driver.pending import PendingStep, StepResult
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import MAX_HISTORY, Sampling

@@ -19,11 +19,12 @@ from collections.abc import (
 from contextlib import aclosing
 
 from potluck.api.backend import Waiting
-from potluck.cluster.driver.attached import Attached
+from potluck.cluster.driver.attached import Attached, Room
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.limits import AnswerLimits
-from potluck.cluster.driver.pipeline import PendingStep, Pipeline, Room
+from potluck.cluster.driver.pending import PendingStep
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns

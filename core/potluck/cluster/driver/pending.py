@@ -1,4 +1,4 @@
-"""A step that a driver waits for, and its result."""
+"""The steps that a driver waits for, and which token goes into the next one."""
 
 import asyncio
 import struct
@@ -37,6 +37,94 @@ class PendingStep:
     sent: float | None = None
     token: int | None = None
     stops: Collection[int] = ()
+
+    def seconds(self, now: float) -> float:
+        """How long ago it was sent."""
+        assert self.sent is not None
+        return now - self.sent
+
+
+class PendingSteps:
+    """The steps of one pipeline that have no result yet. Its lock guards them.
+
+    A step may be added before its token is known. It is fed with the token of the result before it, and is
+    then to be sent.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[str, int], PendingStep] = {}
+        # The last result of each session, until the step that follows it is asked for.
+        self._unfollowed: dict[str, Result] = {}
+        self._fed: list[tuple[PendingStep, int]] = []  # with their positions
+
+    def add(self, step: PendingStep) -> None:
+        """Wait for the result of a step that is sent now."""
+        self._unfollowed.pop(step.session, None)
+        self._steps[step.session, step.step] = step
+
+    def follow(self, step: PendingStep, now: float) -> bool:
+        """Wait for the result of a step that is fed by the result of the step before it.
+
+        Returns:
+            Whether that result is here, so that this step was fed now.
+        """
+        self._steps[step.session, step.step] = step
+        before = self._unfollowed.get(step.session)
+        if before is None or before.step != step.step - 1:
+            return False
+        del self._unfollowed[step.session]
+        self._feed(step, before, now)
+        return True
+
+    def take(self, result: Result, now: float) -> PendingStep | None:
+        """End the wait for a result, and feed the step that follows.
+
+        Returns:
+            The step whose result it is; None: nobody waits for it.
+        """
+        step = self._steps.get((result.session, result.step))
+        if step is None or step.sent is None:
+            return None
+        del self._steps[result.session, result.step]
+        following = self._steps.get((result.session, result.step + 1))
+        if following is not None and following.sent is None:
+            self._feed(following, result, now)
+        else:
+            self._unfollowed[result.session] = result
+        return step
+
+    def take_fed(self) -> list[tuple[PendingStep, int]]:
+        """The steps that are to be sent now, with their positions."""
+        fed, self._fed = self._fed, []
+        return fed
+
+    def remove(self, session: str, step: int) -> PendingStep | None:
+        """Wait for a step no more. None: nobody did."""
+        return self._steps.pop((session, step), None)
+
+    def remove_all(self) -> Sequence[PendingStep]:
+        steps, self._steps = self._steps, {}
+        return tuple(steps.values())
+
+    def forget(self, session: str) -> None:
+        """No step follows the last result of a session."""
+        self._unfollowed.pop(session, None)
+
+    def are_of(self, session: str) -> bool:
+        """Whether no other session has a step."""
+        return all(other == session for other, _ in self._steps)
+
+    def first_sent(self) -> float | None:
+        """When the oldest step was sent; None: none was."""
+        times = [step.sent for step in self._steps.values() if step.sent is not None]
+        return min(times) if times else None
+
+    def _feed(self, step: PendingStep, result: Result, now: float) -> None:
+        """Have the token of a result sent with the next ones, unless it ends the answer."""
+        if (token := result.token_id) is None or token in step.stops:
+            return
+        step.token, step.sent = token, now
+        self._fed.append((step, result.position))
 
 
 def token_payload(tokens: Sequence[int]) -> bytes:

@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
-from potluck.cluster.driver.pending import PendingStep, StepResult, token_payload
+from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult, token_payload
 from potluck.cluster.driver.token_times import TokenTimes
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
@@ -56,14 +55,6 @@ _PASSING = (
     PromptError,
     InvalidStepError,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How many tokens of one conversation a computer's cache can hold."""
-
-    tokens: int
-    name: str  # of the computer
 
 
 class ActivationLink(Protocol):
@@ -130,12 +121,8 @@ class Pipeline:
         self._clock = clock
         self._heard = clock()  # the last sign of life of a stage
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()  # guards the next three
-        self._pending: dict[tuple[str, int], PendingStep] = {}
-        # The last result of each session, until the step that follows it is asked for.
-        self._unfollowed: dict[str, Result] = {}
-        # Steps to be sent when all results have come that were computed together.
-        self._gathered: list[tuple[PendingStep, int]] = []  # with their positions
+        self._lock = threading.Lock()  # guards the steps, and the order of what is sent
+        self._steps = PendingSteps()
         self._broken: PotluckError | None = None
 
     @property
@@ -169,8 +156,8 @@ class Pipeline:
         """Break the pipeline: every pending step ends with this error."""
         self._broken = self._broken or error
         with self._lock:
-            pending, self._pending = self._pending, {}
-        for step in pending.values():
+            pending = self._steps.remove_all()
+        for step in pending:
             if not step.future.done():
                 step.future.set_exception(self._broken)
 
@@ -193,10 +180,10 @@ class Pipeline:
     def _silence_left(self) -> float:
         """Seconds after which the silence is too long if it lasts."""
         with self._lock:
-            sent = [step.sent for step in self._pending.values() if step.sent is not None]
-        if not sent:
+            sent = self._steps.first_sent()
+        if sent is None:
             return self._silence_s
-        return max(self._heard, min(sent)) + self._silence_s - self._clock()
+        return max(self._heard, sent) + self._silence_s - self._clock()
 
     # --- in the thread that receives
 
@@ -213,34 +200,19 @@ class Pipeline:
     def _take(self, result: Result) -> None:
         now = self._heard = self._clock()
         with self._lock:
-            step = self._pending.get((result.session, result.step))
-            if step is not None and step.sent is not None:
-                del self._pending[result.session, result.step]
-                following = self._pending.get((result.session, result.step + 1))
-                if following is not None and following.sent is None:
-                    self._feed(following, result)
-                else:
-                    self._unfollowed[result.session] = result
-                is_alone = all(session == result.session for session, _ in self._pending)
-                if step.token is not None and is_alone:
-                    self.times.note(now - step.sent, result.compute_ms)
+            step = self._steps.take(result, now)
+            if step is not None and step.token is not None and self._steps.are_of(result.session):
+                self.times.note(step.seconds(now), result.compute_ms)
             if not result.more:
-                self._send_gathered()
-        if step is not None and step.sent is not None:
-            arrived = StepResult(result, now - step.sent)
+                self._send_fed()
+        if step is not None:
+            arrived = StepResult(result, step.seconds(now))
             self._loop.call_soon_threadsafe(_set_result, step.future, arrived)
 
-    def _feed(self, step: PendingStep, result: Result) -> None:
-        """Have the token of a result sent back in with the next ones, unless it ends the answer."""
-        if (token := result.token_id) is None or token in step.stops:
-            return
-        step.token, step.sent = token, self._clock()
-        self._gathered.append((step, result.position))
-
-    def _send_gathered(self) -> None:
+    def _send_fed(self) -> None:
         """Send the tokens whose results came together at once, so that they stay together."""
-        gathered, self._gathered = self._gathered, []
-        for more, (step, position) in zip(reversed(range(len(gathered))), gathered, strict=True):
+        fed = self._steps.take_fed()
+        for more, (step, position) in zip(reversed(range(len(fed))), fed, strict=True):
             assert step.token is not None
             self._forward(step, position, [step.token], more)
 
@@ -257,7 +229,7 @@ class Pipeline:
             self.fail(error)
             return
         with self._lock:
-            step = self._pending.pop((failure.session, failure.step), None)
+            step = self._steps.remove(failure.session, failure.step)
         if step is not None and not step.future.done():
             step.future.set_exception(error)
 
@@ -281,7 +253,7 @@ class Pipeline:
     def close(self, session: SessionId) -> None:
         """Free the session's caches."""
         with self._lock:
-            self._unfollowed.pop(session, None)
+            self._steps.forget(session)
         self._send(CloseSession(epoch=self.epoch, session=session))
 
     def keep(self, session: SessionId, prefix: bytes) -> None:
@@ -306,7 +278,7 @@ class Pipeline:
         if self._broken is None:
             with self._lock:
                 pending.sent = self._clock()
-                self._pending[session, step] = pending
+                self._steps.add(pending)
             self._send(
                 RestoreSession(
                     epoch=self.epoch, session=session, step=step, position=position, prefix=prefix
@@ -317,7 +289,7 @@ class Pipeline:
     def _send(self, message: Message) -> None:
         if self._broken is None:
             with self._lock, suppress(PeerLostError):  # `run` notices it too
-                self._send_gathered()  # which were before it
+                self._send_fed()  # which were before it
                 self._first.send_nowait(message)
 
     def start_step(
@@ -345,9 +317,8 @@ class Pipeline:
         if self._broken is not None:
             return pending
         with self._lock:
-            self._unfollowed.pop(session, None)
             self._forward(pending, position, tokens)
-            self._pending[session, step] = pending
+            self._steps.add(pending)
         return pending
 
     def follow(
@@ -371,18 +342,14 @@ class Pipeline:
         if self._broken is not None:
             return pending
         with self._lock:
-            self._pending[session, step] = pending
-            before = self._unfollowed.get(session)
-            if before is not None and before.step == step - 1:
-                del self._unfollowed[session]
-                self._feed(pending, before)
-                self._send_gathered()
+            if self._steps.follow(pending, self._clock()):
+                self._send_fed()
         return pending
 
     def give_up(self, step: PendingStep) -> None:
         """Forget a step. It is not sent any more, if it was not yet: see its `token`."""
         with self._lock:
-            self._pending.pop((step.session, step.step), None)
+            self._steps.remove(step.session, step.step)
         step.future.add_done_callback(_ignore)
         step.future.cancel()
 

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_of
-from potluck.cluster.driver.pipeline import ActivationLink, Pipeline, Room
+from potluck.cluster.driver.attached import Room
+from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
 from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing

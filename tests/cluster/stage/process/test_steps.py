@@ -18,7 +18,8 @@ from stage_nodes import (
     until_soon,
 )
 
-from potluck.cluster.driver.pipeline import Pipeline, token_payload
+from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import (
     NeedReplayError,
     OutOfMemoryError,
