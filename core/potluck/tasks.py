@@ -57,6 +57,12 @@ def reschedule(deadline: asyncio.Timeout, seconds: float) -> None:
         deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has ended."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def every(
     seconds: float, work: Callable[[], Coroutine[Any, Any, None]], *, what: str
 ) -> None:

@@ -11,6 +11,7 @@ from fake_cluster import run
 from potluck.api.benching import BenchRequest
 from potluck.api.schema import ListenRequest, PlanRequest
 from potluck.cluster import node as node_module
+from potluck.cluster import presence
 from potluck.cluster.backend import NodeBackend
 from potluck.cluster.node import Node
 from potluck.errors import NotFoundError, PairingError, UnreachableError, UsageError
@@ -26,8 +27,8 @@ def air() -> Iterator[Air]:
     air = Air()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_module, "Discovery", air.discovery)
-        patch.setattr(node_module, "own_interfaces", frozenset)
-        patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
+        patch.setattr(presence, "own_interfaces", frozenset)
+        patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
         yield air
 
 

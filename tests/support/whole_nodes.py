@@ -11,6 +11,7 @@ from air import Air
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node as node_module
+from potluck.cluster import presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node, NodeDeadlines
 from potluck.settings import Folders, Settings, read_node_file, save_settings
@@ -109,6 +110,6 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     """Let new nodes find each other without a network, and use this guide."""
     air = Air()
     patch.setattr(node_module, "Discovery", air.discovery)
-    patch.setattr(node_module, "own_interfaces", frozenset)
-    patch.setattr(node_module, "announced", lambda _: ("127.0.0.1",))
+    patch.setattr(presence, "own_interfaces", frozenset)
+    patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_module, "guide_folder", lambda: guide)

@@ -23,6 +23,7 @@ from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.presence import Presence
 from potluck.cluster.text.client import ModelText, open_text
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import (
@@ -42,7 +43,7 @@ from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
 from potluck.net.listener import DEFAULT_PORT
 from potluck.net.transport import show
-from potluck.store.hub import RecentFolders, list_models
+from potluck.store.hub import KnownModels
 from potluck.wire import proofs
 from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken
@@ -55,12 +56,9 @@ _MAX_NOTICES = 20
 class Parts:
     """The parts of a node that the backend uses."""
 
-    name: Callable[[], str]
-    addresses: Callable[[], tuple[Address, ...]]
-    homes: Callable[[], tuple[str, ...]]  # names of other homes that it is a worker of
+    presence: Presence
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
-    guide: Path
     text_log: Path  # of the process that runs a model's tokenizer
     activity: Activity
     discovery: Discovery
@@ -69,7 +67,7 @@ class Parts:
     lending: LendingSettings
     master: Master
     pairings: Pairings
-    recent: RecentFolders
+    known: KnownModels
     upkeep: Upkeep
 
 
@@ -102,11 +100,11 @@ class NodeBackend:
                 node_id=local.node_id,
                 name=local.name,
                 version=__version__,
-                addresses=tuple(map(show, parts.addresses())),
+                addresses=tuple(map(show, parts.presence.addresses())),
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
-                member_of=parts.homes(),
+                member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
@@ -120,7 +118,7 @@ class NodeBackend:
             ),
             notices=tuple(self._notices),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
-            served=served_models(parts.master, parts.guide),
+            served=served_models(parts.master, parts.known.default),
         )
 
     def role(self) -> schema.Role:
@@ -176,7 +174,7 @@ class NodeBackend:
         return await self._parts.pairings.decide(pairing_id, accept)
 
     async def invite(self) -> schema.Invite:
-        token, expires_s = self._parts.pairings.invite(self._parts.addresses())
+        token, expires_s = self._parts.pairings.invite(self._parts.presence.addresses())
         self._parts.activity.use()
         return schema.Invite(token=token, expires_s=expires_s)
 
@@ -219,7 +217,7 @@ class NodeBackend:
         await self._words(deployment)  # a broken tokenizer is an error of the load
         folder = deployment.planned.model.folder
         if request.model is not None and folder is not None:
-            self._parts.recent.add(folder)
+            self._parts.known.recent.add(folder)
         # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
 
@@ -279,8 +277,7 @@ class NodeBackend:
         await self._parts.master.unload()
 
     async def models(self) -> Sequence[ModelEntry]:
-        folders = [self._parts.guide, *self._parts.recent.folders()]
-        models = await asyncio.to_thread(list_models, folders)
+        models = await asyncio.to_thread(self._parts.known.list)
         deployment = self._parts.master.deployment
         folder = deployment.planned.model.folder if deployment else None
         current = folder.absolute() if folder else None
@@ -303,7 +300,7 @@ class NodeBackend:
         return await self._parts.upkeep.prune(dry_run=request.dry_run)
 
     async def served_models(self) -> Sequence[schema.ServedModel]:
-        return served_models(self._parts.master, self._parts.guide)
+        return served_models(self._parts.master, self._parts.known.default)
 
     # --- answers
 

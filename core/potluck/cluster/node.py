@@ -3,21 +3,18 @@
 import asyncio
 import logging
 import os
-import platform
 import secrets
 import shutil
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from math import inf
 
-import msgspec
-
 import potluck
 from potluck.api.backend import Holder
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.activity import Activity
 from potluck.cluster.backend import NodeBackend, Parts
-from potluck.cluster.device_names import describe, place_name
+from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.events import (
     Changed,
@@ -35,7 +32,6 @@ from potluck.cluster.events import (
     ThreadsChanged,
 )
 from potluck.cluster.loss import process_lost
-from potluck.cluster.machine import machine_id
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.device_watch import DeviceWatch
 from potluck.cluster.master.kept import KeptMeasurements
@@ -47,6 +43,7 @@ from potluck.cluster.membership.calls import CALL_S, MasterCalls
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.lending import LendingSettings
@@ -57,7 +54,6 @@ from potluck.ids import HomeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
-from potluck.net.interfaces import announced, own_interfaces
 from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import (
@@ -69,11 +65,10 @@ from potluck.settings import (
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
-from potluck.store.hub import RecentFolders, find_model, list_models
+from potluck.store.hub import KnownModels, RecentFolders
 from potluck.store.throttle import Throttle
-from potluck.tasks import TaskSet, every
-from potluck.wire.messages import Address, DeviceId, NodeInfo
-from potluck.wire.versions import PROTOCOL_VERSIONS
+from potluck.tasks import TaskSet, end, every
+from potluck.wire.messages import DeviceId
 
 logger = logging.getLogger(__name__)
 
@@ -105,29 +100,21 @@ class Node:
         self._stop = asyncio.Event()
         self._is_interrupted = False
         self._tasks = TaskSet()
-        self._port = 0  # until the listener is up
         self.events = Events()
         use = DeviceUse()
         identity_folder = folders.data / "identity"
         self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
-        self._info = NodeInfo(
-            node_id=self.identity.node_id,
-            name=settings.shown_name,
-            version=potluck.__version__,
-            os=f"{platform.system()} {platform.release()}"[:64],
-            arch=platform.machine()[:32],
-            machine=machine_id(),
-        )
+        self.presence = Presence(self.identity, settings.shown_name)
         self.activity = Activity(let_go=self._let_go)
         folders.cache.mkdir(parents=True, exist_ok=True)
         limit = settings.store_limit or shutil.disk_usage(folders.cache).total // 2
         sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
         self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
         self.throttle = Throttle(settings.upload_limit_mbit)
-        self.recent = RecentFolders(folders.config / "recent.json")
+        self.known = KnownModels(guide_folder(), RecentFolders(folders.config / "recent.json"))
         self.processes = StageProcesses(
             identity_folder=identity_folder,
-            me=self.me,
+            me=self.presence.me,
             log_folder=folders.state,
             memory_limit=settings.memory_limit,
             threads=settings.threads,
@@ -165,7 +152,7 @@ class Node:
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,
-            me=self.me,
+            me=self.presence.me,
             devices=lambda: self.processes.devices,
             removed=self._removed,
             changed=self.events.changed,
@@ -177,38 +164,39 @@ class Node:
         )
         self.pairings = Pairings(
             self.identity,
-            name=lambda: self._info.name,
-            port=lambda: self._port,
+            name=self.presence.name,
+            port=self.presence.port,
             may_join=lambda: self.worker.is_lending,
             events=self.events,
         )
         self.listener = Listener(
             self.identity,
-            me=self.me,
+            me=self.presence.me,
             on_link=self._serve_link,
             on_pairing=self.pairings.serve,
             preferred_port=DEFAULT_PORT,
         )
         local = LocalComputer(
             identity=self.identity,
-            me=self.me,
+            me=self.presence.me,
             processes=self.processes,
-            addresses=self.addresses,
+            addresses=self.presence.addresses,
             use=use,
         )
         self.membership = Members(
             identity=self.identity,
             discovery=self.discovery,
             local=local,
-            me=self.me,
+            me=self.presence.me,
             record_file=folders.config / "computers.json",
             events=self.events,
             throttle=self.throttle,
         )
-        guide, recent = guide_folder(), self.recent
-        self.calls = MasterCalls(identity=self.identity, addresses=self.discovery, me=self.me)
+        self.calls = MasterCalls(
+            identity=self.identity, addresses=self.discovery, me=self.presence.me
+        )
         self.models = Models(
-            resolve=lambda query: find_model(query, default=guide, recent=recent.folders()),
+            resolve=self.known.find,
             read=reading(folders.cache / "digests"),
         )
         self.master = Master(
@@ -228,8 +216,8 @@ class Node:
             packed=self.packing.memory,
             digests=folders.cache / "digests",
             sessions=folders.sessions,
-            models=lambda: [m.path for m in list_models([guide, *recent.folders()])],
-            find=lambda words: find_model(words, default=guide, recent=recent.folders()),
+            models=lambda: [model.path for model in self.known.list()],
+            find=self.known.find,
         )
         self.link_watch = LinkWatch(
             local=local,
@@ -242,12 +230,9 @@ class Node:
         )
         self.backend = NodeBackend(
             Parts(
-                name=lambda: self._info.name,
-                addresses=self.addresses,
-                homes=self._others_homes,
+                presence=self.presence,
                 masters=self.links.master_names,
                 stop=self._stop.set,
-                guide=guide,
                 text_log=folders.state / "text.log",
                 activity=self.activity,
                 discovery=self.discovery,
@@ -256,7 +241,7 @@ class Node:
                 lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
-                recent=self.recent,
+                known=self.known,
                 upkeep=upkeep,
             )
         )
@@ -287,11 +272,10 @@ class Node:
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
             processes = self._tasks.spawn(self.processes.run())
-            stack.push_async_callback(_end, processes)
+            stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
             await self.listener.start()
-            self._port = self.listener.port
-            self._info = msgspec.structs.replace(self._info, port=self._port)
+            self.presence.listens(self.listener.port)
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
             stack.push_async_callback(self.discovery.stop)
@@ -310,7 +294,7 @@ class Node:
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
             calls = every(CALL_S, self.calls.call, what="calling main computers")
             for work in (idle, calls, self.link_watch.run(), self.device_watch.run()):
-                stack.push_async_callback(_end, self._tasks.spawn(work))
+                stack.push_async_callback(end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
             logger.info("node ends")
@@ -349,36 +333,13 @@ class Node:
         self._is_interrupted = True
         self._stop.set()
 
+    def _advert(self) -> Advert:
+        return self.presence.advert(self.backend.role(), is_lending=self.worker.is_lending)
+
     async def _serve_link(self, link: Link) -> None:
         self.membership.called(link)
         with self.calls.during(link):
             await self.links.serve(link)
-
-    # --- who this node is
-
-    def me(self) -> NodeInfo:
-        return self._info
-
-    def addresses(self) -> tuple[Address, ...]:
-        """Where other computers reach this one."""
-        return tuple(Address(host=host, port=self._port) for host in announced(own_interfaces()))
-
-    def _advert(self) -> Advert:
-        home = self.identity.own_home
-        return Advert(
-            node_id=self.identity.node_id,
-            name=self._info.name,
-            role=self.backend.role(),
-            port=self._port,
-            home=home.home_id if home is not None else None,
-            joinable=self.worker.is_lending and not self._others_homes(),
-            devices=", ".join(describe(device) for device in self.processes.devices),
-            protocol=PROTOCOL_VERSIONS[-1],
-        )
-
-    def _others_homes(self) -> tuple[str, ...]:
-        """The names of other computers' homes that have this one already."""
-        return tuple(h.name for h in self.identity.homes.values() if h.role == "worker")
 
     # --- handlers of events
 
@@ -393,10 +354,10 @@ class Node:
             self.activity.done()
 
     def _changed(self) -> None:
-        self._info = msgspec.structs.replace(self._info, devices=self.processes.devices)
+        self.presence.has(self.processes.devices)
         self.activity.touch()
         self.links.announce()
-        if self._port:
+        if self.presence.port():
             self._tasks.spawn(self.discovery.announce(self._advert()))
 
     def _joined(self, event: HomeJoined) -> None:
@@ -425,7 +386,7 @@ class Node:
         """A stage process of this computer ended without being asked, and its layers are gone."""
         is_hung = error.data.get("is_hung") is True
         self.worker.leasing.stage_died(device, is_hung=is_hung)
-        place = place_name(self._info.name, device, self.processes.devices)
+        place = place_name(self.presence.name(), device, self.processes.devices)
         self.master.lost(
             StageLost(
                 node_id=self.identity.node_id,
@@ -435,8 +396,3 @@ class Node:
             )
         )
         self.backend.notice("error", error.message)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

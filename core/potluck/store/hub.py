@@ -62,6 +62,27 @@ def list_models(
     return [model for model in models if model.nbytes]
 
 
+class KnownModels:
+    """The models on this computer: the default one, those that the user chose, and the Hub cache's.
+
+    Args:
+        default: the model where no other is asked for.
+        recent: what the user chose.
+    """
+
+    def __init__(self, default: Path, recent: RecentFolders) -> None:
+        self.default = default
+        self.recent = recent
+
+    def list(self) -> Sequence[ModelFolder]:
+        """List them, each once. Blocks."""
+        return list_models([self.default, *self.recent.folders()])
+
+    def find(self, words: str | None) -> Path:
+        """Find the one that a user names; see `find_model`. Blocks."""
+        return find_model(words, default=self.default, recent=self.recent.folders())
+
+
 _SHOWN = 200  # characters of a name in an error
 
 

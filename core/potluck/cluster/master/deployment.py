@@ -30,7 +30,7 @@ from potluck.plan.placement import Plan, StagePlan
 from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
-from potluck.tasks import together
+from potluck.tasks import end, together
 from potluck.wire.messages import Address, Assign, Hop, Load
 
 logger = logging.getLogger(__name__)
@@ -380,8 +380,7 @@ class Deployment:
         """
         if self.pipeline is not None and self._running is not None:
             self.pipeline.shut()
-            self._running.cancel()
-            await asyncio.wait([self._running])
+            await end(self._running)
         if self._driver is not None:
             self._driver.stop()
         await self._free([task for task in self.tasks if task.stage.node not in keep])
