@@ -9,7 +9,9 @@ from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
     Forward,
+    KeepSession,
     OpenSession,
+    RestoreSession,
     Sampling,
     TensorHeader,
     TrimSession,
@@ -311,3 +313,24 @@ def test_a_history_counts_as_what_it_takes() -> None:
     sampling = Sampling(repetition_penalty=1.1, history=(1,) * 1000)
     bench.put(Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, sampling=sampling))
     assert bench.scheduler.is_full
+
+
+@pytest.mark.parametrize(
+    ("message", "uses_disk"),
+    [
+        (OpenSession(epoch=1, session="a"), True),
+        (CloseSession(epoch=1, session="a"), True),
+        (RestoreSession(epoch=1, session="a", step=1, position=64, prefix=b""), True),
+        (TrimSession(epoch=1, session="a", position=0), False),
+        (KeepSession(epoch=1, session="a", prefix=b""), False),
+        (Attach(epoch=1), False),
+    ],
+)
+def test_a_group_says_whether_the_disk_may_be_used_for_it(
+    message: Message, uses_disk: bool
+) -> None:
+    bench = Bench()
+    bench.put(message)
+    group = bench.scheduler.next()
+    assert group is not None
+    assert group.uses_disk is uses_disk

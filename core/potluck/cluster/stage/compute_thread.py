@@ -94,7 +94,7 @@ class ComputeThread(threading.Thread):
             group = self._scheduler.next()
             if group is None:
                 return None
-            self._watch.begin(group.kind, group.tokens)
+            self._watch.begin("disk" if group.uses_disk else group.kind, group.tokens)
             try:
                 if group.kind == "chunk":
                     with self._relieved():

@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from potluck.ids import HomeId, Role
-from potluck.wire.activation_messages import CloseSession, Forward, OpenSession, TrimSession
+from potluck.wire.activation_messages import (
+    CloseSession,
+    Forward,
+    OpenSession,
+    RestoreSession,
+    TrimSession,
+)
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
@@ -71,6 +77,11 @@ class Group(NamedTuple):
         if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
             return max(1, message.tensor.shape[0])
         return len(self.members)
+
+    @property
+    def uses_disk(self) -> bool:
+        """Whether it is a control message for which caches may be written to the disk, or read from there."""
+        return isinstance(self.members[0].message, OpenSession | CloseSession | RestoreSession)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

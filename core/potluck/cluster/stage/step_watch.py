@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 FIRST_S = 180.0  # a step of a kind that was not done before: it may compile, on a slow computer
-LEAST_S = 4.0  # a step is not stuck before, however short such steps are
+LEAST_S = 4.0  # a step is not stuck before, however short such steps are; nor is a control message
 FACTOR = 20.0  # times as long as the slowest step of its kind so far; by token, in a chunk
 
 
@@ -17,7 +17,11 @@ class StepWatch:
         self._under_way: tuple[str, int, float] | None = None  # kind, tokens, begin
 
     def begin(self, kind: str, tokens: int) -> None:
-        """A step of so many tokens begins."""
+        """A step of so many tokens begins.
+
+        Of the kinds, "control" is a message that computes nothing, and "disk" one for which a cache may be
+        written to the disk or read from there.
+        """
         self._under_way = (kind, tokens, self._clock())
 
     def end(self) -> None:
@@ -34,7 +38,12 @@ class StepWatch:
         if (step := self._under_way) is None:
             return False
         kind, tokens, began = step
-        # A control message may have a cache written to the disk, or read from there.
-        slowest_s = self._slowest_s.get(kind) if kind != "control" else None
-        allowed_s = FIRST_S if slowest_s is None else max(LEAST_S, FACTOR * tokens * slowest_s)
-        return self._clock() - began > allowed_s
+        return self._clock() - began > self._allowed_s(kind, tokens)
+
+    def _allowed_s(self, kind: str, tokens: int) -> float:
+        if kind == "control":
+            return LEAST_S
+        slowest_s = self._slowest_s.get(kind)
+        if kind == "disk" or slowest_s is None:  # one cache says nothing of the size of another
+            return FIRST_S
+        return max(LEAST_S, FACTOR * tokens * slowest_s)
