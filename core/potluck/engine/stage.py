@@ -264,7 +264,8 @@ class Stage:
         Weights are read once for all of them. A step that fails does so alone.
 
         Args:
-            steps: each of another session.
+            steps: each of another session; where there are several, each of one token. (Several chunks would
+                be computed one after the other: the head chooses one token from each row.)
 
         Returns:
             Of each step its result, or the error that `forward` raises.
