@@ -49,11 +49,7 @@ def recall(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         pass
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # msgspec's and bad UTF-8 are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # bad JSON and UTF-8 are ValueErrors
         logger.warning("cannot be read, counts as empty file=%s error=%s", path, error)
     return None
 
