@@ -2,10 +2,12 @@
 
 import pytest
 
+from potluck.cluster.loss import cannot_load
 from potluck.errors import (
     EngineError,
     IntegrityError,
     NotEnoughMemoryError,
+    PeerLostError,
     PotluckError,
     by_code,
     rebuild,
@@ -31,3 +33,11 @@ def test_an_error_of_a_code_that_is_not_known_is_the_default() -> None:
     assert type(rebuild("toaster", "A sentence.", {}, default=EngineError)) is EngineError
     assert type(rebuild("toaster", "A sentence.", {})) is PotluckError
     assert isinstance(rebuild("not_enough_memory", "x", {}), NotEnoughMemoryError)
+
+
+def test_a_peer_may_choose_any_names_for_the_data_of_its_error() -> None:
+    """A worker whose error had a `message` in its data ended its master's decisions."""
+    data = {"message": "x", "self": "y", "code": 3}
+
+    assert rebuild("busy", "A sentence.", data).data == data
+    assert cannot_load(PeerLostError("It is lost."), rebuild("busy", "No.", data)).data == data

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.files import write_atomically
+from potluck.files import recall, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -44,3 +44,29 @@ def test_a_file_is_its_owners_alone_also_in_place_of_an_open_one(tmp_path: Path)
     write_atomically(path, b"secret")
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")
+def test_a_folder_that_is_made_for_a_file_is_its_owners_alone(tmp_path: Path) -> None:
+    """Such as that of the conversations, which the window makes."""
+    write_atomically(tmp_path / "conversations" / "file", b"secret")
+
+    assert stat.S_IMODE((tmp_path / "conversations").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a permission there")
+def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"mine")
+    (tmp_path / "file").symlink_to(tmp_path / "victim")
+
+    write_atomically(tmp_path / "file", b"new")
+
+    assert (tmp_path / "victim").read_bytes() == b"mine"
+    assert not (tmp_path / "file").is_symlink()
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"", b"{", b"5"])
+def test_a_damaged_file_counts_as_missing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+
+    assert recall(tmp_path / "file", list[object]) is None

@@ -63,7 +63,8 @@ class PotluckError(Exception):
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
 
-    def __init__(self, message: str, **data: str | int | float | bool | None) -> None:
+    def __init__(self, message: str, /, **data: str | int | float | bool | None) -> None:
+        # Positional only, since a peer chooses the names in the data of its errors.
         super().__init__(message)
         self.message = message
         self.data: Data = data

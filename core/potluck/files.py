@@ -13,16 +13,17 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file's whole content at once, so that it survives a power cut.
 
-    The folder is made if it is missing. Only the owner may read the file, from its first byte on.
-    Windows has no such modes: there the user's own folder protects the file.
+    The folder is made if it is missing. Only the owner may read the file, from its first byte on,
+    and a folder that was made. Windows has no such modes: there the user's own folder protects both.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, _PRIVATE)
@@ -48,7 +49,7 @@ def recall(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError) as error:  # msgspec's errors and bad UTF-8 are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # bad JSON and UTF-8 are ValueErrors
         logger.warning("cannot be read, counts as empty file=%s error=%s", path, error)
     return None
 

@@ -22,7 +22,7 @@ from potluck.api.endpoint import (
     refuse,
     status_of,
 )
-from potluck.api.openai import ChatCompletionRequest
+from potluck.api.openai import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
 from potluck.api.streams import ClientGoneError
 from potluck.errors import (
     BusyError,
@@ -167,6 +167,25 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end() -> None:
     assert answer is not None
     assert answer[0] == 413
     assert len(client._incoming) == 40 - 17
+
+
+def test_a_body_of_millions_of_values_is_not_decoded() -> None:
+    """16 MB of empty lists took the event loop two seconds."""
+    answer = Client(b'{"name": [', b"[]," * (endpoint.MAX_COMMAS + 1), b"[]]}").ask(echo)
+
+    assert answer is not None
+    assert answer[0] == 413
+    assert "more values than" in answer[1]["error"]["message"]
+
+
+def test_a_prompt_as_long_as_any_context_is_decoded() -> None:
+    ids = b",".join([b"1"] * MAX_TOKENS)
+
+    async def count(request: Request) -> Response:
+        asked = await endpoint.read(request, CompletionRequest)
+        return endpoint.JsonResponse(len(asked.prompt))
+
+    assert Client(b'{"prompt": [', ids, b"]}").ask(count) == (200, MAX_TOKENS)
 
 
 def test_a_handler_that_fails_is_a_sentence() -> None:

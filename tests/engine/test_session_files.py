@@ -205,6 +205,7 @@ def test_damaged_files_are_refused_and_deleted(tmp_path: Path) -> None:
         damages.append(
             intact[:at] + bytes([intact[at] ^ (1 << rng.randrange(8))]) + intact[at + 1 :]
         )
+    damages.append((1 << 17).to_bytes(8, "little") + b'{"a":' + b"[" * (1 << 17))
     expected = begin(pool_of(files_in(tmp_path / "none")))
 
     for damaged in damages:

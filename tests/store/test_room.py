@@ -1,5 +1,7 @@
 """Room: what is evicted, what stays, and what a full disk refuses."""
 
+import shutil
+
 import pytest
 from chunk_stores import DATA, DIGEST, SIZE, digest_of, files, fill, made, make_store
 
@@ -79,8 +81,9 @@ def test_disk_without_room_is_refused_before_the_first_byte(root):
 
 
 def test_removed_tensors_give_room_on_a_full_disk(root):
-    with make_store(root, disk_free=lambda _: 0) as store:
+    with make_store(root) as store:
         (first,) = fill(store, b"a" * 500)
+        store.disk_free = lambda _: 0
 
         store.free_for(400)
 
@@ -132,3 +135,36 @@ def test_loose_is_what_is_not_pinned(root):
 
         assert store.loose() == {second: 4, DIGEST: 7}
         assert store.digests() == {first: 5, second: 4, DIGEST: 7}
+
+
+def test_room_that_was_taken_since_it_was_made_is_not_written_to(root):
+    """Two masters may have been told of the same room: neither overfills the disk or the quota."""
+    for limit in ({"quota": SIZE}, {"disk_free": lambda _: SIZE + 50, "reserve": 100}):
+        with make_store(root, **limit) as store:
+            store.free_for(0)
+            store.write(DIGEST, 0, SIZE, DATA[:-1])
+            first = store.nbytes
+            with pytest.raises(DiskFullError, match="it was taken since"):
+                store.write(digest_of(DATA * 2), 0, 2 * SIZE, DATA + b"more")
+            assert store.nbytes == first
+            store.discard(DIGEST)
+
+
+def test_a_chunk_that_is_sent_again_takes_no_room(root):
+    with make_store(root, quota=SIZE) as store:
+        store.write(DIGEST, 0, SIZE, DATA[:-1])
+
+        assert store.write(DIGEST, 0, SIZE, DATA)
+        assert store.nbytes == SIZE
+
+
+def test_the_bytes_of_a_store_are_counted_anew_when_it_is_opened_or_made_again(root):
+    with make_store(root) as store:
+        fill(store, DATA, DATA[::-1])
+        store.write(digest_of(DATA * 2), 0, 2 * SIZE, DATA)
+        store.discard(DIGEST)
+    with make_store(root) as store:
+        assert store.nbytes == 2 * SIZE == sum(store.digests().values())
+        shutil.rmtree(root)
+        store.missing([])
+        assert store.nbytes == 0

@@ -193,7 +193,7 @@ class SessionFiles:
                 if metadata.stage == self.stage:
                     prefix = bytes.fromhex(metadata.prefix)
                     yield _Found(path=path, tokens=int(metadata.tokens), prefix=prefix, shared=0)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 self._refuse(path, error)
 
     def read(self, found: _Found, cache: SessionCache) -> bool:
@@ -225,7 +225,7 @@ class SessionFiles:
             if not secrets.compare_digest(checksum.hexdigest(), metadata.checksum):
                 raise ValueError("its content does not match its digest")
             os.utime(found.path)
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, RecursionError) as error:
             self._refuse(found.path, error)
             return False
         cache.name(found.prefix)

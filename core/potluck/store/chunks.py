@@ -79,7 +79,8 @@ class ChunkStore:
     _items: dict[Digest, _Item] = field(init=False, default_factory=dict[Digest, _Item])
     _parts: dict[Digest, Part] = field(init=False, default_factory=dict[Digest, Part])
     _pins: Counter[Digest] = field(init=False, default_factory=Counter[Digest])
-    _mutex: RLock = field(init=False, default_factory=RLock)  # guards the three above
+    _nbytes: int = field(init=False, default=0)  # of all items
+    _mutex: RLock = field(init=False, default_factory=RLock)  # guards the four above
     _lock: FolderLock = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,8 +101,7 @@ class ChunkStore:
     @property
     def nbytes(self) -> int:
         """The bytes that the store takes, parts included."""
-        with self._mutex:
-            return sum(item.size for item in self._items.values())
+        return self._nbytes
 
     @property
     def workshop(self) -> Path:
@@ -165,7 +165,7 @@ class ChunkStore:
         Raises:
             IntegrityError: the bytes have another digest, or those before them are gone; the part
                 was removed.
-            DiskFullError: the disk has no room; the part stays as it is.
+            DiskFullError: the disk or the quota has no room; the part stays as it is.
             StoreError: the chunk reaches beyond the tensor; nothing was written.
         """
         if offset < 0 or offset + len(data) > total:
@@ -178,13 +178,13 @@ class ChunkStore:
         with part.lock:
             if self.has(digest, total):  # another writer has committed it meanwhile
                 return True
+            self._check_room(digest, offset + len(data))
             try:
                 whole = part.append(offset, total, data)
             except IntegrityError:
                 self.discard(digest)
                 raise
-            with self._mutex:
-                self._items[digest] = _Item(part.size, self.clock())
+            self._note(digest, _Item(part.size, self.clock()))
             return whole
 
     def commit(self, digests: Iterable[Digest]) -> dict[Digest, IntegrityError]:
@@ -225,7 +225,7 @@ class ChunkStore:
             flush(file)
             with self._mutex:
                 file.replace(path)
-                self._items[digest] = _Item(path.stat().st_size, self.clock())
+                self._note(digest, _Item(path.stat().st_size, self.clock()))
         except OSError as error:
             raise StoreError(f"A tensor cannot be stored: {error}.") from error
         finally:
@@ -238,7 +238,7 @@ class ChunkStore:
             self._parts.pop(digest, None)
             self.path(digest).unlink(missing_ok=True)
             self._part_path(digest).unlink(missing_ok=True)
-            self._items.pop(digest, None)
+            self._note(digest, None)
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:
         """Read tensors and compute their digests again. Those that are damaged are removed.
@@ -316,10 +316,36 @@ class ChunkStore:
                 self.discard(digest)
                 lacking -= loose[digest]
 
-    def room(self) -> int:
-        """The bytes that may be written without removing anything."""
-        room = self.disk_free(self.root) - self.reserve
+    def room(self, *, reserve: int | None = None) -> int:
+        """The bytes that may be written without removing anything, if so much is left free."""
+        room = self.disk_free(self.root) - (self.reserve if reserve is None else reserve)
         return room if self.quota is None else min(room, self.quota - self.nbytes)
+
+    def _check_room(self, digest: Digest, size: int) -> None:
+        """Check that a tensor or its part may grow to this size.
+
+        Room is made before weights are sent, but two masters, or a plan and spare copies, may have
+        been told of the same room. Half of the reserve is for what a file takes beyond its bytes.
+
+        Raises:
+            DiskFullError: it may not.
+        """
+        with self._mutex:
+            here = self._items[digest].size if digest in self._items else 0
+            room = self.room(reserve=self.reserve // 2)
+        if size - here > max(0, room):
+            raise DiskFullError(
+                "The disk has no room left for the weights that arrive: it was taken since they were"
+                " announced. Free some space and try again; what is here is kept."
+            )
+
+    def _note(self, digest: Digest, item: _Item | None) -> None:
+        """Note what is on the disk of a tensor; None: nothing."""
+        with self._mutex:
+            before = self._items.pop(digest, None)
+            self._nbytes += (item.size if item else 0) - (before.size if before else 0)
+            if item is not None:
+                self._items[digest] = item
 
     def _full(self, needed: int, available: int) -> DiskFullError:
         available = max(0, available)
@@ -380,6 +406,7 @@ class ChunkStore:
             self._lock.release()
             self._lock = FolderLock(self.root)
             self._items.clear()
+            self._nbytes = 0
             self._parts.clear()
             self._scan()
 
@@ -392,3 +419,4 @@ class ChunkStore:
             item = self._items.setdefault(Digest(digest), _Item(0, 0))
             item.size += status.st_size
             item.used = max(item.used, status.st_mtime)
+            self._nbytes += status.st_size

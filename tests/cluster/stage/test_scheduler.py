@@ -97,6 +97,19 @@ def test_two_tokens_of_one_session_are_two_groups_in_their_order() -> None:
     assert bench.rest() == ["token a1 b1", "token a2"]
 
 
+@pytest.mark.parametrize(("shape", "tokens"), [((), 1), ((0,), 1), ((5,), 5), ((5, 8), 5)])
+def test_a_chunk_counts_its_tokens_whatever_its_shape_is(
+    shape: tuple[int, ...], tokens: int
+) -> None:
+    """A wrong shape is refused when it is computed, and says so to its sender."""
+    bench = Bench()
+    tensor = TensorHeader(dtype="I32", shape=shape)
+    bench.put(Forward(epoch=1, session="a", step=1, position=0, tensor=tensor, prompt_end=9))
+    group = bench.scheduler.next()
+    assert group is not None
+    assert group.tokens == tokens
+
+
 def test_a_group_has_a_largest_size() -> None:
     bench = Bench(TurnLimits(group_tokens=2))
     for session in "abc":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from potluck.cluster.text.client import ModelText, TextLimits, open_text
+from potluck.cluster.text.client import ModelText, TextLimits, _watch, open_text
 from potluck.errors import BrokenModelError, NotFoundError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.detokenizer import Detokenizer
@@ -232,3 +233,16 @@ def test_what_was_closed_starts_no_process(tmp_path: Path) -> None:
             await text.encode("ab")
 
     run(write(tmp_path), scenario)
+
+
+def test_a_process_without_a_limit_of_the_system_is_ended_by_its_node() -> None:
+    """Windows and macOS refuse a process no memory."""
+    fill = "kept = b'x' * (1 << 27); import time; time.sleep(60)"
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", fill)
+            await _watch(process, 1 << 26)
+            assert await process.wait() != 0
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from fake_cluster import run, until
@@ -9,7 +10,7 @@ from fake_engine import DEVICE, assign
 from memory_links import link_pair
 from worker_bench import MY_HOME, OTHER, Bench
 
-from potluck.errors import PeerLostError, StaleEpochError
+from potluck.errors import DiskFullError, PeerLostError, StaleEpochError
 from potluck.store.fetch import send_tensors
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Need, Unload, Unloaded, WarmingUp
@@ -77,6 +78,23 @@ def test_what_two_devices_need_is_sent_once(bench: Bench, model: LocalModel) -> 
         await bench.stream(first, model)
         await bench.load(OTHER.id)
         await bench.load(DEVICE.id)
+
+    run(main())
+
+
+def test_room_is_made_for_the_stages_of_all_devices(tmp_path: Path, model: LocalModel) -> None:
+    """A second stage is not promised the room of the first, of which nothing has arrived yet."""
+
+    async def main() -> None:
+        first, second = assign(model, 0, 2, device=DEVICE.id), assign(model, 2, 4, device=OTHER.id)
+        sizes = [sum(info.nbytes for info in stage.tensors) for stage in (first, second)]
+        bench = Bench(tmp_path / "small", quota=sum(sizes) - 1)
+        await bench.need(first)
+        with pytest.raises(DiskFullError):
+            await bench.need(second)
+        enough = Bench(tmp_path / "enough", quota=sum(sizes))
+        await enough.need(first)
+        await enough.need(second)
 
     run(main())
 

@@ -16,6 +16,7 @@ Not thread-safe: whoever has the turn at the reactor puts messages in, and the c
 takes groups while it has that turn itself.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -75,7 +76,7 @@ class Group(NamedTuple):
     def tokens(self) -> int:
         """How many tokens are computed, but at least 1."""
         if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
-            return max(1, message.tensor.shape[0])
+            return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
         return len(self.members)
 
     @property

@@ -25,6 +25,8 @@ from potluck.wire.passing_messages import Expect
 
 logger = logging.getLogger(__name__)
 
+MOST_ASSIGNED = 1 << 18  # tensors of a home that are remembered: two of the largest plans
+MOST_SENDERS = 64  # workers of which tensors are expected; no home has more
 REPORT_S = 1.0  # between two reports of a check; the master waits 60 s for one
 
 
@@ -47,7 +49,10 @@ class PeerWeights:
 
     def may_pass_on(self, home: HomeId, digests: Iterable[Digest]) -> None:
         """Note that a home's master gave these tensors to this computer."""
-        self._assigned.setdefault(home, set()).update(digests)
+        assigned = self._assigned.setdefault(home, set())
+        if len(assigned) > MOST_ASSIGNED:  # a master can name any number that it never sends
+            assigned &= self._store.digests().keys()
+        assigned.update(digests)
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.
@@ -61,6 +66,8 @@ class PeerWeights:
         digests = frozenset(Digest(tensor.digest) for tensor in message.tensors)
         if not digests <= lease.awaited().keys():
             raise NotAllowedError("This computer does not wait for these weights.")
+        if len(self._expected) >= MOST_SENDERS:
+            raise NotAllowedError("This computer waits for weights of too many others already.")
         self._expected[NodeId(message.node_id)] = digests
 
     def awaited_from(self, source: NodeId | None, lease: Lease) -> dict[Digest, int]:

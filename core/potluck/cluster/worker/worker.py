@@ -6,7 +6,7 @@ what it was lent stays in memory.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
@@ -202,11 +202,12 @@ class Worker:
         )
 
     async def _make_room(
-        self, tensors: Mapping[Digest, TensorInfo], awaited: Container[Digest]
+        self, tensors: Mapping[Digest, TensorInfo], awaited: Mapping[Digest, int]
     ) -> Sequence[Missing]:
         """Make room in the store, and return the tensors that it lacks.
 
-        Tensors in `awaited` are sent for another device already, and are left out.
+        Tensors in `awaited` (digest: bytes) are sent for another device already: they need their
+        room as well, and are left out.
         """
         sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
         missing = [
@@ -214,10 +215,15 @@ class Worker:
             for tensor in await asyncio.to_thread(self._store.missing, sizes)
             if tensor.digest not in awaited
         ]
-        await asyncio.to_thread(
-            self._store.free_for, sum(tensor.nbytes - tensor.offset for tensor in missing)
-        )
+        needed = sum(tensor.nbytes - tensor.offset for tensor in missing)
+        needed += await asyncio.to_thread(self._to_come, awaited)
+        await asyncio.to_thread(self._store.free_for, needed)
         return missing
+
+    def _to_come(self, awaited: Mapping[Digest, int]) -> int:
+        """The bytes of these tensors (digest: bytes) that are not on the disk yet."""
+        lacking = (digest for digest in awaited if not self._store.has(digest))
+        return sum(max(0, awaited[digest] - self._store.offset(digest)) for digest in lacking)
 
     async def _load(self, link: MasterLink, message: Load) -> Loaded:
         handle = await self._stage(message.device)

@@ -1,11 +1,15 @@
 """Steps through real stage processes: computed, sent again, refused, and lost on the way."""
 
 import asyncio
+from math import prod
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 from fake_cluster import Run
 from model_folders import CONFIG
+from random_messages import random_message
 from stage_nodes import (
     CHAT,
     PROMPT,
@@ -31,11 +35,15 @@ from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import (
     Attach,
+    CloseSession,
     Forward,
+    KeepSession,
     OpenSession,
+    RestoreSession,
     Result,
     Sampling,
     TensorHeader,
+    TrimSession,
 )
 from potluck.wire.measuring_messages import Profile
 
@@ -157,6 +165,45 @@ def test_tokens_beyond_the_vocabulary_fail_the_step_and_not_the_stage(
         await desk.handle.unload()
 
     run(main())
+
+
+def test_a_stage_survives_whatever_a_driver_sends(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    """Random steps of two sessions, some of which a stage can do: each is done or reported."""
+    random = Random(1)
+    kinds = (OpenSession, TrimSession, CloseSession, KeepSession, RestoreSession)
+
+    async def main() -> None:
+        await desk.load(desk.stage(model, range(4)))
+        link = await desk.connect(desk)
+        for _ in range(300):
+            if random.random() < 0.5:
+                message, payload = random_message(random.choice(kinds), random), b""
+            else:
+                message, payload = random_forward(random)
+            await link.send(message, payload)
+        async with Driver(desk, desk) as pipeline:
+            pipeline.open(CHAT)
+            assert (await step(pipeline, 0, PROMPT)).position == len(PROMPT)
+        link.close()
+        await desk.handle.unload()
+        assert {failure.kind for failure in desk.failures} >= {"invalid_step", "unknown_session"}
+        assert "Traceback" not in desk.log.read_text()
+
+    run(main())
+
+
+def random_forward(random: Random) -> tuple[Forward, bytes]:
+    """A step of plan 1, with a payload of the length that its header says."""
+    shape = random.choice(((), (0,), (1,), (1,), (5,), (600,), (1, 64), (2, 3, 4)))
+    message = random_message(Forward, random)
+    assert isinstance(message, Forward)
+    tensor = TensorHeader(dtype=random.choice(("I32", "F32")), shape=shape)
+    position, session = random.choice((0, 1, message.position)), random.choice("ab")
+    changed = {"epoch": 1, "session": session, "position": position, "tensor": tensor}
+    payload = bytes(4 * prod(shape))
+    return msgspec.structs.replace(message, **changed), payload
 
 
 def test_a_prompt_is_refused_by_what_is_free_now_and_not_when_it_was_loaded(
