@@ -100,6 +100,18 @@ def test_it_gives_way_to_whatever_else_is_asked_for(came: Course, kind: str) -> 
     assert can_be_improved(came.state) == (kind != "unload")  # it is tried again later
 
 
+def test_it_gives_way_to_an_answer_whose_computer_was_lost_meanwhile() -> None:
+    course = Course(DESK, LAPTOP).loaded(AUTO, DESK, LAPTOP)
+    course.tell(LinkChanged(source=DESK, target=LAPTOP))
+    course.wish(ImproveWish)
+    course.tell(lost(LAPTOP), ALONE)
+
+    assert course.wish(RecoveryWish) == [Cancel()]
+    answered, *others = course.tell(Failed(error=EngineError("cancelled")))
+    assert answered == Answer(ticket=2)
+    assert [type(action) for action in others] == [MakePlan]
+
+
 def test_nothing_is_weighed_while_something_else_is_under_way(came: Course) -> None:
     came.tell(lost(DESK))
     assert not can_be_improved(came.state)

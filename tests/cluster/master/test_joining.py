@@ -69,6 +69,22 @@ def test_its_weights_are_sent_while_the_plan_before_goes_on(home: Home) -> None:
     run(main())
 
 
+def test_a_computer_that_is_back_compiles_its_kernels_before_the_plans_change(home: Home) -> None:
+    async def main() -> None:
+        await home.computers.come(home.laptop)
+        await home.master.load(ANY)  # measures it
+        home.lose_laptop()
+        await home.master.ready(ANY)
+        home.laptop.calls.clear()
+        await weighed(home, home.laptop)
+
+        assert home.stages == ["Laptop"]
+        calls = home.laptop.calls
+        assert calls.index("profile") < calls.index("load")
+
+    run(main())
+
+
 @pytest.mark.parametrize("why", ["slow", "error"])
 def test_a_computer_that_is_not_worth_it_is_left_out_and_free(home: Home, why: str) -> None:
     async def main() -> None:

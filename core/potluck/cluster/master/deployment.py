@@ -284,6 +284,7 @@ class Deployment:
             is_worth_it = pays(nbytes, min(rates, default=unknown))
             if is_worth_it:
                 await together(self._give(task) for task in joining)
+                await together(self._named(task, task.warm()) for task in joining)
         except BaseException:
             await self._free(joining)
             raise

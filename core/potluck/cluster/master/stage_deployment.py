@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from potluck.cluster.computer import Capabilities, Computer
+from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
@@ -26,6 +27,7 @@ from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
+from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Assign, Load, Need, NeedTensor
 
 logger = logging.getLogger(__name__)
@@ -134,6 +136,21 @@ class StageDeployment:
             " packed files. Restart Potluck; if it happens again, test the memory, or"
             " take --scheme bf16, for which nothing is packed."
         )
+
+    async def warm(self) -> None:
+        """Have the computer compile its kernels now, by measuring it.
+
+        A process that was started since it was measured would compile them in its load, for which all
+        answers wait.
+        """
+        wanted = Profile(
+            config=self.assign.config,
+            scheme=self.assign.scheme,
+            tokens=PROFILE_TOKENS,
+            cache=self.assign.cache,
+            device=self.assign.device,
+        )
+        await self.computer.profile(wanted)
 
     async def ask(self) -> Need:
         """Assign the stage. The answer says which weights the computer lacks."""

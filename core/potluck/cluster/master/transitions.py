@@ -115,8 +115,13 @@ def _unload(state: State, wish: UnloadWish) -> State:
 
 
 def _give_way(state: State) -> State:
-    """End the search for a better plan, because something else is asked for."""
-    if not state.is_ready or not state.wishes or not isinstance(state.wishes[0], ImproveWish):
+    """End the search for a better plan, because something else is asked for.
+
+    The plan in force may be broken: then an answer waits for a recovery, which is not to wait for the
+    search. A better plan that is being put into force goes on.
+    """
+    is_searched = state.deployed is not None and state.deployed.is_loaded
+    if not is_searched or not state.wishes or not isinstance(state.wishes[0], ImproveWish):
         return state
     return _end(state, state.wishes[0].ticket, None)
 
