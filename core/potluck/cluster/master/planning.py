@@ -80,6 +80,10 @@ class Computers(Protocol):
         """The connected workers that lend their devices now."""
         ...
 
+    def leaving(self) -> Sequence[Computer]:
+        """The connected workers that are about to leave. They go on with what they have loaded."""
+        ...
+
     def withheld(self) -> Mapping[str, str]:
         """The connected workers that lend nothing now: name, and why as the rest of a sentence."""
         ...

@@ -88,6 +88,9 @@ class Worker:
         """
         self.is_lending = False
         self.is_paused = False
+        self.is_leaving = False  # what is loaded goes on although this computer is away
+        self.is_idle = asyncio.Event()  # no connected master has a lease
+        self.is_idle.set()
         self.lease: Lease | None = None
         self._stage = stage
         self._store = store
@@ -105,6 +108,11 @@ class Worker:
     def is_away(self) -> bool:
         """Whether its owner lends nothing now."""
         return self.is_paused or not self.is_lending
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it lends nothing, and has finished what it had begun."""
+        return self.is_away and not self.is_leaving
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
         """Answer one request of a master.
@@ -340,6 +348,7 @@ class Worker:
             lease.link = link
             if lease.release is not None:
                 lease.release.cancel()
+            self._note_idle()
 
     def master_left(self, link: MasterLink) -> None:
         """Keep the layers for a while when a master disconnects: it may come back."""
@@ -348,6 +357,7 @@ class Worker:
         lease = self.lease
         if lease is not None and lease.link is link:
             lease.link = None
+            self._note_idle()
             loop = asyncio.get_running_loop()
             lease.release = loop.call_later(self._keep_loaded_s, self._expire, lease)
 
@@ -355,7 +365,14 @@ class Worker:
         lease = self.lease
         self._use.lent = frozenset(lease.handles) if lease is not None else frozenset()
         self._use.lent_to = lease.master_name if lease is not None else None
+        self._note_idle()
         self._changed()
+
+    def _note_idle(self) -> None:
+        if self.lease is None or self.lease.link is None:
+            self.is_idle.set()
+        else:
+            self.is_idle.clear()
 
     def _expire(self, lease: Lease) -> None:
         if self.lease is lease and lease.link is None:
