@@ -27,7 +27,7 @@ RESERVE = 1 << 30  # bytes that the store leaves free on a disk
 DISK = RESERVE + (192 << 20)  # of the folder with the weights of others
 GIVES_UP_KILLS, GIVES_UP_S = 5, 125.0  # one fewer than `Restarts` of the supervisor allows
 STARTS_S = 30.0
-ENDS_S = 10.0
+ENDS_S = 40.0  # a worker that is needed gives its master 30 seconds
 
 
 class NodeClient(Client):

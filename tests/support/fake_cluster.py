@@ -187,6 +187,9 @@ class FakeComputer:
             cache_tokens=self.cache_tokens, is_exact_in_chunks=self.is_exact_in_chunks
         )
 
+    async def is_needed(self) -> None:
+        await self._do("is_needed")
+
     async def unload(self, epoch: int) -> None:
         await self._do("unload")
         self.is_loaded = False
@@ -204,12 +207,16 @@ class FakeComputers:
         self.local = local
         local.is_local = True
         self.workers = list(workers)
+        self.going: list[FakeComputer] = []  # workers that are about to leave
         self.reasons: dict[str, str] = {}  # why connected workers lend nothing
         self.absent = 0  # paired computers that may still appear
         self.changed = asyncio.Condition()
 
     def available(self) -> Sequence[FakeComputer]:
         return list(self.workers)
+
+    def leaving(self) -> Sequence[FakeComputer]:
+        return list(self.going)
 
     def withheld(self) -> Mapping[str, str]:
         return self.reasons

@@ -36,10 +36,10 @@ def folders_of(base: Path, name: str, *, memory_limit: int | None = None) -> Fol
 
 @asynccontextmanager
 async def running(
-    folders: Folders, planning: PlanningDeadlines = NO_SETTLING
+    folders: Folders, planning: PlanningDeadlines = NO_SETTLING, *, hand_over_s: float = 0.0
 ) -> AsyncGenerator[Node, None]:
     """Yield a running node."""
-    node = Node(folders, deadlines=NodeDeadlines(planning=planning))
+    node = Node(folders, deadlines=NodeDeadlines(planning=planning, hand_over_s=hand_over_s))
     serving = asyncio.create_task(node.run())
     try:
         while read_node_file(folders) is None and not serving.done():

@@ -147,6 +147,10 @@ class Computer(Protocol):
         """Time the parts of one token on a loaded stage."""
         ...
 
+    async def is_needed(self) -> None:
+        """Tell it, because it leaves, that the model does not fit without it."""
+        ...
+
     async def unload(self, epoch: int) -> None: ...
     async def connect(self, port: int, reactor: Reactor) -> ActivationLink: ...
 
@@ -161,6 +165,10 @@ class Computers(Protocol):
 
     def available(self) -> Sequence[Computer]:
         """The connected workers that lend their devices now."""
+        ...
+
+    def leaving(self) -> Sequence[Computer]:
+        """The connected workers that are about to leave. They go on with what they have loaded."""
         ...
 
     def withheld(self) -> Mapping[str, str]:

@@ -76,6 +76,13 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputerLeaves:
+    """A computer says that it stops lending itself in a moment. What it has loaded goes on until then."""
+
+    node_id: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputerLost:
     """A computer stopped answering, or does not lend itself any more."""
 

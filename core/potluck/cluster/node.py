@@ -18,6 +18,7 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.events import (
     Changed,
+    ComputerLeaves,
     ComputerLost,
     ComputerPaired,
     DeviceChanged,
@@ -46,6 +47,7 @@ from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.upkeep import Upkeep
+from potluck.cluster.worker.leaving import LEAVE_S
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
@@ -82,6 +84,7 @@ class NodeDeadlines:
     idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
     idle_check_s: float = 5.0  # between two checks of that
     leave_s: float = 3.0  # for a load that is under way to be undone when the node ends
+    hand_over_s: float = LEAVE_S  # for the masters that it helps to do without this computer
     planning: PlanningDeadlines = DEADLINES
 
 
@@ -148,6 +151,7 @@ class Node:
             processes=self.processes,
             throttle=self.throttle,
             events=self.events,
+            leave_s=self._deadlines.hand_over_s,
         )
         self.links = WorkerLinks(
             worker=self.worker,
@@ -156,6 +160,7 @@ class Node:
             devices=lambda: self.processes.devices,
             removed=self._removed,
             changed=self.events.changed,
+            needed=self._needed,
         )
         self.discovery = Discovery(
             on_change=lambda: self.membership.look(),
@@ -232,7 +237,7 @@ class Node:
             Parts(
                 presence=self.presence,
                 masters=self.links.master_names,
-                stop=self._stop.set,
+                stop=self.stop,
                 text_log=folders.state / "text.log",
                 activity=self.activity,
                 discovery=self.discovery,
@@ -258,6 +263,7 @@ class Node:
         )
         events.on(ComputerPaired, self.membership.admit)
         events.on(HomeJoined, self._joined)
+        events.on(ComputerLeaves, lambda _: self.master.weigh())
         events.on(ComputerLost, self.master.lost)
         events.on(StageLost, self.master.lost)
         events.on(Holds, self.master.happened)
@@ -298,6 +304,7 @@ class Node:
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
             logger.info("node ends")
+            await self.lending.stop()
 
     def _remove(self, node_file: NodeFile) -> None:
         """Remove the file by which the node is found, unless programs are to start it again."""
@@ -325,13 +332,18 @@ class Node:
             self._stop.set()
 
     def stop(self) -> None:
-        """End as the owner wishes: no program starts the node again."""
+        """End as the owner wishes: no program starts the node again.
+
+        The computers that it helps go on without it first. Called again, it ends at once.
+        """
+        if self._stop.is_set():
+            self.lending.go()
         self._stop.set()
 
     def interrupt(self) -> None:
-        """End because the system says so: a program that uses the node starts it again."""
+        """End as `stop` does, because the system says so: a program that uses it starts it again."""
         self._is_interrupted = True
-        self._stop.set()
+        self.stop()
 
     def _advert(self) -> Advert:
         return self.presence.advert(self.backend.role(), is_lending=self.worker.is_lending)
@@ -375,6 +387,13 @@ class Node:
         name = home.name if home is not None else "A home"
         self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()
+
+    def _needed(self, master: str) -> None:
+        self.backend.notice(
+            "warning",
+            f"{master}'s model does not fit without this computer, which leaves all the same within"
+            f" {self._deadlines.hand_over_s:.0f} seconds. To go on helping, resume sharing.",
+        )
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:

@@ -182,8 +182,13 @@ class Status(Message, frozen=True, tag="status"):
 
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
     paused: bool = False
+    leaving: bool = False  # it computes on for a moment, and then it is paused or gone
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
+
+
+class StillNeeded(Message, frozen=True, tag="still_needed"):
+    """A master tells a worker that leaves that its model does not fit without it."""
 
 
 class Revoked(Message, frozen=True, tag="revoked"):

@@ -46,6 +46,7 @@ from potluck.wire.messages import (
     Revoked,
     Status,
     StepFailed,
+    StillNeeded,
     Stored,
     TensorInfo,
     Unload,
@@ -77,7 +78,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "control": _ALWAYS | table(
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
-        StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping,
+        StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping, StillNeeded,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
@@ -91,6 +92,7 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
+        StillNeeded,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,

@@ -11,6 +11,7 @@ from potluck.cluster.master.vocabulary import (
     Cancel,
     Deploy,
     Failed,
+    Free,
     ImproveWish,
     Loaded,
     MakePlan,
@@ -20,9 +21,10 @@ from potluck.cluster.master.vocabulary import (
     RecoveryWish,
     Retire,
     Retired,
+    Tell,
     UnloadWish,
 )
-from potluck.errors import EngineError
+from potluck.errors import EngineError, PlanError
 
 BOTH = Present(computers=frozenset({DESK, LAPTOP}))
 ALONE = Present(computers=frozenset({DESK}))
@@ -83,13 +85,20 @@ def test_a_search_that_fails_is_told_and_changes_nothing(came: Course) -> None:
     assert not can_be_improved(came.state)
 
 
-@pytest.mark.parametrize("kind", ["prompt", "load", "unload"])
+def test_a_prompt_is_answered_beside_it(came: Course) -> None:
+    came.wish(ImproveWish)
+
+    assert came.prompt() == [Answer(ticket=3)]
+    assert came.tell(PlanMade(stages=stages(DESK, LAPTOP))) == [
+        Retire(keep=frozenset({DESK, LAPTOP}))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["load", "unload"])
 def test_it_gives_way_to_whatever_else_is_asked_for(came: Course, kind: str) -> None:
     came.wish(ImproveWish)
 
     match kind:
-        case "prompt":
-            assert came.prompt() == [Cancel()]
         case "load":
             assert came.load(AUTO) == [Cancel()]
         case _:
@@ -136,3 +145,46 @@ def test_a_computer_that_was_not_asked_for_does_not_join_those_that_were() -> No
 
     assert not can_be_improved(course.state)
     assert course.wish(ImproveWish) == [Answer(ticket=2)]
+
+
+LEAVES = Present(computers=frozenset({DESK}), leaving=frozenset({LAPTOP}))
+
+
+@pytest.fixture
+def leaves() -> Course:
+    """A model runs on the desk and the laptop, and the laptop says that it leaves."""
+    course = Course(DESK, LAPTOP).loaded(SPLIT, DESK, LAPTOP)
+    course.tell(LEAVES)
+    return course
+
+
+def test_a_computer_that_leaves_is_planned_without_while_it_serves(leaves: Course) -> None:
+    (plan,) = leaves.wish(ImproveWish)
+    assert isinstance(plan, MakePlan)
+    assert plan.is_handover
+    assert plan.request.layers is None
+    assert leaves.state.is_ready
+
+    notice, retire = leaves.tell(PlanMade(stages=stages(DESK)))
+    assert isinstance(notice, Tell)
+    assert retire == Retire(keep=frozenset({DESK, LAPTOP}))
+    leaves.tell(Retired())
+    *_, free = leaves.tell(Loaded())
+    assert isinstance(free, Free)
+    assert free.node_id == LAPTOP
+    assert not [a for a in leaves.tell(lost(LAPTOP)) if isinstance(a, Tell)]
+    leaves.tell(BOTH)  # it is back, and what was asked for it is restored
+    assert leaves.wish(ImproveWish) == [beside(SPLIT)]
+
+
+def test_one_that_the_model_does_not_fit_without_stays_to_the_end_with_one_notice(
+    leaves: Course,
+) -> None:
+    leaves.wish(ImproveWish)
+    notice, _ = leaves.tell(Failed(error=PlanError("It lacks 1 GB.")))
+    assert isinstance(notice, Tell)
+    assert "It lacks 1 GB." in notice.text
+    assert leaves.state.is_ready
+    assert not can_be_improved(leaves.state)
+    leaves.tell(ALONE)
+    assert not [a for a in leaves.tell(lost(LAPTOP)) if isinstance(a, Tell)]

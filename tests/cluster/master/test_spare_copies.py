@@ -8,6 +8,7 @@ from fake_home import Home, small
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.deadlines import DEADLINES
+from potluck.cluster.master.spare_copies import AGAIN_S
 from potluck.errors import EngineError
 from potluck.store.registry import LocalModel
 
@@ -100,6 +101,19 @@ def test_one_that_cannot_keep_anything_keeps_no_other_from_it(home: Three) -> No
         home.laptop.errors["keep"] = failing(EngineError("No."))
         await home.rest()
         assert set(home.master.spares.copies) == {home.mac.node_id}
+
+    run(main())
+
+
+def test_one_that_failed_is_asked_again_after_a_while_without_a_request(home: Three) -> None:
+    async def main() -> None:
+        await home.master.load(THREE)
+        home.laptop.errors["keep"] = failing(EngineError("No."))
+        await home.rest()
+        await home.rest(QUIET_S + AGAIN_S - 1)
+        assert set(home.master.spares.copies) == {home.mac.node_id}
+        await home.rest(QUIET_S + AGAIN_S)
+        assert set(home.master.spares.copies) == {home.mac.node_id, home.laptop.node_id}
 
     run(main())
 

@@ -19,7 +19,7 @@ from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
-from potluck.errors import PeerLostError, PotluckError
+from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
 from potluck.plan.placement import Plan
@@ -134,12 +134,13 @@ class Loader:
         assert running is not None
         before = running.planned
         request = msgspec.structs.replace(action.request, scheme=before.scheme)
-        planned = await self._planner.plan(request, settle=False)
+        planned = await self._planned_beside(request, action)
         if planned.model_in_use != before.model_in_use:
             return PlanMade(stages=None)  # its files have changed: the next load takes them
-        is_asked_for = has_constraints(request)
+        is_asked_for = action.is_handover or has_constraints(request)
         now = before.plan if is_asked_for else await self._as_measured_now(request, before)
         if not is_asked_for and not is_better(planned.plan, now):
+            logger.info("no better plan ms=%.2f, now %.2f", planned.plan.token_ms, now.token_ms)
             return PlanMade(stages=None)
         joining = self._deployment(planned, running.epoch + 1, changed=lambda: None)
 
@@ -148,9 +149,20 @@ class Loader:
 
         if not await joining.send_ahead(running.uses, pays):
             return PlanMade(stages=None)
+        if action.is_handover:
+            await self.spares.send_for(planned, before)
         self._planned = planned
         logger.info("a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, now.token_ms)
         return PlanMade(stages=planned.plan.stages)
+
+    async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
+        try:
+            return await self._planner.plan(request, settle=False)
+        except (PlanError, OutOfMemoryError):
+            if action.is_handover:
+                for computer in self._computers.leaving():
+                    await computer.is_needed()
+            raise
 
     async def _as_measured_now(self, request: PlanRequest, running: Planned) -> Plan:
         """The plan in force, with the speed that it has by today's measurements."""
@@ -261,7 +273,9 @@ class Loader:
             await unload(computer, epoch)
 
     def _present(self) -> dict[NodeId, Computer]:
-        return {c.node_id: c for c in (self._computers.local, *self._computers.available())}
+        computers = self._computers
+        here = (computers.local, *computers.available(), *computers.leaving())
+        return {computer.node_id: computer for computer in here}
 
 
 async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:

@@ -38,7 +38,7 @@ from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.spare_copies import SpareCopies
-from potluck.cluster.master.state import State
+from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
 from potluck.cluster.master.vocabulary import (
     Action,
@@ -218,7 +218,7 @@ class Master:
         await self._ask(RecoveryWish(ticket=self._callers.ticket()))
 
     def weigh(self) -> None:
-        """Weigh the plan in force with computers that came since, if nothing else is asked for."""
+        """Weigh the plan in force, if nothing else is asked for, with computers that came or leave."""
         if not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
@@ -241,7 +241,8 @@ class Master:
 
     async def _improve(self) -> None:
         try:
-            await asyncio.sleep(self._improve_s)
+            if not leavers(apply(self._state, self._present())):
+                await asyncio.sleep(self._improve_s)
             if self._can_be_improved and not self._is_broken:
                 await self._ask(ImproveWish(ticket=self._callers.ticket()))
         except PotluckError as error:
@@ -251,7 +252,10 @@ class Master:
 
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
-        return Present(computers=frozenset(computer.node_id for computer in here))
+        return Present(
+            computers=frozenset(computer.node_id for computer in here),
+            leaving=frozenset(computer.node_id for computer in self._computers.leaving()),
+        )
 
     async def unload(self) -> None:
         """Free the model's memory on every computer. A load that is under way ends."""

@@ -25,6 +25,9 @@ from potluck.wire.spare_messages import Keep
 
 logger = logging.getLogger(__name__)
 
+AGAIN_S = 30.0  # after a worker could not take its copies; twice as long after each further failure
+MOST_AGAIN_S = 900.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareCopy:
@@ -70,6 +73,9 @@ class SpareCopies:
         self._changed = changed
         self._quiet_s = quiet_s
         self._quiet_since: float | None = None
+        self._looked = float("-inf")  # seconds of the clock of `look`
+        self._rests_until = float("-inf")  # after a failure
+        self._again_s = AGAIN_S
         self._done_for: object = None  # the plan and the computers that all was done for
         self._laying: asyncio.Task[None] | None = None
         self._tasks = TaskSet()
@@ -95,11 +101,13 @@ class SpareCopies:
         if deployment is None:
             self.interrupt()
             return
+        self._looked = now
         if self._quiet_since is None:
             self._quiet_since = now
         here = frozenset(computer.node_id for computer in self._computers.available())
         situation = deployment.epoch, here
-        is_due = now - self._quiet_since >= self._quiet_s and situation != self._done_for
+        is_quiet = now >= max(self._quiet_since + self._quiet_s, self._rests_until)
+        is_due = is_quiet and situation != self._done_for
         if is_due and not self.is_sending:
             self._done_for = situation
             self._laying = self._tasks.spawn(self._lay(deployment.planned), name="spare copies")
@@ -112,13 +120,35 @@ class SpareCopies:
         ]
         shares = spare_shares(planned.plan.stages, (plan.stages for plan in plans if plan))
         self.copies = {node: copy for node, copy in self.copies.items() if node in shares}
+        if await self._lay_all(planned, shares):
+            self._again_s = AGAIN_S
+            return
+        self._rests_until = self._looked + self._again_s  # a full disk, or a link that broke
+        self._again_s = min(2 * self._again_s, MOST_AGAIN_S)
+        self._done_for = None
+
+    async def send_for(self, planned: Planned, before: Planned) -> None:
+        """Send computers of the plan in force what they lack for the next one, which takes it later.
+
+        What cannot be sent now is sent when the next plan is put into force.
+        """
+        shares = spare_shares(before.plan.stages, (planned.plan.stages,))
+        running = {stage.node for stage in before.plan.stages}
+        await self._lay_all(planned, {node: s for node, s in shares.items() if node in running})
+
+    async def _lay_all(self, planned: Planned, shares: Mapping[NodeId, Share]) -> bool:
+        """Lay spare copies on the workers among these computers. Return whether none of them failed."""
+        workers = {computer.node_id: computer for computer in self._computers.available()}
+        has_all = True
         for node, share in shares.items():
             if (computer := workers.get(node)) is None or planned.model.seed is not None:
                 continue  # this computer has the model's files; random weights are made
             try:
                 await self._lay_on(computer, planned, share)
             except PotluckError as error:
+                has_all = False
                 logger.info("no spare copies on %s: %s", computer.name, error)
+        return has_all
 
     async def _lay_on(self, computer: Computer, planned: Planned, share: Share) -> None:
         """Have a worker keep a share of the model, and send what it lacks and has room for."""

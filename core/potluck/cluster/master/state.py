@@ -72,6 +72,8 @@ class State:
     wishes: tuple[Wish, ...] = ()  # first come, first served
     answers: tuple[Answer, ...] = ()  # not given yet
     here: frozenset[NodeId] = frozenset()  # the available computers, this one among them
+    leaving: frozenset[NodeId] = frozenset()  # these go on for a moment with what they hold
+    needed: frozenset[NodeId] = frozenset()  # leaving ones that the model does not fit without
     missing: frozenset[NodeId] = frozenset()  # computers lost from the plan that was asked for
     held: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of the layers that each holds
     kept: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of layers for the next plan
@@ -98,6 +100,11 @@ class State:
             return False
         is_beside = isinstance(self.work, MakePlan) and self.work.is_improvement
         return (isinstance(self.work, MakePlan) and not is_beside) or self.plan is not None
+
+
+def leavers(state: State) -> frozenset[NodeId]:
+    """The computers of the plan in force that are about to leave."""
+    return state.leaving & state.deployed.computers if state.deployed is not None else frozenset()
 
 
 def change_deployed(state: State, **changes: Any) -> State:

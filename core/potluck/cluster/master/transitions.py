@@ -19,6 +19,7 @@ from potluck.cluster.master.state import (
     State,
     change_deployed,
     is_lent_still,
+    leavers,
 )
 from potluck.cluster.master.vocabulary import (
     Action,
@@ -48,7 +49,14 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
-from potluck.errors import PeerError, PeerLostError, PlanError, PotluckError, UsageError
+from potluck.errors import (
+    OutOfMemoryError,
+    PeerError,
+    PeerLostError,
+    PlanError,
+    PotluckError,
+    UsageError,
+)
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
 
@@ -64,13 +72,21 @@ def _apply(state: State, event: Event) -> State:
     match event:
         case Wished(wish=UnloadWish() as wish):
             return _unload(state, wish)
+        case Wished(wish=PromptWish(ticket=ticket)) if _is_improving(state):
+            return replace(state, answers=(*state.answers, Answer(ticket=ticket)))
         case Wished(wish=wish):
             state = _give_way(state)
             return replace(state, wishes=(*state.wishes, wish))
         case GivenUp(ticket=ticket):
             return _end(state, ticket, None)
-        case Present(computers=computers):
-            return replace(state, here=computers, weighed=state.weighed & computers)
+        case Present(computers=computers, leaving=leaving):
+            return replace(
+                state,
+                here=computers,
+                weighed=state.weighed & computers,
+                leaving=leaving,
+                needed=state.needed & leaving,
+            )
         case Holds(node_id=node_id, epoch=epoch):
             held = _without(state.held, node_id)
             return replace(state, held=held if epoch is None else {**held, node_id: epoch})
@@ -126,6 +142,11 @@ def _give_way(state: State) -> State:
     return _end(state, state.wishes[0].ticket, None)
 
 
+def _is_improving(state: State) -> bool:
+    """Whether another plan is made beside the one in force, which answers prompts meanwhile."""
+    return state.is_ready and isinstance(state.work, MakePlan) and state.work.is_improvement
+
+
 def _end(state: State, ticket: int, error: BaseException | None) -> State:
     """End a wish: now, or when the work that was begun for it is undone."""
     if not any(wish.ticket == ticket for wish in state.wishes):
@@ -155,6 +176,8 @@ def _lose(state: State, event: ComputerLost | StageLost, name: str, notice: str 
     deployed, before, node_id = state.deployed, state.before, event.node_id
     if deployed is not None and _is_of(deployed, event):
         lost = computer_lost if deployed.is_loaded else lost_while_loading
+        if node_id in deployed.told:
+            notice = None
         loss, told = Break(error=lost(name, event.how)), deployed.told | {node_id}
         state = replace(state, missing=state.missing | {node_id})
         state = change_deployed(state, loss=loss, told=told, is_broken=True)
@@ -198,7 +221,16 @@ def _begin(state: State, action: Action) -> State:
             asked = state.asked if state.plan is None else _asked_by(state, state.wishes[0])
             deployed, held = state.deployed, _held_after(state, action)
             before = deployed if deployed.is_broken or deployed.has_failed else None
-            return replace(state, work=action, deployed=None, before=before, asked=asked, **held)
+            missing = state.missing | leavers(state) if state.plan is not None else state.missing
+            return replace(
+                state,
+                work=action,
+                deployed=None,
+                before=before,
+                asked=asked,
+                missing=missing,
+                **held,
+            )
         case Cancel():
             assert state.ending is not None
             return replace(state, ending=replace(state.ending, is_told=True))
@@ -228,7 +260,8 @@ def _held_after(state: State, retire: Retire) -> dict[str, Mapping[NodeId, int]]
     assert state.deployed is not None
     epoch = state.deployed.epoch
     held = {n: held for n, held in state.held.items() if held != epoch}
-    kept = dict.fromkeys(state.deployed.computers & retire.keep & state.here, epoch)
+    connected = state.here | state.leaving
+    kept = dict.fromkeys(state.deployed.computers & retire.keep & connected, epoch)
     return {"held": held, "kept": {**state.kept, **kept}}
 
 
@@ -252,7 +285,8 @@ def _loaded(state: State) -> State:
     granted = Answer(ticket=state.wishes[0].ticket)
     deployed = state.deployed
     assert deployed is not None
-    unused = {n: state.kept[n] for n in (state.kept.keys() & state.here) - deployed.computers}
+    connected = state.here | state.leaving
+    unused = {n: state.kept[n] for n in (state.kept.keys() & connected) - deployed.computers}
     return replace(
         state,
         wishes=state.wishes[1:],
@@ -268,9 +302,12 @@ def _loaded(state: State) -> State:
 def _planned(state: State, stages: tuple[StagePlan, ...] | None) -> State:
     assert isinstance(state.work, MakePlan)
     is_recovery, lost = state.work.is_recovery, state.avoid - state.work.avoid
+    is_handover = state.work.is_handover
     state = replace(state, work=None)
     if state.ending is not None:
         return state
+    if is_handover:
+        state = _tell_leaving(state, "Potluck goes on without it.")
     if stages is None:
         return replace(state, weighed=state.here, ending=Ending(error=None))
     if is_recovery and state.attempts < MOST_ATTEMPTS and any(s.node in lost for s in stages):
@@ -289,12 +326,26 @@ def _fail(state: State, failed: Failed) -> State:
             notice = f"{tried.message} Potluck tries to load the model without it."
             state = replace(state, notices=(*state.notices, notice))
         return replace(state, avoid=state.avoid | culprit)
-    if state.ending is None and isinstance(state.wishes[0], ImproveWish):
-        state = replace(state, weighed=state.here)  # not again until another computer comes
     error = failed.error
+    if state.ending is None and isinstance(state.wishes[0], ImproveWish):
+        if not (isinstance(state.work, MakePlan) and state.work.is_handover):
+            state = replace(state, weighed=state.here)  # not again until another computer comes
+        elif isinstance(error, PlanError | OutOfMemoryError):
+            state = _tell_leaving(state, f"The model does not fit without it: {error.message}")
+            state = replace(state, needed=state.needed | leavers(state))
     if state.tried is not None and isinstance(error, PlanError | UsageError):
         error = cannot_load(state.tried, error)
     return replace(state, work=None, ending=state.ending or Ending(error=error))
+
+
+def _tell_leaving(state: State, what_follows: str) -> State:
+    """Show that computers of the plan in force leave, once for each."""
+    assert state.deployed is not None
+    leaving = leavers(state) - state.deployed.told
+    names = dict.fromkeys(stage.name for stage in state.deployed.stages if stage.node in leaving)
+    notices = tuple(f"{name} leaves. {what_follows}" for name in names)
+    state = change_deployed(state, told=state.deployed.told | leaving)
+    return replace(state, notices=(*state.notices, *notices))
 
 
 def _is_worth_another_plan(state: State, failed: Failed) -> bool:

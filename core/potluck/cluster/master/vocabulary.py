@@ -56,9 +56,10 @@ class RecoveryWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImproveWish:
-    """Computers came that the plan in force was not weighed with: take the better plan, if any.
+    """Take a better plan, if any, with computers that came, or one without a computer that leaves.
 
-    It gives way to every other wish until the better plan is being put into force.
+    Until the better plan is being put into force, prompts are answered beside it, and it gives way to
+    every other wish.
     """
 
     ticket: int
@@ -101,6 +102,8 @@ class MakePlan:
         avoid: computers that take part only if the model does not fit without them.
         is_improvement: a plan is in force and goes on. The new one keeps the scheme, and is only
             taken if it is worth the change, or if certain computers were asked for.
+        is_handover: an improvement that is taken in any case, since a computer of the plan in force
+            is about to leave.
     """
 
     request: PlanRequest
@@ -109,6 +112,7 @@ class MakePlan:
     is_recovery: bool = False
     avoid: frozenset[NodeId] = frozenset()
     is_improvement: bool = False
+    is_handover: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +189,13 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Which computers are available now: this one, and the connected ones that lend themselves."""
+    """Which computers are available now: this one, and the connected ones that lend themselves.
+
+    `leaving`: those that are about to leave, and are not available to other plans.
+    """
 
     computers: frozenset[NodeId]
+    leaving: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

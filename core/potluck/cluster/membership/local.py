@@ -196,6 +196,9 @@ class LocalComputer:
         stage = await self._processes.handle(device)
         return await stage.measure(epoch, position)
 
+    async def is_needed(self) -> None:
+        raise AssertionError("this computer does not leave its own master")
+
     async def unload(self, epoch: int) -> None:
         if self._use.lent_to is None:  # else the loaded layers are another home's
             await together(stage.unload() for stage in self._processes.running())

@@ -14,6 +14,7 @@ import msgspec
 
 from potluck.cluster.device_names import place_name
 from potluck.cluster.events import (
+    ComputerLeaves,
     ComputerLost,
     ComputerPaired,
     Events,
@@ -123,14 +124,14 @@ class Members:
 
     def available(self) -> Sequence[RemoteComputer]:
         """The connected computers that lend themselves to this home."""
-        return [c for c in self._connected.values() if not c.is_paused and c.lent_to is None]
+        return [c for c in self._connected.values() if _why_withheld(c) is None]
+
+    def leaving(self) -> Sequence[RemoteComputer]:
+        return [c for c in self._connected.values() if c.is_leaving]
 
     def withheld(self) -> Mapping[str, str]:
-        return {
-            c.name: "is paused by its owner" if c.lent_to is None else f"helps {c.lent_to} just now"
-            for c in self._connected.values()
-            if c.is_paused or c.lent_to is not None
-        }
+        reasons = {c.name: _why_withheld(c) for c in self._connected.values()}
+        return {name: why for name, why in reasons.items() if why is not None}
 
     def expected(self) -> int:
         """How many paired computers may still connect.
@@ -293,10 +294,13 @@ class Members:
         match message:
             case Status():
                 computer.devices = message.devices
-                leaves = message.paused and not computer.is_paused
-                computer.is_paused = message.paused
+                is_lost = message.paused and not computer.is_paused
+                leaves = message.leaving and not computer.is_leaving
+                computer.is_paused, computer.is_leaving = message.paused, message.leaving
                 computer.lent_to = message.lent_to
                 if leaves:
+                    self._events.publish(ComputerLeaves(node_id=computer.node_id))
+                if is_lost:
                     self._lost(computer, "was paused by its owner")
                 if message.held != computer.held:
                     computer.held = message.held
@@ -352,6 +356,15 @@ class Members:
     def _save(self) -> None:
         records = [msgspec.to_builtins(r) for r in self._records.values()]
         write_atomically(self._record_file, msgspec.json.format(msgspec.json.encode(records)))
+
+
+def _why_withheld(computer: RemoteComputer) -> str | None:
+    """Why a connected computer takes no part in plans, after its name; None: it does."""
+    if computer.lent_to is not None:
+        return f"helps {computer.lent_to} just now"
+    if computer.is_leaving:
+        return "is about to leave"
+    return "is paused by its owner" if computer.is_paused else None
 
 
 def _dialled_first(dialled: Address, addresses: Sequence[Address]) -> tuple[Address, ...]:

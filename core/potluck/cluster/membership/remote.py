@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
-from potluck.errors import PeerTimeoutError, RemoteProtocolError
+from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
 from potluck.net.identity import Identity
 from potluck.net.link import Link
@@ -39,6 +40,7 @@ from potluck.wire.messages import (
     Need,
     NeedTensor,
     NodeInfo,
+    StillNeeded,
     Unload,
     Unloaded,
     WarmingUp,
@@ -73,6 +75,7 @@ class RemoteComputer:
         self.addresses = addresses  # as they are now: an interface may come or go
         self.devices: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
+        self.is_leaving = False  # it goes on for a moment with what it has loaded
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
         self._best: dict[NodeId, Address] = {}  # the best address, from each computer
@@ -201,6 +204,11 @@ class RemoteComputer:
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)
         return (await self._ask(message, StageMeasured, self._patience.measure_stage_s)).times
+
+    async def is_needed(self) -> None:
+        """Tell it, because it leaves, that the model does not fit without it."""
+        with suppress(PotluckError):  # it is gone already
+            await self.link.send(StillNeeded())
 
     async def unload(self, epoch: int) -> None:
         await self._ask(Unload(epoch=epoch), Unloaded, self._patience.unload_s)

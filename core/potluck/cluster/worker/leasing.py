@@ -34,6 +34,7 @@ class Leasing:
 
     Attributes:
         lease: None: nothing is lent.
+        is_idle: set while no connected master has a lease.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Leasing:
         keep_loaded_s: float,
     ) -> None:
         self.lease: Lease | None = None
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
         self._store = store
         self._use = use
         self._changed = changed
@@ -66,6 +69,7 @@ class Leasing:
             lease.link = link
             if lease.release is not None:
                 lease.release.cancel()
+            self._note_idle()
 
     def left(self, link: MasterLink) -> None:
         """Keep the layers for a while when a master disconnects: it may come back."""
@@ -74,6 +78,7 @@ class Leasing:
         lease = self.lease
         if lease is not None and lease.link is link:
             lease.link = None
+            self._note_idle()
             loop = asyncio.get_running_loop()
             lease.release = loop.call_later(self._keep_loaded_s, self._expire, lease)
 
@@ -133,7 +138,14 @@ class Leasing:
         lease = self.lease
         self._use.lent = frozenset(lease.handles) if lease is not None else frozenset()
         self._use.lent_to = lease.master_name if lease is not None else None
+        self._note_idle()
         self._changed()
+
+    def _note_idle(self) -> None:
+        if self.lease is None or self.lease.link is None:
+            self.is_idle.set()
+        else:
+            self.is_idle.clear()
 
     def unpin(self, lease: Lease) -> None:
         """Let the store delete the tensors of a lease."""

@@ -15,13 +15,14 @@ from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.worker.leaving import LEAVE_S, Leaving
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import UsageError
 from potluck.settings import Settings, save_settings
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
 
-HAND_OVER_S = 1.0  # a step takes less; the answer goes on elsewhere meanwhile
+HAND_OVER_S = 1.0  # after a departure: a step takes less; the answer goes on elsewhere meanwhile
 
 
 class LendingSettings:
@@ -30,6 +31,7 @@ class LendingSettings:
     Args:
         saved: the settings in `file`; the stage processes were made with them.
         events: receives `Changed`, and `ThreadsChanged` when measured times are outdated.
+        leave_s: longest time that masters have to do without this computer.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class LendingSettings:
         processes: StageProcesses,
         throttle: Throttle,
         events: Events,
+        leave_s: float = LEAVE_S,
     ) -> None:
         self.settings = saved  # in force now; those of a program that holds the node are not saved
         self._saved = saved
@@ -51,6 +54,9 @@ class LendingSettings:
         self._processes = processes
         self._throttle = throttle
         self._events = events
+        self._leave_s = leave_s
+        self._giving_back: asyncio.Task[None] | None = None
+        self._leaving = Leaving(worker, changed=events.changed)
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = saved.worker, saved.paused
 
@@ -102,9 +108,22 @@ class LendingSettings:
             self._processes.compute_with(self.settings.threads)
             self._events.publish(ThreadsChanged())
 
+    async def stop(self) -> None:
+        """Lend nothing any more, because the node ends. The masters are told, and have their time."""
+        self._worker.is_lending = False
+        if self._giving_back is not None and not self._giving_back.done():
+            await asyncio.wait([self._giving_back])
+        await self._leaving.leave(self._leave_s)
+
+    def go(self) -> None:
+        """Do not wait for the masters any longer."""
+        self._leaving.go()
+
     async def _give_back(self) -> None:
-        """Free what is lent, a moment after the masters were told: the step under way ends."""
-        await asyncio.sleep(HAND_OVER_S)
+        """Free what is lent, when the masters do without it or have waited long enough."""
+        await self._leaving.leave(self._leave_s)
+        if self._worker.lease is not None:
+            await asyncio.sleep(HAND_OVER_S)
         if self._worker.is_away:
             await self._worker.leasing.release()
 
@@ -115,7 +134,9 @@ class LendingSettings:
         self._throttle.limit(settings.upload_limit_mbit)
         self._processes.lend(settings.memory_limit)
         self._processes.compute_with(settings.threads)
-        if self._worker.is_away:
-            self._tasks.spawn(self._give_back())
+        if self._worker.is_leaving:
+            self._leaving.go()  # asked for twice, or back again
+        elif self._worker.is_away:
+            self._giving_back = self._tasks.spawn(self._give_back())
         self._activity.use()
         self._events.changed()

@@ -34,6 +34,7 @@ from potluck.wire.messages import (
     NodeInfo,
     Revoked,
     Status,
+    StillNeeded,
 )
 from potluck.wire.passing_messages import PassedOn, PassOn
 
@@ -60,6 +61,8 @@ class WorkerLinks:
     Args:
         removed: called when a home's master has removed this computer.
         changed: called when the displayed state has changed; the receiver must call `announce`.
+        needed: called with the name of a master whose model does not fit without this computer,
+            which leaves.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class WorkerLinks:
         devices: Callable[[], tuple[DeviceInfo, ...]],
         removed: Callable[[HomeId], None],
         changed: Callable[[], None],
+        needed: Callable[[str], None] = lambda _: None,
         times: LinkTimes | None = None,
     ) -> None:
         self._worker = worker
@@ -79,6 +83,7 @@ class WorkerLinks:
         self._devices = devices
         self._removed = removed
         self._changed = changed
+        self._needed_by = needed
         self._times = times if times is not None else LinkTimes()
         self._masters: dict[Link, Status | None] = {}  # the status that each was sent last
         self._status_due: asyncio.TimerHandle | None = None
@@ -129,10 +134,17 @@ class WorkerLinks:
                 return await self._load(link, message, hop)
             case PassOn():
                 return await self._pass_on(link, message)
+            case StillNeeded():
+                self._needed(link)
+                return None
             case Status():
                 return None
             case _:
                 return await self._worker.handle(link, message)
+
+    def _needed(self, link: Link) -> None:
+        if self._worker.is_leaving:
+            self._needed_by(link.peer.name)
 
     def _revoked(self, link: Link, message: Revoked) -> None:
         if self._identity.node_id in message.node_ids:
@@ -231,9 +243,8 @@ class WorkerLinks:
             loop = asyncio.get_running_loop()
             self._status_due = loop.call_later(self._times.status_s, self._announce_now)
         for link, told in self._masters.items():
-            if (
-                told is None or told.paused != self._worker.is_away
-            ):  # its answers have to go elsewhere
+            now = self._worker.is_gone, self._worker.is_leaving
+            if told is None or (told.paused, told.leaving) != now:  # its answers go elsewhere
                 self._tell(link)
 
     def _announce_now(self) -> None:
@@ -246,7 +257,8 @@ class WorkerLinks:
         is_others = lease is not None and lease.home != link.home and lease.link is not None
         status = Status(
             devices=self._devices(),
-            paused=worker.is_away,
+            paused=worker.is_gone,
+            leaving=worker.is_leaving,
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.leasing.held(link.home),
         )

@@ -81,6 +81,7 @@ class Worker:
         """
         self.is_lending = False
         self.is_paused = False
+        self.is_leaving = False  # what is loaded goes on although this computer is away
         self._stage = stage
         self._store = store
         self.peers = PeerWeights(store, throttle)
@@ -96,9 +97,19 @@ class Worker:
         return self.leasing.lease
 
     @property
+    def is_idle(self) -> asyncio.Event:
+        """Set while no connected master has a lease."""
+        return self.leasing.is_idle
+
+    @property
     def is_away(self) -> bool:
         """Whether its owner lends nothing now."""
         return self.is_paused or not self.is_lending
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it lends nothing, and has finished what it had begun."""
+        return self.is_away and not self.is_leaving
 
     async def handle(self, link: MasterLink, message: Message) -> Message:
         """Answer one request of a master.

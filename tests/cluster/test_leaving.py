@@ -1,0 +1,67 @@
+"""Three whole nodes in one process: a worker that leaves says so first, and no answer is late for it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fake_cluster import Run
+from whole_nodes import QUESTION, chat, eventually, folders_of, load, running, stages
+
+from potluck.api.backend import Finished, Piece
+from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.cluster.master.planning import PlanningDeadlines
+from potluck.cluster.node import Node
+
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
+
+QUICK = PlanningDeadlines(settle_s=0.0, quiet_s=3600.0, improve_s=0.0)
+THREE = PlanRequest(layers=(("Desk", 2), ("Laptop", 2), ("Attic", 2)), context=128, scheme="f32")
+
+
+def notices(node: Node) -> list[str]:
+    return [notice.text for notice in node.backend.state().notices]
+
+
+def told_of_leaving(node: Node) -> list[str]:
+    return [text for text in notices(node) if "Attic" in text]
+
+
+async def answer_while(node: Node, happens: asyncio.Event) -> str:
+    """The text of an answer, in the middle of which the event is set."""
+    texts: list[str] = []
+    last: object = None
+    async for last in node.backend.generate(QUESTION):
+        if isinstance(last, Piece):
+            texts.append(last.text)
+            happens.set()
+    assert isinstance(last, Finished)
+    return "".join(texts)
+
+
+def test_a_worker_that_ends_serves_on_until_the_others_do_without_it(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        desks, laptops, attics = (folders_of(tmp_path, n) for n in ("Desk", "Laptop", "Attic"))
+        async with running(desks, QUICK) as desk, running(laptops) as laptop:
+            async with running(attics, hand_over_s=30.0) as attic:
+                for worker in (laptop, attic):
+                    await worker.backend.set_role(RoleRequest(worker=True))
+                    invite = await desk.backend.invite()
+                    await worker.backend.join(invite.token)
+                await eventually(desk, lambda: len(desk.membership.available()) == 2)
+                await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
+                await load(desk, THREE)
+                expected = await chat(desk)
+
+                in_the_middle = asyncio.Event()
+                answering = asyncio.create_task(answer_while(desk, in_the_middle))
+                await in_the_middle.wait()
+            # The node of the attic has ended: the others had its layers before.
+            assert "Attic" not in stages(desk)
+            assert desk.master.is_ready
+            assert await answering == expected
+            assert await chat(desk) == expected
+            assert told_of_leaving(desk) == ["Attic leaves. Potluck goes on without it."]
+
+    run(main())
