@@ -1,12 +1,10 @@
 """How fast links are on this computer: `python tests/bench_transport.py`. Not a test.
 
-Two processes talk TLS over loopback. Measured are
-
-- a token's way to a stage and back: 8 KiB of hidden states there, a token id back. Once over a step
-  link, and once over an ordinary link, where an event loop hands each step to the thread that
-  computes and takes its result back. Both also with 64 MiB read for each step, as weights are, which
-  leaves none of the code in the processor's caches. The time of reading itself is subtracted.
-- the rate of 4 MiB chunks in one direction.
+Two processes talk TLS over loopback. Measured is a token's way to a stage and back: 8 KiB of hidden
+states there, a token id back. Once over a step link, and once over an ordinary link, where an event loop
+hands each step to the thread that computes and takes its result back. Both also with 64 MiB read for each
+step, as weights are, which leaves none of the code in the processor's caches. The time of reading itself
+is subtracted. `bench_transfer.py` measures weights.
 """
 
 import asyncio
@@ -32,16 +30,13 @@ from potluck.net.reactor import ReactorThread
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial, dial_steps
 from potluck.wire.activation_messages import Forward, Result, TensorHeader
-from potluck.wire.messages import Address, Chunk, Message, NodeInfo, Purpose, Stored
+from potluck.wire.messages import Address, Message, NodeInfo
 
 STEPS = {"warm": 3000, "cold": 300}
 WARM_UP = 50
 HIDDEN = bytes(8192)  # the hidden states of one token: 4096 values in BF16
 TENSOR = TensorHeader(dtype="BF16", shape=(1, 4096))
 WEIGHTS = np.ones(8 << 20, np.uint64)  # 64 MiB
-CHUNK = bytes(4 << 20)
-TOTAL = 1 << 30
-DIGEST = "ab" * 32
 
 
 def info(identity: Identity) -> NodeInfo:
@@ -64,8 +59,6 @@ def compute(message: Message) -> Result:
 
 
 async def serve_link(link: Link) -> None:
-    if link.purpose == "weights":
-        await store(link)
     with ThreadPoolExecutor(1) as thread:
         while True:
             message, _ = await link.receive()
@@ -76,14 +69,6 @@ async def serve_link(link: Link) -> None:
 async def serve_step_link(link: StepLink) -> None:
     link.deliver_to(lambda message, _: link.send_nowait(compute(message)))
     await link.wait_closed()
-
-
-async def store(link: Link) -> None:
-    while True:
-        message, payload = await link.receive()
-        assert isinstance(message, Chunk)
-        if message.offset + payload.nbytes == message.total:
-            await link.send(Stored(digest=message.digest))
 
 
 def serve(folder: Path, pipe: Pipe) -> None:
@@ -164,9 +149,6 @@ async def measure(master: Identity, worker: Identity, home: HomeId, ports: tuple
     links, steps = ([Address(host="127.0.0.1", port=port)] for port in ports)
     peer, me = worker.node_id, info(master)
 
-    async def connect(purpose: Purpose) -> Link:
-        return await dial(links, master, home=home, peer=peer, purpose=purpose, me=me)
-
     thread = ReactorThread("driver")
     thread.start()
     for session in STEPS:
@@ -178,21 +160,11 @@ async def measure(master: Identity, worker: Identity, home: HomeId, ports: tuple
         step_link.close()
         clock.report("a step link")
         clock = Clock(session)
-        link = await connect("activations")
+        link = await dial(links, master, home=home, peer=peer, purpose="activations", me=me)
         await over_link(link, clock)
         link.close()
         clock.report("an ordinary link")
     thread.stop()
-
-    link = await connect("weights")
-    began = time.perf_counter()
-    for offset in range(0, TOTAL, len(CHUNK)):
-        await link.send(Chunk(digest=DIGEST, offset=offset, total=TOTAL), CHUNK)
-    await link.receive()
-    rate = TOTAL / (time.perf_counter() - began) / 1e6
-    sys.stdout.write(f"one direction, 4 MiB chunks: {rate:.0f} MB/s\n")
-    link.close()
-    await link.wait_closed()
 
 
 def main() -> None:

@@ -88,6 +88,7 @@ def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run) -> None:
             payload = bytes(1 << 20)
             while theirs._stream.is_writable:  # until the way back is full
                 theirs.send_nowait(forward(payload), payload)
+            theirs.send_nowait(forward(payload), payload)  # more than a reader takes that pauses
             pings = [encode(Ping(id=i + 1))[0] for i in range(100)]
             ours._stream.write(pings)
             await theirs.wait_closed()

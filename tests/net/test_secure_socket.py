@@ -4,6 +4,7 @@ import asyncio
 import select
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,6 +133,36 @@ def test_nothing_there_is_not_the_end(tmp_path: Path, run: Run) -> None:
             ours.write([b"last words"])
             ours.close()
             assert read(theirs, 100) == b"last words"  # and the end
+
+    run(main())
+
+
+def test_an_end_that_came_with_the_last_bytes_is_told_after_them(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (ours, theirs):
+            ours.write([b"last", bytes(20_000)])  # two records
+            await ours.say_end()
+            await theirs.receive()
+            piece = memoryview(bytearray(1 << 16))
+            assert theirs.read_into(piece) == 20_004
+            assert [theirs.read_into(piece), theirs.read_into(piece)] == [0, 0]
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others wake a reader at once")
+def test_who_waits_for_many_bytes_is_woken_once_they_are_there(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (ours, theirs):
+            waiting = asyncio.create_task(theirs.receive(100_000))
+            await asyncio.sleep(0)  # it waits now
+            ours.write([bytes(50_000)])
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            ours.write([bytes(50_000)])
+            await waiting
+            assert (theirs.read_into(memoryview(bytearray(100_000))) or 0) > 60_000
 
     run(main())
 

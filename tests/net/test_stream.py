@@ -11,7 +11,7 @@ from potluck.errors import PeerLostError, PeerTimeoutError
 from potluck.net.limits import LinkLimits
 from potluck.net.link import Link
 from potluck.net.link_kind import links
-from potluck.net.stream import address_of, keep_alive
+from potluck.net.secure_socket import address_of, keep_alive
 from potluck.wire.messages import Chunk
 
 pytestmark = pytest.mark.net

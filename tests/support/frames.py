@@ -109,7 +109,7 @@ def receive_through_buffers(decoder: FrameDecoder, data: bytes, most: int) -> It
     """Feed bytes to the decoder in the way of asyncio's BufferedProtocol."""
     sent = 0
     while sent < len(data):
-        buffer = decoder.get_buffer(-1)
+        buffer = decoder.get_buffer()
         count = min(len(buffer), len(data) - sent, most)
         buffer[:count] = data[sent : sent + count]
         decoder.buffer_updated(count)

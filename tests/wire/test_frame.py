@@ -86,8 +86,10 @@ def test_a_large_payload_is_received_into_the_memory_that_the_reader_gets() -> N
     decoder = FrameDecoder(64 * MiB)
     data = frame_bytes(Blob(), b"\1" * MiB)
     feed(decoder, data[:100])
+    assert decoder.missing == 0
     assert decoder.next_event() is None
     buffer = decoder.get_buffer()
+    assert decoder.missing == len(buffer)
     buffer[:] = b"\2" * len(buffer)
     decoder.buffer_updated(len(buffer))
     event = decoder.next_event()

@@ -168,8 +168,12 @@ class Link(PeerLink):
 
     # --- called by the stream
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.get_buffer(sizehint)
+    @property
+    def missing(self) -> int:
+        return self._connection.missing
+
+    def get_buffer(self) -> memoryview:
+        return self._connection.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.buffer_updated(nbytes, self._loop.time())

@@ -21,8 +21,8 @@ from potluck.net.identity import Identity
 from potluck.net.link import error_message
 from potluck.net.link_kind import LINKS, LinkKind, MemberLink
 from potluck.net.pairing_link import PairingLink
-from potluck.net.secure_socket import SecureSocket
-from potluck.net.stream import Stream, address_of
+from potluck.net.secure_socket import SecureSocket, address_of
+from potluck.net.stream import Stream
 from potluck.tasks import TaskSet
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode

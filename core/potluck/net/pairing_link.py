@@ -85,8 +85,12 @@ class PairingLink:
 
     # --- called by the stream
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
+    @property
+    def missing(self) -> int:
+        return self._decoder.missing
+
+    def get_buffer(self) -> memoryview:
+        return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._error is not None:

@@ -1,25 +1,33 @@
-"""TLS on a socket that never blocks, for threads that read and write it themselves.
+"""TLS on a socket that never blocks. `stream.py` and `step_link.py` say when to read and write it.
 
-With asyncio's streams one event loop waits for all connections, and a message takes two turns of that
-loop: too long for one token. Here bytes move between the kernel and OpenSSL when a method is called, in
-the thread that calls it. Not thread-safe: its owner has a lock.
+Bytes move between the kernel and OpenSSL when a method is called, in the thread that calls it. Not
+thread-safe: its owner has a lock, or is an event loop.
 """
 
 import asyncio
 import socket
 import ssl
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import cast
 
-from potluck.net.stream import address_of, keep_alive, octets
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
 _READ_BYTES = 256 << 10  # that one system call reads at most; a decode step has 4 to 16 KiB
 _WRITE_BYTES = 256 << 10  # encrypted at once, while the kernel sends what came before
 _RECORD_BYTES = 16 << 10  # the largest TLS record
+_OVERHEAD_BYTES = 1 << 10  # that TLS adds to a record, and more
+_CAN_WAIT_FOR_MANY = sys.platform == "linux"  # others may wait for ever for more than they buffer
+_KEEP_ALIVE = {  # after 15 s of silence, lost within another 15 s; systems have some of these
+    "TCP_KEEPIDLE": 15,  # s
+    "TCP_KEEPALIVE": 15,  # s; macOS's name for TCP_KEEPIDLE
+    "TCP_KEEPINTVL": 5,  # s
+    "TCP_KEEPCNT": 3,
+}
 
 
 class SecureSocket:
@@ -39,6 +47,8 @@ class SecureSocket:
         self._scratch = memoryview(bytearray(_READ_BYTES))
         self._backlog: deque[memoryview] = deque()  # encrypted, and not taken by the kernel yet
         self.backlog_bytes = 0
+        self._is_flushing = False
+        self._wakes_at = 1  # bytes that have to arrive until the kernel wakes who waits for them
         self.taken_at = time.monotonic()  # when the kernel last took something, or all was taken
 
     # --- the beginning, in an event loop; the caller sets the deadline
@@ -88,24 +98,52 @@ class SecureSocket:
                 await self.flush()
                 return
 
-    async def receive(self) -> None:
+    async def receive(self, missing: int = 0) -> None:
         """Wait for bytes of the peer.
+
+        A wakeup costs as much as decrypting 100 KB, and there would be one for every 20 KB at 1 Gbit/s.
+        So the kernel is asked for many bytes at once, where these are sure to come.
+
+        Args:
+            missing: bytes that are sure to come, and were not read yet.
 
         Raises:
             ConnectionResetError: there will be none.
         """
-        data = await asyncio.get_running_loop().sock_recv(self._socket, _READ_BYTES)
-        if not data:
+        begun = _RECORD_BYTES + _OVERHEAD_BYTES  # of a record that OpenSSL has a part of
+        self._wake_at(max(1, min(missing - begun, _READ_BYTES)))
+        loop = asyncio.get_running_loop()
+        count = await loop.sock_recv_into(self._socket, cast("bytearray", self._scratch))
+        if not count:
             raise ConnectionResetError("the connection ended")
-        self._incoming.write(data)
+        self._incoming.write(self._scratch[:count])
+
+    def _wake_at(self, count: int) -> None:
+        if _CAN_WAIT_FOR_MANY and count != self._wakes_at:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._wakes_at = count
 
     async def flush(self) -> None:
-        """Wait until what was written is the kernel's."""
+        """Wait until what was written is the kernel's. What is written meanwhile comes after it."""
         self._encrypted()
         loop = asyncio.get_running_loop()
-        while self._backlog:
-            await loop.sock_sendall(self._socket, self._backlog[0])
-            self.backlog_bytes -= len(self._backlog.popleft())
+        self._is_flushing = True
+        try:
+            while self._backlog:
+                await loop.sock_sendall(self._socket, self._backlog[0])
+                self.backlog_bytes -= len(self._backlog.popleft())
+        finally:
+            self._is_flushing = False
+
+    async def say_end(self) -> None:
+        """Send what was written, and that nothing more comes.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        self._end_tls()
+        await self.flush()
+        self._socket.shutdown(socket.SHUT_WR)
 
     # --- reading and writing, in any thread
 
@@ -129,19 +167,28 @@ class SecureSocket:
         return True
 
     def read_into(self, buffer: memoryview) -> int | None:
-        """Decrypt into the buffer: how many bytes; 0 at the end, None while nothing is there.
+        """Decrypt as much as fits into the buffer: how many bytes; 0 at the end, None while nothing is there.
 
         Raises:
             ssl.SSLError: what came is not the peer's, or was cut off.
         """
         if not self._incoming.pending and not self._incoming.eof and not self.tls.pending():
             return None
+        count, view = 0, buffer
         try:
-            return self.tls.read(len(buffer), buffer)  # pyright: ignore[reportReturnType, reportArgumentType] - a count, with a buffer
+            while view:  # OpenSSL gives out one record at a time
+                taken = cast("int", self.tls.read(len(view), cast("bytearray", view)))
+                if not taken:
+                    break
+                count += taken
+                view = buffer[count:]
         except ssl.SSLWantReadError:
-            return None
+            return count or None
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return 0
+            pass
+        if view:
+            self._incoming.write_eof()  # so that the next call says it again
+        return count
 
     def write(self, buffers: Iterable[Buffer]) -> None:
         """Encrypt all, send what the kernel takes, and keep the rest. The buffers may be reused at once.
@@ -166,7 +213,7 @@ class SecureSocket:
         Raises:
             OSError: the connection broke.
         """
-        while self._backlog:
+        while self._backlog and not self._is_flushing:
             data = self._backlog[0]
             try:
                 sent = self._socket.send(data)
@@ -196,13 +243,16 @@ class SecureSocket:
         """Say that nothing more comes, if the kernel takes that at once, and end."""
         if self._socket.fileno() < 0:
             return
-        with suppress(OSError, ValueError):  # ssl's errors are OSErrors; ValueError: too early
-            self.tls.unwrap()
+        self._end_tls()
         with suppress(OSError):
             self._encrypted()
             self.send_backlog()
             self._socket.shutdown(socket.SHUT_WR)
         self._socket.close()
+
+    def _end_tls(self) -> None:
+        with suppress(OSError, ValueError):  # ssl's errors are OSErrors; ValueError: too early
+            self.tls.unwrap()
 
     def abort(self) -> None:
         """End at once."""
@@ -230,3 +280,31 @@ async def _connected(address: Address) -> socket.socket:
         else:
             return sock
     raise error
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the kernel end a connection whose peer vanished without closing it.
+
+    Control connections have heartbeats, which are faster; other connections may be silent for
+    hours.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def octets(buffer: Buffer) -> Buffer:
+    """View a buffer as bytes, so that `len` counts bytes and not items."""
+    if isinstance(buffer, memoryview) and buffer.itemsize != 1:
+        return buffer.cast("B")
+    return buffer
+
+
+def address_of(name: object) -> Address:
+    """Make an address of `getpeername`'s result; a link-local one keeps its scope."""
+    host, port, *more = cast("tuple[str, int]", name)
+    scope = more[1] if len(more) > 1 else 0
+    if scope and "%" not in host:
+        host = f"{host}%{scope}"
+    return Address(host=host.removeprefix("::ffff:"), port=port)

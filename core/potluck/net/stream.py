@@ -1,49 +1,62 @@
-"""A TLS byte stream over asyncio: bytes, flow control and the end, but no messages.
+"""A TLS byte stream in an event loop: bytes, flow control and the end, but no messages.
 
-OpenSSL decrypts straight into the buffer that the sink gives (for a payload, its own memory).
-Written bytes are encrypted at once, so the writer may reuse its buffers when `write` returns.
+Two tasks of a stream wait for its socket: one reads all the time, and one writes what the kernel did not
+take at once. asyncio has such streams too. They cost twice the time of TLS itself: they copy a chunk of
+weights four times, and wake up for each packet that arrives (`tests/bench_transfer.py`).
 """
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Iterable
-from typing import Protocol, cast
+from contextlib import suppress
+from typing import Protocol
 
 from potluck.errors import PeerLostError, PeerTimeoutError
+from potluck.net.secure_socket import SecureSocket
+from potluck.tasks import reschedule
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
-CLOSE_TIMEOUT_S = 2.0  # for unsent bytes and the peer's close_notify
-_KEEP_ALIVE = {  # after 15 s of silence, lost within another 15 s; systems have some of these
-    "TCP_KEEPIDLE": 15,  # s
-    "TCP_KEEPALIVE": 15,  # s; macOS's name for TCP_KEEPIDLE
-    "TCP_KEEPINTVL": 5,  # s
-    "TCP_KEEPCNT": 3,
-}
+CLOSE_TIMEOUT_S = 2.0  # for unsent bytes and the peer's end
+_SCRAP_BYTES = 64 << 10
 
 
 class Sink(Protocol):
     """Receives the bytes of a stream."""
 
-    def get_buffer(self, sizehint: int) -> memoryview: ...
+    @property
+    def missing(self) -> int:
+        """Bytes that are sure to come, since the peer has announced them."""
+        ...
+
+    def get_buffer(self) -> memoryview: ...
     def buffer_updated(self, nbytes: int) -> None: ...
     def stream_ended(self, error: Exception | None) -> None:
         """Called once, after the last byte."""
         ...
 
 
-class Stream(asyncio.BufferedProtocol):
+class Stream:
     """One connection after its TLS handshake. It reads only once a sink is attached."""
 
-    def __init__(self) -> None:
+    def __init__(self, secure: SecureSocket) -> None:
+        """Use `connect` or `accept`."""
+        self.tls: ssl.SSLObject = secure.tls
+        self.remote: Address = secure.remote
+        self._secure = secure
         self._sink: Sink | None = None
-        self._transport: asyncio.Transport | None = None
+        self._readable = asyncio.Event()  # there is a sink, and it takes bytes
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False  # `stream_ended` was called
         self._error: Exception | None = None
         self._closed = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+        self._flushing: asyncio.Task[None] | None = None  # while the kernel takes no more
+        self._ending: asyncio.Task[None] | None = None
+        self._end_by = float("inf")  # time of the event loop, once it ends
+        self._patience: asyncio.Timeout | None = None
 
     @classmethod
     async def connect(cls, address: Address, context: ssl.SSLContext, name: str) -> "Stream":
@@ -52,15 +65,7 @@ class Stream(asyncio.BufferedProtocol):
         Raises:
             OSError: nobody answers there; `ssl.SSLError` if another node answers.
         """
-        _, stream = await asyncio.get_running_loop().create_connection(
-            cls,
-            address.host,
-            address.port,
-            ssl=context,
-            server_hostname=name,
-            ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-        )
-        return stream
+        return cls(await SecureSocket.connect(address, context, name))
 
     @classmethod
     async def accept(cls, accepted: socket.socket, context: ssl.SSLContext) -> "Stream":
@@ -69,22 +74,11 @@ class Stream(asyncio.BufferedProtocol):
         Raises:
             OSError: the connection ended; `ssl.SSLError` if the TLS handshake fails.
         """
-        _, stream = await asyncio.get_running_loop().connect_accepted_socket(
-            cls, accepted, ssl=context, ssl_shutdown_timeout=CLOSE_TIMEOUT_S
-        )
-        return stream
-
-    @property
-    def tls(self) -> ssl.SSLObject:
-        return self._open_transport.get_extra_info("ssl_object")
-
-    @property
-    def remote(self) -> Address:
-        return address_of(self._open_transport.get_extra_info("peername"))
+        return cls(await SecureSocket.accept(accepted, context))
 
     @property
     def is_closing(self) -> bool:
-        return self._over or self._open_transport.is_closing()
+        return self._over or self._ending is not None
 
     @property
     def is_writable(self) -> bool:
@@ -97,22 +91,32 @@ class Stream(asyncio.BufferedProtocol):
         if self._over:
             sink.stream_ended(self._error)
         else:
-            self._open_transport.resume_reading()
+            self._readable.set()
 
     def pause_reading(self) -> None:
         """Stop reading. The peer must wait once our buffers are full and TCP's window closes."""
         if not self.is_closing:
-            self._open_transport.pause_reading()
+            self._readable.clear()
 
     def resume_reading(self) -> None:
         """Undo `pause_reading`."""
-        if not self.is_closing:
-            self._open_transport.resume_reading()
+        self._readable.set()
 
     def write(self, buffers: Iterable[Buffer]) -> None:
-        """Write these buffers together; without effect if the stream has ended."""
-        if not self.is_closing:
-            self._open_transport.writelines([octets(b) for b in buffers if len(b)])
+        """Write these buffers together; without effect if the stream has ended.
+
+        Their memory is free again when this returns.
+        """
+        if self.is_closing:
+            return
+        try:
+            self._secure.write(buffers)
+        except OSError as error:
+            self._break(error)
+            return
+        if self._secure.backlog_bytes and self._flushing is None:
+            self._writable.clear()
+            self._flushing = asyncio.create_task(self._flush())
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until the peer has read enough that more can be written.
@@ -133,45 +137,62 @@ class Stream(asyncio.BufferedProtocol):
         if self._over:
             raise PeerLostError("The connection to the other computer has ended.")
 
+    # --- reading and writing
+
+    async def _read(self) -> None:
+        error = None
+        try:
+            await self._readable.wait()
+            while self._deliver():
+                self.write(())  # what TLS answers by itself
+                if self._readable.is_set():
+                    await self._secure.receive(self._sink.missing if self._sink else 0)
+                    await asyncio.sleep(0)  # `receive` does not wait for what is here already
+                await self._readable.wait()
+        except OSError as failed:
+            error = failed
+        self._end(error)
+        self.close()
+
+    def _deliver(self) -> bool:
+        """Give the sink what has arrived. Return False at the end of the stream."""
+        while self._readable.is_set():
+            sink = None if self.is_closing else self._sink
+            buffer = memoryview(bytearray(_SCRAP_BYTES)) if sink is None else sink.get_buffer()
+            count = self._secure.read_into(buffer)
+            if count is None:
+                break
+            if not count:
+                return False
+            if sink is not None:
+                sink.buffer_updated(count)
+        return True
+
+    async def _flush(self) -> None:
+        try:
+            await self._secure.flush()
+        except OSError as error:
+            self._break(error)
+        self._flushing = None
+        self._writable.set()
+
+    # --- the end
+
     def close(self) -> None:
         """Send the bytes written before, then end."""
-        self._open_transport.close()
+        self._end_within(CLOSE_TIMEOUT_S)
 
     def abort(self) -> None:
         """End at once."""
-        self._open_transport.abort()
+        self._end_within(0.0)
 
     async def wait_closed(self) -> None:
         """Wait until the stream has ended; after `close` or `abort` this takes bounded time."""
         await self._closed.wait()
 
-    # --- called by asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.pause_reading()
-        keep_alive(transport.get_extra_info("socket"))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        assert self._sink is not None
-        return self._sink.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        assert self._sink is not None
-        self._sink.buffer_updated(nbytes)
-
-    def eof_received(self) -> None:
-        self._end(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc)
-        self._closed.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
+    def _break(self, error: OSError) -> None:
+        self._end(error)
+        self.abort()
 
     def _end(self, error: Exception | None) -> None:
         if self._over:
@@ -181,35 +202,33 @@ class Stream(asyncio.BufferedProtocol):
         if self._sink is not None:
             self._sink.stream_ended(error)
 
-    @property
-    def _open_transport(self) -> asyncio.Transport:
-        assert self._transport is not None  # callers get a stream only after connection_made
-        return self._transport
+    def _end_within(self, seconds: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._end_by = min(self._end_by, now + seconds)
+        if self._patience is not None:
+            reschedule(self._patience, self._end_by - now)
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._finish())
+            self._readable.set()  # what still comes is dropped
 
+    async def _finish(self) -> None:
+        try:
+            with suppress(OSError):  # a TimeoutError is one too
+                if self._end_by > asyncio.get_running_loop().time():
+                    async with asyncio.timeout_at(self._end_by) as self._patience:
+                        await self._say_end()
+            waiting = [self._reading, *([self._flushing] if self._flushing else [])]
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)  # they let go of the socket
+        finally:
+            self._secure.abort()
+            self._end(None)
+            self._closed.set()
 
-def keep_alive(sock: socket.socket) -> None:
-    """Let the kernel end a connection whose peer vanished without closing it.
-
-    Control connections have heartbeats, which are faster; other connections may be silent for
-    hours.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if (option := getattr(socket, name, None)) is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def octets(buffer: Buffer) -> Buffer:
-    """View a buffer as bytes: asyncio counts with `len`, which counts items, not bytes."""
-    if isinstance(buffer, memoryview) and buffer.itemsize != 1:
-        return buffer.cast("B")
-    return buffer
-
-
-def address_of(name: object) -> Address:
-    """Make an address of `getpeername`'s result; a link-local one keeps its scope."""
-    host, port, *more = cast("tuple[str, int]", name)
-    scope = more[1] if len(more) > 1 else 0
-    if scope and "%" not in host:
-        host = f"{host}%{scope}"
-    return Address(host=host.removeprefix("::ffff:"), port=port)
+    async def _say_end(self) -> None:
+        """Send what is left, say that nothing more comes, and wait until the peer does the same."""
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        await self._secure.say_end()
+        await asyncio.wait([self._reading])

@@ -176,9 +176,14 @@ class Connection:
 
     # --- receiving
 
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
+    @property
+    def missing(self) -> int:
+        """Bytes of a payload that the peer has begun to send, and that were not received yet."""
+        return self._decoder.missing
+
+    def get_buffer(self) -> memoryview:
         """The buffer for the socket's next bytes. Payloads are received into their own memory."""
-        return self._decoder.get_buffer(sizehint)
+        return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int, now: float) -> None:
         """Process the bytes that were put into the buffer; `nbytes` is their number."""

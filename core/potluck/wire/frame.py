@@ -102,11 +102,15 @@ class FrameDecoder:
         self._received = 0  # bytes of the payload so far
         self._direct = False  # whether the last get_buffer returned the payload's own memory
 
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """The buffer for the next bytes. The next call must be `buffer_updated`.
+    @property
+    def missing(self) -> int:
+        """Bytes of the payload under way that were not received yet."""
+        if self._lengths is None or self._event is None:
+            return 0
+        return self._lengths[1] - self._received
 
-        The size hint is ignored, so that payload bytes are not copied through staging.
-        """
+    def get_buffer(self) -> memoryview:
+        """The buffer for the next bytes. The next call must be `buffer_updated`."""
         self._direct = self._wants_payload()
         if self._direct:
             if self._received == len(self._payload):
