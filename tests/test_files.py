@@ -1,12 +1,14 @@
 """Files that are whole or not there."""
 
+import os
+import shutil
 import stat
 import sys
 from pathlib import Path
 
 import pytest
 
-from potluck.files import recall, write_atomically
+from potluck.files import make_folder, recall, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -70,3 +72,28 @@ def test_a_damaged_file_counts_as_missing(tmp_path: Path, content: bytes) -> Non
     (tmp_path / "file").write_bytes(content)
 
     assert recall(tmp_path / "file", list[object]) is None
+
+
+def test_folder_that_somebody_deletes_at_this_moment_is_made(tmp_path, monkeypatch):
+    folder = tmp_path / "weights" / "2a"
+    folder.mkdir(parents=True)
+    mkdir = os.mkdir
+
+    def deleted_after_it_was_found(path: Path, mode: int) -> None:
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        shutil.rmtree(tmp_path / "weights")
+        raise FileExistsError(path)
+
+    monkeypatch.setattr(os, "mkdir", deleted_after_it_was_found)
+
+    make_folder(folder)
+
+    assert folder.is_dir()
+
+
+def test_folder_is_not_made_in_place_of_a_file(tmp_path):
+    file = tmp_path / "weights"
+    file.write_text("not a folder")
+
+    with pytest.raises(FileExistsError):
+        make_folder(file)

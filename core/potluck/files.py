@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
 
@@ -37,6 +39,22 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it if they are missing, also while somebody deletes them.
+
+    `Path.mkdir` takes a folder that was deleted after it was found for a file with its name.
+
+    Raises:
+        OSError: a file has its name, or it cannot be made.
+    """
+    for _ in range(_TRIES):
+        with suppress(FileExistsError, FileNotFoundError):
+            return path.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            break
+    return path.mkdir(parents=True, exist_ok=True)
 
 
 def recall(path: Path, kind: type[_T]) -> _T | None:

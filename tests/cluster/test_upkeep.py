@@ -132,7 +132,7 @@ def test_an_unknown_model_is_an_error(cellar: Cellar) -> None:
 
 def test_pruning_keeps_what_a_plan_or_a_known_model_needs(cellar: Cellar) -> None:
     (planned,) = fill(cellar.store, b"planned")
-    cellar.store.pin([planned])
+    cellar.store.inventory.pin([planned])
     expected = {"tensors": 1, "nbytes": len(b"of another computer")}
 
     assert run(cellar.upkeep.prune(dry_run=True)) == Pruned(**expected, deleted=False)

@@ -34,15 +34,15 @@ def test_order_of_use_outlives_the_process(root):
 def test_pinned_tensors_stay_until_they_are_unpinned_as_often(root):
     with make_store(root, quota=1000) as store:
         first, second = fill(store, b"a" * 500, b"b" * 400)
-        store.pin([first])
-        store.pin([first, first])
+        store.inventory.pin([first])
+        store.inventory.pin([first, first])
         store.free_for(400)
         assert [store.has(one) for one in (first, second)] == [True, False]
 
-        store.unpin([first])
+        store.inventory.unpin([first])
         with pytest.raises(DiskFullError):
             store.free_for(600)
-        store.unpin([first])
+        store.inventory.unpin([first])
         store.free_for(600)
 
         assert not store.has(first)
@@ -61,7 +61,7 @@ def test_parts_count_and_are_evicted_too(root):
 def test_too_much_is_refused_with_the_numbers_and_nothing_is_removed(root):
     with make_store(root, quota=1000) as store:
         (first, second) = fill(store, b"a" * 300, b"b" * 300)
-        store.pin([first])
+        store.inventory.pin([first])
 
         with pytest.raises(
             DiskFullError, match=r"takes 701 B.*has 700 B left of the 1.0 kB"
@@ -127,16 +127,6 @@ def test_what_is_used_outlives_what_is_not(root):
         assert not store.has(second)
 
 
-def test_loose_is_what_is_not_pinned(root):
-    with make_store(root) as store:
-        first, second = fill(store, b"a" * 5, b"b" * 4)
-        store.write(DIGEST, 0, SIZE, DATA[:7])
-        store.pin([first])
-
-        assert store.loose() == {second: 4, DIGEST: 7}
-        assert store.digests() == {first: 5, second: 4, DIGEST: 7}
-
-
 def test_room_that_was_taken_since_it_was_made_is_not_written_to(root):
     """Two masters may have been told of the same room: neither overfills the disk or the quota."""
     for limit in ({"quota": SIZE}, {"disk_free": lambda _: SIZE + 50, "reserve": 100}):
@@ -164,7 +154,7 @@ def test_the_bytes_of_a_store_are_counted_anew_when_it_is_opened_or_made_again(r
         store.write(digest_of(DATA * 2), 0, 2 * SIZE, DATA)
         store.discard(DIGEST)
     with make_store(root) as store:
-        assert store.nbytes == 2 * SIZE == sum(store.digests().values())
+        assert store.nbytes == 2 * SIZE == sum(store.inventory.sizes().values())
         shutil.rmtree(root)
         store.missing([])
         assert store.nbytes == 0

@@ -27,23 +27,23 @@ def test_a_store_that_is_opened_again_knows_its_spare_copies(tmp_path: Path) -> 
     with make_store(tmp_path) as store:
         lay(store, SPARE)
     with make_store(tmp_path) as store:
-        assert store.unused() == [digest_of(SPARE)]
+        assert store.inventory.unused() == [digest_of(SPARE)]
 
 
 def test_a_spare_copy_that_a_plan_needs_is_one_no_more(tmp_path: Path) -> None:
     with make_store(tmp_path) as store:
         lay(store, SPARE)
         assert store.missing([(digest_of(SPARE), len(SPARE))]) == []
-        assert store.unused() == []
+        assert store.inventory.unused() == []
 
 
 def test_what_a_plan_uses_does_not_become_a_spare_copy(tmp_path: Path) -> None:
     with make_store(tmp_path) as store:
         digests = fill(store, SPARE)
-        store.pin(digests)
+        store.inventory.pin(digests)
         store.set_aside(digests)
-        store.unpin(digests)
-        assert store.unused() == []
+        store.inventory.unpin(digests)
+        assert store.inventory.unused() == []
 
 
 def test_spare_copies_take_half_of_the_room_and_evict_nothing_else(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Upkeep:
                 if not await asyncio.to_thread(_is_intact, digest, source):
                     damaged.append(digest)
             checked.append(_verified(opened, path, damaged))
-        digests = self._store.digests()
+        digests = self._store.inventory.sizes()
         wanted = [d for d in digests if model is None or d in packed]
         dropped: list[Digest] = []
         for done, digest in enumerate(wanted):
@@ -108,7 +108,7 @@ class Upkeep:
             model_id = await asyncio.to_thread(self._known_id, path)
             if model_id is not None:
                 needed |= self._packed_forms(model_id)
-        loose = {d: size for d, size in self._store.loose().items() if d not in needed}
+        loose = {d: size for d, size in self._store.inventory.loose().items() if d not in needed}
         sessions = await asyncio.to_thread(_sizes, self._sessions)
         if not dry_run:
             await asyncio.to_thread(self._discard, loose, sessions)

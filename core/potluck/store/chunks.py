@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,22 +23,15 @@ from pathlib import Path
 from threading import RLock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
-from potluck.files import sync_folder
+from potluck.files import make_folder, sync_folder
 from potluck.ids import Digest, is_digest, short
+from potluck.store.inventory import Inventory
 from potluck.store.lock import FolderLock
 from potluck.store.part import PART, Part, digest_of, disk_errors, flush
 
 logger = logging.getLogger(__name__)
 
 RESERVE = 1 << 30  # bytes left free on the disk: a system stops working on a full disk
-
-
-@dataclass(slots=True)
-class _Item:
-    """A tensor, or a part of one, on disk."""
-
-    size: int
-    used: float  # seconds of the wall clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +68,11 @@ class ChunkStore:
     reserve: int = RESERVE
     disk_free: Callable[[Path], int] = free_bytes
     clock: Callable[[], float] = time.time
-    _items: dict[Digest, _Item] = field(init=False, default_factory=dict[Digest, _Item])
+    inventory: Inventory = field(init=False, default_factory=Inventory)
     _parts: dict[Digest, Part] = field(init=False, default_factory=dict[Digest, Part])
-    _pins: Counter[Digest] = field(init=False, default_factory=Counter[Digest])
-    _nbytes: int = field(init=False, default=0)  # of all items
-    _mutex: RLock = field(init=False, default_factory=RLock)  # guards the four above
+    _mutex: RLock = field(
+        init=False, default_factory=RLock
+    )  # guards the parts, and what is removed
     _lock: FolderLock = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +93,7 @@ class ChunkStore:
     @property
     def nbytes(self) -> int:
         """The bytes that the store takes, parts included."""
-        return self._nbytes
+        return self.inventory.nbytes
 
     @property
     def workshop(self) -> Path:
@@ -184,7 +176,7 @@ class ChunkStore:
             except IntegrityError:
                 self.discard(digest)
                 raise
-            self._note(digest, _Item(part.size, self.clock()))
+            self.inventory.note(digest, part.size, self.clock())
             return whole
 
     def commit(self, digests: Iterable[Digest]) -> dict[Digest, IntegrityError]:
@@ -221,11 +213,11 @@ class ChunkStore:
         """
         path = self.path(digest)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             flush(file)
             with self._mutex:
                 file.replace(path)
-                self._note(digest, _Item(path.stat().st_size, self.clock()))
+                self.inventory.note(digest, path.stat().st_size, self.clock())
         except OSError as error:
             raise StoreError(f"A tensor cannot be stored: {error}.") from error
         finally:
@@ -238,7 +230,7 @@ class ChunkStore:
             self._parts.pop(digest, None)
             self.path(digest).unlink(missing_ok=True)
             self._part_path(digest).unlink(missing_ok=True)
-            self._note(digest, None)
+            self.inventory.remove(digest)
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:
         """Read tensors and compute their digests again. Those that are damaged are removed.
@@ -262,26 +254,6 @@ class ChunkStore:
                 damaged.append(digest)
         return damaged
 
-    def pin(self, digests: Iterable[Digest]) -> None:
-        """Do not evict these tensors until they are unpinned as often; they may arrive later."""
-        with self._mutex:
-            self._pins.update(set(digests))
-
-    def unpin(self, digests: Iterable[Digest]) -> None:
-        """Undo one `pin` of each tensor: without further pins they may be evicted."""
-        with self._mutex:
-            self._pins = +(self._pins - Counter(set(digests)))
-
-    def loose(self) -> dict[Digest, int]:
-        """The bytes on disk of each tensor, or part of one, that is not pinned."""
-        with self._mutex:
-            return {d: item.size for d, item in self._items.items() if d not in self._pins}
-
-    def digests(self) -> dict[Digest, int]:
-        """The bytes on disk of each tensor and each part of one."""
-        with self._mutex:
-            return {digest: item.size for digest, item in self._items.items()}
-
     def use(self, digests: Iterable[Digest]) -> None:
         """Mark these tensors as used now: others are evicted before them."""
         for digest in digests:
@@ -289,13 +261,8 @@ class ChunkStore:
 
     def set_aside(self, digests: Iterable[Digest]) -> None:
         """Mark tensors that are not pinned as never used: they are evicted before all others."""
-        for digest in self.loose().keys() & set(digests):
+        for digest in self.inventory.loose().keys() & set(digests):
             self._touch(digest, 0.0)
-
-    def unused(self) -> list[Digest]:
-        """The tensors that are not pinned and were never used."""
-        with self._mutex:
-            return [digest for digest in self.loose() if self._items[digest].used == 0.0]
 
     def free_for(self, nbytes: int) -> None:
         """Make room for this many bytes: evict unpinned tensors, least recently used first.
@@ -305,11 +272,11 @@ class ChunkStore:
         """
         self._restore()
         with self._mutex:
-            loose = self.loose()
+            loose = self.inventory.loose()
             lacking, removable = nbytes - self.room(), sum(loose.values())
             if lacking > removable:
                 raise self._full(nbytes, self.room() + removable)
-            for digest in sorted(loose, key=lambda digest: self._items[digest].used):
+            for digest in loose:
                 if lacking <= 0:
                     break
                 logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
@@ -319,7 +286,7 @@ class ChunkStore:
     def room(self, *, reserve: int | None = None) -> int:
         """The bytes that may be written without removing anything, if so much is left free."""
         room = self.disk_free(self.root) - (self.reserve if reserve is None else reserve)
-        return room if self.quota is None else min(room, self.quota - self.nbytes)
+        return room if self.quota is None else min(room, self.quota - self.inventory.nbytes)
 
     def _check_room(self, digest: Digest, size: int) -> None:
         """Check that a tensor or its part may grow to this size.
@@ -330,22 +297,12 @@ class ChunkStore:
         Raises:
             DiskFullError: it may not.
         """
-        with self._mutex:
-            here = self._items[digest].size if digest in self._items else 0
-            room = self.room(reserve=self.reserve // 2)
-        if size - here > max(0, room):
+        room = self.room(reserve=self.reserve // 2)
+        if size - self.inventory.size(digest) > max(0, room):
             raise DiskFullError(
                 "The disk has no room left for the weights that arrive: it was taken since they were"
                 " announced. Free some space and try again; what is here is kept."
             )
-
-    def _note(self, digest: Digest, item: _Item | None) -> None:
-        """Note what is on the disk of a tensor; None: nothing."""
-        with self._mutex:
-            before = self._items.pop(digest, None)
-            self._nbytes += (item.size if item else 0) - (before.size if before else 0)
-            if item is not None:
-                self._items[digest] = item
 
     def _full(self, needed: int, available: int) -> DiskFullError:
         available = max(0, available)
@@ -359,10 +316,7 @@ class ChunkStore:
         )
 
     def _touch(self, digest: Digest, used: float) -> None:
-        with self._mutex:
-            item = self._items.get(digest)
-            if item is not None:
-                item.used = used
+        self.inventory.use(digest, used)
         with suppress(OSError):  # a read-only file can still be used
             os.utime(self.path(digest), (used, used))
 
@@ -390,7 +344,7 @@ class ChunkStore:
             if part is None:
                 part = self._parts[digest] = Part(self._part_path(digest), digest)
         with disk_errors():
-            part.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(part.path.parent)
         return part
 
     def _restore(self) -> None:
@@ -405,8 +359,7 @@ class ChunkStore:
             logger.warning("the folder for weights was deleted, and is made again: %s", self.root)
             self._lock.release()
             self._lock = FolderLock(self.root)
-            self._items.clear()
-            self._nbytes = 0
+            self.inventory.clear()
             self._parts.clear()
             self._scan()
 
@@ -415,8 +368,8 @@ class ChunkStore:
             digest = path.name.removesuffix(PART)
             if not is_digest(digest) or path.parent.name != digest[:2]:
                 continue  # not a file of the store: not counted, not touched
-            status = path.stat()
-            item = self._items.setdefault(Digest(digest), _Item(0, 0))
-            item.size += status.st_size
-            item.used = max(item.used, status.st_mtime)
-            self._nbytes += status.st_size
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # somebody deletes the folder at this moment
+                continue
+            self.inventory.add(Digest(digest), status.st_size, status.st_mtime)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from potluck.errors import StoreError
-from potluck.files import try_lock
+from potluck.files import make_folder, try_lock
 
 NAME = ".lock"
 
@@ -19,7 +19,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(

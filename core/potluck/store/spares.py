@@ -24,7 +24,7 @@ def lacking(store: ChunkStore, wanted: Mapping[Digest, int]) -> list[Missing]:
         if not store.has(digest, nbytes)
     ]
     needed = sum(tensor.nbytes - tensor.offset for tensor in missing)
-    for digest in store.unused():
+    for digest in store.inventory.unused():
         if needed <= ROOM_SHARE * store.room():
             break
         if digest not in wanted:

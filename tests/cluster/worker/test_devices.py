@@ -62,7 +62,7 @@ def test_each_device_has_its_stage_of_the_plan(bench: Bench, model: LocalModel) 
 
         await bench.worker.handle(bench.mine, Unload(epoch=1))
         assert bench.stage.loaded is bench.other.loaded is None
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 
@@ -143,7 +143,7 @@ def test_a_stage_process_that_dies_frees_the_others(bench: Bench, model: LocalMo
         assert bench.worker.lease is None
         assert bench.stage.loaded is None
         assert bench.other.unloads == 0
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 

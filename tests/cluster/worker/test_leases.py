@@ -89,7 +89,7 @@ def test_one_that_is_paused_in_the_middle_of_an_assignment_is_paused(
         with pytest.raises(BusyError, match="paused"):
             await bench.need(assign(model, 0, 2))
         assert bench.worker.lease is None
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 
@@ -135,7 +135,7 @@ def test_a_master_that_stays_away_loses_the_memory(tmp_path: Path, model: LocalM
         await until(lambda: bench.stage.unloads)
 
         assert bench.worker.lease is None
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 
@@ -182,7 +182,7 @@ def test_layers_of_the_plan_before_go_with_the_lease(bench: Bench, model: LocalM
         await bench.worker.handle(bench.mine, Unload(epoch=2))
 
         assert bench.stage.loaded is None
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 

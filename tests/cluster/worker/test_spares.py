@@ -42,10 +42,12 @@ def test_what_is_kept_is_not_sent_when_a_stage_needs_it(tmp_path: Path, model: L
             again = await laptop.keep(message)
             assert again.tensors == ()
             assert again.stored == sum(info.nbytes for info in message.tensors)
-            assert set(rig.store.unused()) == {Digest(info.digest) for info in message.tensors}
+            assert set(rig.store.inventory.unused()) == {
+                Digest(info.digest) for info in message.tensors
+            }
             assert rig.worker.lease is None
             assert not (await laptop.assign(assign(model, 0, 2))).tensors
-            assert rig.store.unused() == []
+            assert rig.store.inventory.unused() == []
 
     run(main())
 

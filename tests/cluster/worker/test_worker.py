@@ -146,7 +146,7 @@ def test_unloading_gives_the_memory_back_and_keeps_the_weights(
         assert not (await bench.need(assign(model, 0, 2, epoch=2))).tensors
         await bench.worker.leasing.release()
         assert await bench.worker.handle(bench.mine, Unload(epoch=9)) == Unloaded(epoch=9)
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 
@@ -190,7 +190,7 @@ def test_a_full_disk_is_said_before_a_byte_is_sent(tmp_path: Path, model: LocalM
         with pytest.raises(DiskFullError):
             await bench.need(assign(model, 0, 2))
         assert bench.worker.lease is None
-        assert not bench.store._pins  # else nothing of it could ever be evicted
+        assert not bench.store.inventory.pinned()  # else nothing of it could ever be evicted
 
     run(main())
 
@@ -253,7 +253,7 @@ def test_a_stage_process_that_dies_takes_the_loan_with_it_and_the_master_hears(
         await until(lambda: Unloaded(epoch=1, device=DEVICE.id) in bench.mine.sent)
 
         assert bench.worker.lease is None
-        assert not bench.store._pins
+        assert not bench.store.inventory.pinned()
 
     run(main())
 

@@ -264,13 +264,13 @@ class StageTensors:
     def _pin(self, packed: Iterable[Packed | None]) -> None:
         assert self._packing is not None
         fresh = {Digest(one.digest) for one in packed if one is not None} - self._pinned
-        self._packing.store.pin(fresh)
+        self._packing.store.inventory.pin(fresh)
         self._pinned |= fresh
 
     def release(self) -> None:
         """Allow the store to delete the packed files when it needs room. Call it after sending."""
         if self._packing is not None:
-            self._packing.store.unpin(self._pinned)
+            self._packing.store.inventory.unpin(self._pinned)
         self._pinned = set()
 
 

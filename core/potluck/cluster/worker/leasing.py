@@ -150,7 +150,7 @@ class Leasing:
     def unpin(self, lease: Lease) -> None:
         """Let the store delete the tensors of a lease."""
         for stage in lease.stages.values():
-            self._store.unpin(stage.tensors)
+            self._store.inventory.unpin(stage.tensors)
             stage.tensors = {}
 
     async def release(self) -> None:

@@ -51,7 +51,7 @@ class PeerWeights:
         """Note that a home's master gave these tensors to this computer."""
         assigned = self._assigned.setdefault(home, set())
         if len(assigned) > MOST_ASSIGNED:  # a master can name any number that it never sends
-            assigned &= self._store.digests().keys()
+            assigned &= self._store.inventory.sizes().keys()
         assigned.update(digests)
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:

@@ -184,7 +184,7 @@ class Worker:
             self.leasing.unpin(
                 found
             )  # its layers are in memory, so the store may delete its tensors
-        self._store.pin(tensors)
+        self._store.inventory.pin(tensors)
         self.peers.assigned(link.home, tensors)
         try:
             awaited = found.awaited(besides=device) if found is not None and is_of_this_plan else {}
@@ -193,7 +193,7 @@ class Worker:
             if self.lease is not found:
                 raise StaleEpochError("This plan was unloaded while it was being assigned.")
         except BaseException:
-            self._store.unpin(tensors)
+            self._store.inventory.unpin(tensors)
             raise
         lease = (
             found
@@ -201,7 +201,9 @@ class Worker:
             else self.leasing.begin(link, message.epoch)
         )
         if (before := lease.stages.get(device)) is not None:
-            self._store.unpin(before.tensors)  # assigned again, because the missing tensors changed
+            self._store.inventory.unpin(
+                before.tensors
+            )  # assigned again, because the missing tensors changed
         lease.stages[device] = LeasedStage(
             handle=handle, assign=message, tensors=tensors, missing=missing
         )
