@@ -2,45 +2,18 @@
 
 import asyncio
 import socket
-import ssl
 
 import pytest
+from raw_sockets import close, connect, ends
 
-from potluck.errors import PairingError, PeerLostError, UnreachableError, UsageError
-from potluck.net.listener import Listener, PairingLimit, client_key
-from potluck.net.stream import CLOSE_TIMEOUT_S, Stream
-from potluck.net.transport import Link, PairingLink, dial_pairing, identify
-from potluck.wire.certificates import PAIRING_NAME, tls_name
-from potluck.wire.frame import encode
-from potluck.wire.messages import Address, Ping
-from potluck.wire.pairing_messages import PairAccept, PairRefuse
+from potluck.errors import PeerLostError, UnreachableError, UsageError
+from potluck.net.listener import Listener
+from potluck.net.stream import Stream
+from potluck.net.transport import dial_pairing, identify
+from potluck.wire.certificates import tls_name
+from potluck.wire.messages import Ping
 
 pytestmark = pytest.mark.net
-
-
-async def ends(sock: socket.socket) -> bytes:
-    """What the other side says until it ends the connection."""
-    loop = asyncio.get_running_loop()
-    received = b""
-    try:
-        while data := await loop.sock_recv(sock, 1 << 16):
-            received += data
-    except ConnectionError:
-        pass
-    return received
-
-
-async def close(*links: Link | PairingLink) -> None:
-    for link in links:
-        link.close()
-        await link.wait_closed()
-
-
-async def connect(address: Address) -> socket.socket:
-    sock = socket.socket()
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
-    return sock
 
 
 def test_who_says_nothing_is_dropped(house, run) -> None:
@@ -85,19 +58,6 @@ def test_who_shows_its_certificate_and_never_says_hello_is_dropped(house, run) -
             assert await reader.read() == b""
             writer.close()
             assert worker.links.empty()
-
-    run(main())
-
-
-def test_a_pairing_connection_that_says_nothing_is_dropped(house, run) -> None:
-    async def main() -> None:
-        master, worker, _ = house.pair()
-        async with worker.listening(handshake_timeout_s=0.3):
-            link = await dial_pairing([worker.address], master.identity)
-            with pytest.raises(PairingError):
-                await link.receive(timeout_s=5)
-            await close(link)
-            assert worker.pairings.empty()
 
     run(main())
 
@@ -163,34 +123,6 @@ def test_a_stranger_takes_its_place_until_its_socket_is_closed(house, run, monke
     run(main())
 
 
-def test_who_sends_something_else_than_pairing_is_cut_off_at_once(house, run) -> None:
-    """It is not waited for until it says goodbye to TLS, which it may never do."""
-
-    async def main() -> None:
-        _, worker, _ = house.pair()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_hostname=PAIRING_NAME)
-        loop = asyncio.get_running_loop()
-        async with worker.listening(handshake_timeout_s=20):
-            with await connect(worker.address) as sock:
-                while True:
-                    try:
-                        tls.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        await loop.sock_sendall(sock, outgoing.read())
-                        incoming.write(await loop.sock_recv(sock, 1 << 16))
-                tls.write(b"garbage" * 100)
-                began = loop.time()
-                await loop.sock_sendall(sock, outgoing.read())
-                await ends(sock)
-                assert loop.time() - began < CLOSE_TIMEOUT_S
-
-    run(main())
-
-
 def test_members_do_not_count_as_strangers(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
@@ -200,69 +132,6 @@ def test_members_do_not_count_as_strangers(house, run) -> None:
             await close(*links)
 
     run(main())
-
-
-def test_pairings_are_limited_and_the_refusal_is_said(house, run) -> None:
-    async def main() -> None:
-        master, worker, _ = house.pair()
-        async with worker.listening(pairings_per_minute=2):
-            for _ in range(2):
-                link = await dial_pairing([worker.address], master.identity)
-                await link.send(PairAccept())
-                await worker.pairings.get()
-                await close(link)
-            link = await dial_pairing([worker.address], master.identity)
-            await link.send(PairAccept())
-            assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
-            await close(link)
-            assert worker.pairings.empty()
-
-    run(main())
-
-
-def test_a_listener_without_pairing_refuses_it(house, run) -> None:
-    async def main() -> None:
-        master, worker, _ = house.pair()
-        async with worker.listening(on_pairing=None):
-            link = await dial_pairing([worker.address], master.identity)
-            await link.send(PairAccept())
-            assert await link.receive(timeout_s=5) == PairRefuse(kind="busy")
-            await close(link)
-
-    run(main())
-
-
-def test_an_unpaired_computer_understands_nothing_but_pairing(house, run) -> None:
-    """Ordinary messages on a pairing connection end it, whatever they are."""
-
-    async def main() -> None:
-        master, worker, _ = house.pair()
-        async with worker.listening():
-            link = await dial_pairing([worker.address], master.identity)
-            link._stream.write(encode(Ping(id=1)))
-            with pytest.raises(PairingError):
-                await link.receive(timeout_s=5)
-            await close(link)
-            assert worker.pairings.empty()
-            assert worker.links.empty()
-
-    run(main())
-
-
-def test_limits_of_pairing_are_per_address_and_for_a_minute() -> None:
-    limit = PairingLimit(2, total=3)
-
-    assert [limit.allows("a", 0.0), limit.allows("a", 1.0), limit.allows("a", 2.0)] == [
-        True, True, False,
-    ]  # fmt: skip
-    assert [limit.allows("b", 3.0), limit.allows("c", 4.0)] == [True, False]  # all together
-    assert not limit.allows("a", 59.0)
-    assert limit.allows("a", 60.5)
-
-
-def test_an_ipv6_network_is_one_client() -> None:
-    assert client_key("fe80::1%3") == client_key("fe80::2%4") == "fe80::/64"
-    assert client_key("192.168.1.7") == "192.168.1.7"
 
 
 def test_the_preferred_port_is_taken_if_free_else_another(house, run) -> None:
@@ -345,24 +214,6 @@ def test_the_listener_takes_a_home_that_was_joined_later(house, run) -> None:
             home = house.join(master, worker)
             link = await master.dial(worker, home)
             await close(link)
-
-    run(main())
-
-
-def test_a_pairing_name_with_a_members_certificate_is_still_only_pairing(house, run) -> None:
-    async def main() -> None:
-        master, worker, home = house.pair()
-        context = master.identity.client_context(home)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        async with worker.listening(handshake_timeout_s=1.0):
-            try:
-                _, writer = await asyncio.open_connection(
-                    worker.address.host, worker.port, ssl=context, server_hostname=PAIRING_NAME
-                )
-                writer.close()
-            except (ssl.SSLError, ConnectionError):
-                pass
-            assert worker.links.empty()
 
     run(main())
 
