@@ -374,3 +374,20 @@ def test_who_asks_before_the_model_is_ready_is_told_when_to_ask_again(
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert answer.json()["error"]["message"] == "Loading: 40%."
+
+
+def test_an_answer_goes_on_after_tokens_that_the_client_has(
+    server: Server, http: httpx.Client
+) -> None:
+    id_ = {"X-Request-Id": "one"}
+    http.post("/v1/chat/completions", json={"messages": HI}, headers=id_)
+    http.post("/v1/chat/completions", json={"messages": HI, "known_token_ids": [7, 8]}, headers=id_)
+
+    first, then = server.backend.generated
+    assert (first.known, then.known) == ((), (7, 8))
+    assert first.sampling.seed == then.sampling.seed
+
+
+@pytest.mark.parametrize("known", [[-1], [1 << 31], ["7"], 7, [None]])
+def test_what_is_no_list_of_tokens_is_refused(http: httpx.Client, known: object) -> None:
+    assert post(http, "/v1/completions", prompt="a", known_token_ids=known).status_code == 400

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from fake_backend import TOKEN, Server, serving
+from msgspec.structs import replace
 
 from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Piece, TextPrompt
 from potluck.client import Client, NodeGoneError
@@ -132,3 +133,20 @@ def test_an_answer_that_is_complete_is_not_computed_again(server: Server) -> Non
 
     asyncio.run(main())
     assert len(server.backend.generated) == 1
+
+
+def test_an_answer_goes_on_after_tokens_that_its_program_has(
+    server: Server, second: Server
+) -> None:
+    async def main() -> None:
+        server.backend.script, server.backend.endless = ("a",), True
+        front = front_of(server)
+        async with aclosing(front.generate(replace(ASKED, known=(7, 8)))) as events:
+            await take(events, 1)
+            front.busy("The node was lost.")
+            front.ready(node(second), ())
+            await take(events, 1)
+
+    asyncio.run(main())
+    assert [request.known for request in server.backend.generated] == [(7, 8)]
+    assert [request.known for request in second.backend.generated] == [(7, 8, 100)]

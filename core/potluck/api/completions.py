@@ -112,6 +112,7 @@ class Completions:
         if asked.model and asked.model != ALIAS:
             generation = replace(generation, model=model.name)
         generation = _with_seed(replace(generation, id=request.state.request_id))
+        generation = replace(generation, known=tuple(asked.known_token_ids or ()))
         answer = Answer(
             id=f"{form.prefix}-{secrets.token_hex(12)}",
             created=int(self._clock()),

@@ -57,6 +57,8 @@ class Options(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
+    # Potluck's own: the first tokens of the answer, which the client has; only what follows is sent.
+    known_token_ids: TokenIds | None = None
     # Known but not supported: only the value that changes nothing is accepted. Decoding 16 MB of
     # small JSON values takes more than a second, so it is not done where they are refused.
     n: int | None = None

@@ -31,48 +31,61 @@ def keep_going(
     Raises:
         PotluckError: the node was lost too often within a short time, or `use` has failed.
     """
-    folders, waits = Folders.of(options.home), options.waits
-    tries, was_lost = 0, False
+    restarts, was_lost = Restarts(options), False
     while True:
-        began = time.monotonic()
         try:
             use(client, was_lost)
             lost = NodeGoneError("The node of this computer ended.")
         except NodeGoneError as error:
             lost = error
-        if read_node_file(folders) is None:
+        if (again := restarts.after(lost)) is None:
             say("Potluck was shut down on this computer.")
             return
-        if time.monotonic() - began > waits.steady_s:
-            tries = 0
-        client, tries = _start_again(folders, waits, lost, tries)
-        was_lost = True
+        client, was_lost = again, True
 
 
-def _start_again(
-    folders: Folders, waits: Waits, lost: PotluckError, tries: int
-) -> tuple[Client, int]:
-    """Find the node or start it again, and return it with the number of tries so far.
+class Restarts:
+    """Finds the node of this computer or starts it again, whenever it was lost."""
 
-    Raises:
-        PotluckError: why the last try failed.
-    """
-    while tries < waits.restarts:
-        if tries:
-            time.sleep(waits.restart_s * 2 ** (tries - 1))
-        tries += 1
-        try:
-            if (running := _running(folders, waits)) is not None:
-                return running, tries
-            say(
-                "The node of this computer was lost, and is started again"
-                f" (try {tries} of {waits.restarts})."
-            )
-            return find_or_start(folders), tries
-        except PotluckError as error:
-            lost = error
-            say(error.message)
-    raise lost
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._folders, self._waits = Folders.of(options.home), options.waits
+        self._tries = 0  # within a short time
+        self._began = time.monotonic()
+
+    def after(self, lost: PotluckError) -> Client | None:
+        """Return the node that takes the place of the lost one; None: its owner shut it down.
+
+        Args:
+            lost: how the node was lost.
+
+        Raises:
+            PotluckError: the node was lost too often within a short time, or could not be started.
+        """
+        if read_node_file(self._folders) is None:
+            return None
+        if time.monotonic() - self._began > self._waits.steady_s:
+            self._tries = 0
+        client = self._start(lost)
+        self._began = time.monotonic()
+        return client
+
+    def _start(self, lost: PotluckError) -> Client:
+        while self._tries < self._waits.restarts:
+            if self._tries:
+                time.sleep(self._waits.restart_s * 2 ** (self._tries - 1))
+            self._tries += 1
+            try:
+                if (running := _running(self._folders, self._waits)) is not None:
+                    return running
+                say(
+                    "The node of this computer was lost, and is started again"
+                    f" (try {self._tries} of {self._waits.restarts})."
+                )
+                return find_or_start(self._folders)
+            except PotluckError as error:
+                lost = error
+                say(error.message)
+        raise lost
 
 
 def _running(folders: Folders, waits: Waits) -> Client | None:

@@ -17,7 +17,9 @@ from potluck.api.schema import (
     PlanView,
 )
 from potluck.cli import terminal
+from potluck.cli.answering import Answering
 from potluck.cli.computers import open_client, put_spares
+from potluck.cli.keeping import Restarts
 from potluck.cli.terminal import Terminated, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError, format_bytes
@@ -132,11 +134,16 @@ def chat(options: argparse.Namespace) -> int:
     prompt = _prompt(options)
     client, _ = open_client(options)
     loaded = terminal.load(client, plan_request(options))
+    answering = Answering(
+        client,
+        again=Restarts(options).after,
+        load=lambda client: _load(client, options),
+    )
     if prompt is None:
         # A person may think for ten minutes; the model stays loaded.
         with client.hold("request"):
-            return _talk(client, options)
-    told = answer(client, options, prompt, loaded)
+            return _talk(answering, options)
+    told = answer(answering, options, prompt, loaded)
     if options.json:
         put_json(told)
     return 0
@@ -153,19 +160,25 @@ def _prompt(options: argparse.Namespace) -> str | None:
     return prompt or None
 
 
-def answer(client: Client, options: argparse.Namespace, prompt: str, loaded: LoadProgress) -> Told:
+def _load(client: Client, options: argparse.Namespace) -> None:
+    terminal.load(client, plan_request(options))
+
+
+def answer(
+    answering: Answering, options: argparse.Namespace, prompt: str, loaded: LoadProgress
+) -> Told:
     """Answer one prompt. Unless the output is JSON, print the answer to stdout while it arrives."""
     assert loaded.plan is not None  # the progress `ready` always has it
-    spoken = _speak(client, options, [_user(prompt)], quiet=options.json)
+    spoken = _speak(answering, options, [_user(prompt)], quiet=options.json)
     return Told(
         **msgspec.structs.asdict(spoken),
         plan=_planned(loaded.plan),
-        streamed_bytes=_streamed(loaded, loaded.plan, client.state()),
+        streamed_bytes=_streamed(loaded, loaded.plan, answering.client.state()),
     )
 
 
 def _speak(
-    client: Client, options: argparse.Namespace, messages: list[ChatMessage], *, quiet: bool
+    answering: Answering, options: argparse.Namespace, messages: list[ChatMessage], *, quiet: bool
 ) -> Spoken:
     request = ChatCompletionRequest(
         messages=messages,
@@ -177,7 +190,7 @@ def _speak(
     text: list[str] = []
     last = None
     try:
-        with closing(client.chat(request, waits=lambda text: terminal.say(f"({text})"))) as chunks:
+        with closing(answering.chat(request)) as chunks:
             for last in chunks:
                 for choice in last.choices:
                     if isinstance(choice.delta.content, str):
@@ -204,7 +217,7 @@ def _speak(
     return spoken
 
 
-def _talk(client: Client, options: argparse.Namespace) -> int:
+def _talk(answering: Answering, options: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):
         # With it, `input` can edit its line; Windows can do so by itself.
         importlib.import_module("readline")
@@ -227,7 +240,7 @@ def _talk(client: Client, options: argparse.Namespace) -> int:
             case _:
                 messages = [*messages, _user(line)]
         try:
-            spoken = _speak(client, options, messages, quiet=False)
+            spoken = _speak(answering, options, messages, quiet=False)
         except Terminated:
             raise
         except KeyboardInterrupt:
@@ -237,7 +250,8 @@ def _talk(client: Client, options: argparse.Namespace) -> int:
             say(error.message)
             messages = messages[:-1]
             # Do not wait for workers: those of the first request may be gone.
-            terminal.load(client, msgspec.structs.replace(plan_request(options), workers=0))
+            request = msgspec.structs.replace(plan_request(options), workers=0)
+            terminal.load(answering.client, request)
         else:
             messages = [*messages, ChatMessage(role="assistant", content=spoken.text)]
 
@@ -295,7 +309,8 @@ def demo(options: argparse.Namespace) -> int:
         if not options.json:
             put_plan(loaded.plan)
             put(f"\n> {prompt}")
-        told = answer(running.client, options, prompt, loaded)
+        alone = Answering(running.client, again=lambda lost: None, load=lambda client: None)
+        told = answer(alone, options, prompt, loaded)
     if options.json:
         put_json(told)
         return 0

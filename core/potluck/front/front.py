@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -131,9 +132,8 @@ class Front:
         self, node: Client, request: GenerationRequest, events: Sequence[GenerationEvent]
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Yield what follows these events."""
-        known = tuple(
-            token_id for event in events if isinstance(event, Piece) for token_id in event.token_ids
-        )
+        sent = (event.token_ids for event in events if isinstance(event, Piece))
+        known = (*request.known, *chain.from_iterable(sent))
         has_started = bool(events)
         held_back: list[Piece] = []  # text that is no token's: known only when the answer ends
         async with aclosing(answer(node, replace(request, known=known), self._open)) as rest:

@@ -293,6 +293,27 @@ def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat
     Desk(chat, ids("x")).run(scenario)
 
 
+@pytest.mark.parametrize(("known", "why"), [((258,), "258 is not of"), ((1,) * 65, "65 tokens")])
+def test_known_tokens_must_be_the_models_and_fit_its_context(
+    chat: ChatFormat, known: tuple[int, ...], why: str
+) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        with pytest.raises(PromptError, match=why):
+            await events_of(loaded, GenerationRequest(prompt=TextPrompt("Hi"), known=known))
+
+    Desk(chat, []).run(scenario)
+
+
+def test_an_answer_that_is_known_as_a_whole_only_ends(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        request = GenerationRequest(prompt=TextPrompt("Hi"), known=tuple(ids("yes")), max_tokens=3)
+        started, finished = await events_of(loaded, request)
+        assert isinstance(started, Started)
+        assert (finished.reason, finished.completion_tokens) == ("length", 3)
+
+    Desk(chat, ids("yes")).run(scenario)
+
+
 def test_a_tokenizer_with_more_tokens_than_the_model_is_a_sentence(chat: ChatFormat) -> None:
     async def scenario(loaded: LoadedModel) -> None:
         smaller = dataclasses.replace(loaded, vocab_size=10)

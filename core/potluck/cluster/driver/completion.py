@@ -112,8 +112,7 @@ async def complete(
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the places in the queue, if it waits, then `Started`, then pieces of the answer's text, then `Finished`.
 
-    Of an answer that goes on after `known` tokens, only what follows them is yielded, and `Started`
-    only if a token follows.
+    Of an answer that goes on after `known` tokens, only what follows them is yielded.
 
     Closing the iterator ends the answer, and the steps under way are the last.
 
@@ -123,11 +122,14 @@ async def complete(
         now: clock of the timings, in seconds.
 
     Raises:
-        PromptError: the prompt is empty, too long, or not of this model's vocabulary.
+        PromptError: the prompt is empty, too long, or not of this model's vocabulary; or the known
+            tokens are.
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
     watch = _Stopwatch(now, now())
     prompt = await _encode(loaded, request.prompt)
+    _check_ids(request.known, loaded.vocab_size)
+    _check_known(request.known, loaded.generator.context)
     sampling = _sampling(request.sampling, loaded.defaults)
     usage = Usage()
     text = _Text(loaded.text, request)
@@ -156,6 +158,8 @@ async def complete(
             if is_over:
                 reason = "stop"
                 break
+    if not watch.tokens:  # the known tokens are the whole answer
+        yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
     if (rest := text.finish()) is not None:
         yield rest
     yield Finished(
@@ -181,13 +185,26 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
             ids = await loaded.text.encode(text)
         case TokenPrompt(token_ids):
             ids = list(token_ids)
-    if ids and max(ids) >= loaded.vocab_size:
+    _check_ids(ids, loaded.vocab_size)
+    return ids
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    """Raise PromptError for a token id of a client that the model does not have."""
+    if ids and max(ids) >= vocab_size:
         raise PromptError(
-            f"Token id {max(ids)} is not of this model: its vocabulary has"
-            f" {loaded.vocab_size} tokens.",
+            f"Token id {max(ids)} is not of this model: its vocabulary has {vocab_size} tokens.",
             token_id=max(ids),
         )
-    return ids
+
+
+def _check_known(known: Sequence[int], context: int) -> None:
+    """Raise PromptError for more tokens than the context holds. 0: the context is not known."""
+    if context and len(known) > context:
+        raise PromptError(
+            f"{len(known)} tokens of the answer are said to be known, and the context holds {context}.",
+            context=context,
+        )
 
 
 def _check_token(token: Token, vocab_size: int) -> None:
