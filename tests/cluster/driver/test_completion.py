@@ -1,18 +1,10 @@
 """Answers from a chain that computes nothing, through a tokenizer whose tokens are bytes."""
 
-import asyncio
 import dataclasses
-import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
-from fake_chain import FakeChain
-from fake_cluster import run
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from byte_writer import EOS, Desk, chat_format, events_of, ids, text_of
 
 from potluck.api.backend import (
     ChatPrompt,
@@ -27,17 +19,11 @@ from potluck.api.backend import (
 )
 from potluck.cluster.driver import completion
 from potluck.cluster.driver.completion import LoadedModel, complete
-from potluck.cluster.driver.generation import Generator
-from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
-from potluck.wire.activation_messages import Result, Sampling, TokenLogprob
-from potluck.wire.messages import Message
-
-EOS = 257
-BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+from potluck.wire.activation_messages import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -50,99 +36,6 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
 def plain_chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     """Of a model without a template, whose chats are written as plain text."""
     return chat_format(tmp_path_factory.mktemp("plain"))
-
-
-def chat_format(folder: Path, **settings: str) -> ChatFormat:
-    tokenizer = Tokenizer(models.BPE(vocab=BYTES, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"} | settings))
-    return ChatFormat.load(folder)
-
-
-class Writer(FakeChain):
-    """A chain that answers with these token ids, one after the other."""
-
-    def __init__(self, script: Sequence[int | None], *, compute_ms: tuple[float, ...] = (1.0, 2.0)):
-        super().__init__()
-        self._script = list(script)
-        self._compute_ms = compute_ms
-
-    def say(self, message: Message) -> None:
-        if isinstance(message, Result) and message.token_id is not None and self._script:
-            chosen = self._script.pop(0)
-            message = msgspec.structs.replace(
-                message,
-                token_id=chosen,
-                logprob=-0.5,
-                top=() if chosen is None else (TokenLogprob(token_id=chosen, logprob=-0.5),),
-                compute_ms=self._compute_ms,
-            )
-        super().say(message)
-
-
-def ids(text: str) -> list[int]:
-    """As the tokenizer makes them: one for each byte."""
-    encoded = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
-    return [BYTES[letter] for piece, _ in encoded for letter in piece]
-
-
-class Here:
-    """A model's words, without a process of their own."""
-
-    def __init__(self, chat: ChatFormat) -> None:
-        self._chat = chat
-        self.vocabulary = chat.vocabulary
-        self.stop_ids = chat.stop_ids
-        self.stop_strings: tuple[str, ...] = chat.stop_strings
-
-    async def encode(self, text: str) -> list[int]:
-        return self._chat.encode(text)
-
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return self._chat.encode_chat(messages)
-
-
-class Desk:
-    """A loaded model that says what the test says."""
-
-    def __init__(self, chat: ChatFormat, script: Sequence[int | None], **writer: Any) -> None:
-        self.chain = Writer(script, **writer)
-        self.chat = chat
-
-    def run(
-        self, scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]], **defaults: Any
-    ) -> None:
-        async def main() -> None:
-            pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
-            self.chain.report = pipeline.step_failed
-            running = asyncio.create_task(pipeline.run())
-            await asyncio.sleep(0)  # it runs before anybody asks
-            generator = Generator()
-            generator.attach(pipeline, context=64)
-            loaded = LoadedModel(
-                text=Here(self.chat),
-                defaults=GenerationDefaults(**defaults),
-                generator=generator,
-                stage_names=("Desk", "Laptop"),
-                vocab_size=258,
-            )
-            await scenario(loaded)
-            pipeline.shut()
-            running.cancel()
-            await asyncio.wait([running])
-
-        run(main())
-
-
-async def events_of(loaded: LoadedModel, request: GenerationRequest) -> list[Any]:
-    return [event async for event in complete(loaded, request)]
-
-
-def text_of(events: Sequence[Any]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Piece))
 
 
 def test_an_answer_begins_with_its_prompt_and_ends_with_what_it_took(chat: ChatFormat) -> None:
