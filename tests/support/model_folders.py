@@ -1,5 +1,7 @@
 """Folders of small random models in the Hugging Face layout, made without torch."""
 
+import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -9,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from potluck.ids import Digest
 from potluck.model.config import ModelConfig
+from potluck.model.manifest import TensorEntry, make_manifest
+from potluck.model.quantized import Quantization
+from potluck.store.registry import LocalModel
 
 CONFIG: Mapping[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -103,3 +109,29 @@ def settle(path: Path, seconds: int = LONG_AGO) -> None:
 def _save(tensors: Tensors, path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
     settle(path)
+
+
+def in_fp8(model: LocalModel) -> LocalModel:
+    """The same model, its matrices stored in a byte a weight and a scale."""
+    entries: list[TensorEntry] = []
+    for entry in model.manifest.tensors:
+        if len(entry.shape) < 2 or ".layers." not in entry.name:
+            entries.append(entry)
+            continue
+        size = entry.nbytes // 4
+        weight = dataclasses.replace(entry, dtype="F8_E4M3", nbytes=size)
+        scale = TensorEntry(
+            name=f"{entry.name}_scale",
+            dtype="F32",
+            shape=(1,),
+            digest=Digest(hashlib.sha256(entry.name.encode()).hexdigest()),
+            nbytes=4,
+        )
+        entries += [weight, scale]
+    source = next(iter(model.sources.values()))
+    return dataclasses.replace(
+        model,
+        manifest=make_manifest(model.manifest.config, entries),
+        config=dataclasses.replace(model.config, quantization=Quantization(method="fp8")),
+        sources={e.digest: dataclasses.replace(source, nbytes=e.nbytes) for e in entries},
+    )

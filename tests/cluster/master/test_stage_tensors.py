@@ -1,7 +1,5 @@
 """What a stage is made of: packed where that is known and here, the originals everywhere else."""
 
-import dataclasses
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -9,7 +7,7 @@ import pytest
 from chunk_stores import is_intact
 from fake_cluster import run
 from fake_engine import assign
-from model_folders import CONFIG, make_folder
+from model_folders import CONFIG, in_fp8, make_folder
 from packing_engine import Workplace
 
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -23,8 +21,6 @@ from potluck.errors import (
 )
 from potluck.ids import Digest
 from potluck.model.formats import INT4
-from potluck.model.manifest import TensorEntry, make_manifest
-from potluck.model.quantized import Quantization
 from potluck.model.schemes import Scheme
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel, open_model
@@ -350,32 +346,6 @@ def test_what_is_under_way_is_kept_and_then_let_go(model: LocalModel, tmp_path: 
             assert workplace.store.nbytes < quota
 
     run(main())
-
-
-def in_fp8(model: LocalModel) -> LocalModel:
-    """The same model, its matrices stored in a byte a weight and a scale."""
-    entries: list[TensorEntry] = []
-    for entry in model.manifest.tensors:
-        if len(entry.shape) < 2 or ".layers." not in entry.name:
-            entries.append(entry)
-            continue
-        size = entry.nbytes // 4
-        weight = dataclasses.replace(entry, dtype="F8_E4M3", nbytes=size)
-        scale = TensorEntry(
-            name=f"{entry.name}_scale",
-            dtype="F32",
-            shape=(1,),
-            digest=Digest(hashlib.sha256(entry.name.encode()).hexdigest()),
-            nbytes=4,
-        )
-        entries += [weight, scale]
-    source = next(iter(model.sources.values()))
-    return dataclasses.replace(
-        model,
-        manifest=make_manifest(model.manifest.config, entries),
-        config=dataclasses.replace(model.config, quantization=Quantization(method="fp8")),
-        sources={e.digest: dataclasses.replace(source, nbytes=e.nbytes) for e in entries},
-    )
 
 
 def test_all_that_a_matrix_is_stored_in_is_packed_into_one(
