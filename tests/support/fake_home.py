@@ -47,13 +47,14 @@ class Home:
         self.events.on(Notice, lambda notice: self.notices.append(notice.text))
         self.opened: list[Path] = []
         self.open_error: BaseException | None = None
+        self.models = Models(
+            resolve=resolve,
+            read=self._open,
+            shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
+        )
         self.master = Master(
             computers=self.computers,
-            models=Models(
-                resolve=resolve,
-                read=self._open,
-                shapes={"tiny": {**CONFIG, "num_hidden_layers": 4}},
-            ),
+            models=self.models,
             events=self.events,
             packing=packing,
             use=self.use,

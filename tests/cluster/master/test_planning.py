@@ -4,16 +4,17 @@ import asyncio
 import dataclasses
 import math
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_cluster import devices, failing, run, until
+from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
-from potluck.cluster.master.planning import schemes_of, search_in_thread
+from potluck.cluster.master.planning import Planner, schemes_of, search_in_thread
 from potluck.cluster.views import plan_view
 from potluck.errors import (
     EngineError,
@@ -296,6 +297,72 @@ def test_an_engine_that_is_just_starting_is_waited_for_before_anything_is_measur
         with pytest.raises(NotEnoughMemoryError):
             await planning
         assert home.desk.calls == ["look"]
+
+    run(main())
+
+
+def recovering(home: Home) -> tuple[FakeComputer, Callable[..., Coroutine[Any, Any, list[str]]]]:
+    """Return another computer, and what plans a recovery: the model needs two of three computers."""
+    attic = FakeComputer("Attic", 3, ms=9.0)  # so it is not taken if another one may be
+    planner = Planner(home.computers, home.models, PlanningDeadlines(return_s=0.0))
+    request = PlanRequest(context=64, scheme="int8")
+    memory = shape_of(home.model.config, "int8", context=64).model_memory
+    for computer in (home.desk, home.laptop, attic):
+        computer.devices = (small(computer, memory - 1),)
+
+    async def recover(*avoid: FakeComputer) -> list[str]:
+        avoided = frozenset(computer.node_id for computer in avoid)
+        planned = await planner.plan(request, settle=False, is_recovery=True, avoid=avoided)
+        return sorted(stage.name for stage in planned.plan.stages)
+
+    return attic, recover
+
+
+def test_a_recovery_takes_those_that_were_measured(home: Home) -> None:
+    async def main() -> None:
+        attic, recover = recovering(home)
+        assert await recover() == ["Desk", "Laptop"]
+        await home.computers.come(attic)
+
+        assert await recover() == ["Desk", "Laptop"]
+        assert attic.calls == []
+
+    run(main())
+
+
+def test_a_recovery_measures_who_was_not_rather_than_take_one_to_be_avoided(home: Home) -> None:
+    async def main() -> None:
+        attic, recover = recovering(home)
+        await recover()
+        await home.computers.come(attic)
+
+        assert await recover(home.laptop) == ["Attic", "Desk"]
+        assert "profile" in attic.calls
+
+    run(main())
+
+
+def test_a_recovery_takes_one_to_be_avoided_if_the_model_does_not_fit_without(home: Home) -> None:
+    async def main() -> None:
+        attic, recover = recovering(home)
+        attic.devices = (small(attic, 1),)
+        await home.computers.come(attic)
+
+        assert await recover(home.laptop) == ["Desk", "Laptop"]
+        assert await recover(home.laptop, attic) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_a_recovery_does_not_wait_for_one_that_is_just_starting(home: Home) -> None:
+    async def main() -> None:
+        attic, recover = recovering(home)
+        await recover()
+        attic.devices = ()
+        await home.computers.come(attic)
+
+        assert await recover() == ["Desk", "Laptop"]
+        assert attic.calls == []
 
     run(main())
 

@@ -1,6 +1,9 @@
 """The master's decisions when answers under way lose their pipeline."""
 
+from dataclasses import replace
+
 from course import (
+    ATTIC,
     AUTO,
     DESK,
     FAULT,
@@ -17,7 +20,7 @@ from course import (
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import StageLost
 from potluck.cluster.master.constraints import without_constraints
-from potluck.cluster.master.transitions import MOST_ATTEMPTS
+from potluck.cluster.master.losses import MOST_ATTEMPTS
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -102,13 +105,48 @@ def test_a_stage_that_dies_while_the_plan_is_made_is_not_in_it() -> None:
     ]
 
 
+def test_a_stage_that_is_known_to_have_died_only_while_the_next_plan_loads_is_not_in_that_plan() -> (
+    None
+):
+    course = Course(DESK, LAPTOP, ATTIC).loaded(AUTO, DESK, LAPTOP)
+    course.tell(PipelineBroke())
+    answer_waits(course)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)), Retired())
+    assert isinstance(course.state.work, Deploy)
+    told, *_ = course.tell(replace(stage_lost(LAPTOP), epoch=11))  # of the plan before
+
+    assert isinstance(told, Break)
+    course.tell(Failed(error=told.error))
+    assert course.tell(Retired()) == [recovery(AUTO, LAPTOP)]
+
+
+def test_a_stage_that_is_known_to_have_died_before_the_next_plan_is_in_force_is_not_in_it() -> None:
+    course = broken(DESK, LAPTOP)
+    answer_waits(course)
+    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    assert isinstance(course.state.work, Retire)
+    course.tell(replace(stage_lost(LAPTOP), epoch=11))
+
+    assert course.tell(Retired()) == [recovery(SPLIT, LAPTOP)]
+    assert course.tell(PlanMade(stages=stages(DESK))) == [Deploy(epoch=12)]
+
+
+def test_a_stage_that_died_and_is_not_in_the_next_plan_does_not_disturb_it() -> None:
+    course = broken(DESK, LAPTOP)
+    answer_waits(course)
+    course.tell(PlanMade(stages=stages(DESK)), Retired())
+    course.tell(replace(stage_lost(LAPTOP), epoch=11))
+
+    assert course.tell(Loaded())[0] == Answer(ticket=2)
+
+
 def test_there_is_a_notice_of_a_stage_whose_loss_the_pipeline_noticed_first() -> None:
     gone = StageLost(
         node_id=LAPTOP, place="Laptop", how="lost it", epoch=11, notice="Laptop lost it."
     )
     course = broken(DESK, LAPTOP)
     answer_waits(course)
-    course.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    course.tell(PlanMade(stages=stages(DESK)))
 
     assert course.tell(gone) == [Tell(text="Laptop lost it.")]
     assert course.tell(gone) == []

@@ -1,6 +1,7 @@
 """The long actions of the master: make a plan, put it into force, and take it out of force."""
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from dataclasses import dataclass, replace
 
@@ -182,6 +183,7 @@ class Loader:
         if action.is_recovery and self._generates is not None:
             _, scheme, _, _ = self._generates  # answers go on in no other one
             request = msgspec.structs.replace(request, scheme=scheme)
+        began = time.monotonic()
         self._planned = await self._planner.plan(
             request,
             settle=action.settle,
@@ -189,6 +191,12 @@ class Loader:
             is_recovery=action.is_recovery,
             avoid=action.avoid,
             enter=self._enter,
+        )
+        logger.info(
+            "plan made s=%.2f recovery=%s stages=%s",
+            time.monotonic() - began,
+            action.is_recovery,
+            self._planned.stage_names,
         )
         return PlanMade(stages=self._planned.plan.stages)
 
@@ -219,8 +227,9 @@ class Loader:
         )
 
     async def _deploy(self, deployment: Deployment) -> Loaded:
-        planned = deployment.planned
+        planned, began = deployment.planned, time.monotonic()
         pipeline = await deployment.start()
+        logger.info("plan in force epoch=%d s=%.2f", deployment.epoch, time.monotonic() - began)
         self._generator = self._generator_of(planned)
         self._generator.attach(
             pipeline,

@@ -218,9 +218,9 @@ class Measurements:
     def has_profiles(
         self, computer: Computer, config: ModelConfig, scheme: Scheme, cache: Cache
     ) -> bool:
-        """Whether each device of a computer was measured on this model."""
+        """Whether the devices of a computer are known, and each was measured on this model."""
         measured_as = (_shape_key(config), scheme, cache)
-        return all(
+        return bool(computer.devices) and all(
             (computer.node_id, device.id, device.name, *measured_as) in self._profiles
             for device in computer.devices
         )

@@ -125,21 +125,19 @@ class Planner:
         Raises:
             NotEnoughMemoryError: the model does not fit, and no computer came back in time.
         """
-        local = self._computers.local
-        known = [
-            computer
-            for computer in self._computers.available()
-            if computer.node_id not in avoid
-            and self.measurements.has_profiles(computer, model.config, scheme, request.cache)
-        ]
+        measured = self._measured(model, scheme, request.cache)
+        known = [computer for computer in measured if computer.node_id not in avoid]
         for asked in dict.fromkeys((request, without_constraints(request))):
             with suppress(PlanError, UsageError):  # a computer that it asks for may be lost
                 return await self._place(scheme, asked, model, known, avoid=avoid)
         request = without_constraints(request)
-        await local.look()
+        await self._computers.local.look()
         ends_at = asyncio.get_running_loop().time() + self._deadlines.return_s
         while True:
             workers = list(self._computers.available())
+            others = [computer for computer in workers if computer.node_id not in avoid]
+            with suppress(PlanError, UsageError):
+                return await self._place(scheme, request, model, others, avoid=avoid)
             try:
                 return await self._place(scheme, request, model, workers)
             except NotEnoughMemoryError:
@@ -147,18 +145,20 @@ class Planner:
                     await self._check_room(scheme, request, model)  # its error says which would fit
                     raise
 
+    def _measured(self, model: LocalModel, scheme: Scheme, cache: Cache) -> list[Computer]:
+        """The available workers that were measured on this model."""
+        return [
+            computer
+            for computer in self._computers.available()
+            if self.measurements.has_profiles(computer, model.config, scheme, cache)
+        ]
+
     async def plan_without(self, lost: NodeId, planned: Planned) -> Plan | None:
         """The plan that a recovery would make if this worker were lost; None: the model would not fit."""
         request = PlanRequest(scheme=planned.scheme, cache=planned.cache, context=planned.context)
         model = planned.model
-        known = [
-            computer
-            for computer in self._computers.available()
-            if computer.node_id != lost
-            and self.measurements.has_profiles(
-                computer, model.config, planned.scheme, planned.cache
-            )
-        ]
+        measured = self._measured(model, planned.scheme, planned.cache)
+        known = [computer for computer in measured if computer.node_id != lost]
         try:
             return (await self._place(planned.scheme, request, model, known)).plan
         except (PlanError, UsageError):

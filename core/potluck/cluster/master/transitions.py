@@ -11,8 +11,9 @@ from typing import assert_never
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
-from potluck.cluster.loss import cannot_load, computer_lost, lost_while_loading
+from potluck.cluster.loss import cannot_load
 from potluck.cluster.master.constraints import has_constraints
+from potluck.cluster.master.losses import MOST_ATTEMPTS, doubt, is_of, lose
 from potluck.cluster.master.state import (
     Deployed,
     Ending,
@@ -60,8 +61,6 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.plan.placement import StagePlan
 
-MOST_ATTEMPTS = 4  # at the plan of one wish, when computers fail or leave meanwhile
-
 
 def apply(state: State, event: Event) -> State:
     """The state after an event."""
@@ -98,12 +97,12 @@ def _apply(state: State, event: Event) -> State:
             held = _without(state.held, node_id)
             state = replace(state, here=state.here - {node_id}, held=held)
             notice = f"{name} {how}. Potluck goes on without it."
-            if _is_of(state.before, event):
+            if is_of(state.before, event):
                 state = replace(state, missing=state.missing | {node_id})
-            return _lose(state, event, name, notice)
-        case StageLost():
-            state = replace(state, avoid=state.avoid | {event.node_id})
-            return _lose(state, event, event.place, event.notice)
+            return lose(state, event, name, notice)
+        case StageLost(node_id=node_id):
+            state = replace(state, avoid=state.avoid | {node_id})
+            return doubt(lose(state, event, event.place, event.notice), event)
         case PipelineBroke():
             return change_deployed(state, is_broken=True)
         case Began(action=action):
@@ -166,34 +165,6 @@ def _is_shared(state: State) -> bool:
     return len(state.wishes) > 1 and all(
         isinstance(wish, PromptWish | RecoveryWish) for wish in state.wishes[:2]
     )
-
-
-def _lose(state: State, event: ComputerLost | StageLost, name: str, notice: str | None) -> State:
-    """Break the deployment if it uses what was lost. The error names the computer.
-
-    The pipeline may have noticed first: then it is another one already, and there is only the notice.
-    """
-    deployed, before, node_id = state.deployed, state.before, event.node_id
-    if deployed is not None and _is_of(deployed, event):
-        lost = computer_lost if deployed.is_loaded else lost_while_loading
-        if node_id in deployed.told:
-            notice = None
-        loss, told = Break(error=lost(name, event.how)), deployed.told | {node_id}
-        state = replace(state, missing=state.missing | {node_id})
-        state = change_deployed(state, loss=loss, told=told, is_broken=True)
-    elif before is not None and _is_of(before, event) and node_id not in before.told:
-        state = replace(state, before=replace(before, told=before.told | {node_id}))
-    else:
-        return state
-    return replace(state, notices=(*state.notices, *([notice] if notice else [])))
-
-
-def _is_of(deployed: Deployed | None, lost: ComputerLost | StageLost) -> bool:
-    """Whether a plan has a stage of what was lost."""
-    if deployed is None or isinstance(lost, ComputerLost):
-        return deployed is not None and deployed.uses(lost.node_id)
-    is_in_force = lost.epoch in (None, deployed.epoch)
-    return is_in_force and deployed.uses(lost.node_id, lost.device)
 
 
 def _begin(state: State, action: Action) -> State:
