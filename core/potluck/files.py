@@ -19,8 +19,8 @@ _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file's whole content at once, so that it survives a power cut.
+def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> None:
+    """Replace the file's whole content at once, so that it survives a power cut if it is durable.
 
     The folder is made if it is missing. Only the owner may read the file, from its first byte on,
     and a folder that was made. Windows has no such modes: there the user's own folder protects both.
@@ -32,13 +32,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if is_durable:
+        sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:

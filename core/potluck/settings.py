@@ -55,7 +55,7 @@ class Folders:
     config: Path
     data: Path  # keys and certificates
     cache: Path  # weights of other computers' models, digests; may be deleted at any time
-    state: Path  # the log, and the file that tells how to reach the running node
+    state: Path  # logs, compiled kernels, and the file that tells how to reach the running node
 
     @classmethod
     def of(cls, home: Path | None = None, environ: Mapping[str, str] = os.environ) -> "Folders":

@@ -128,6 +128,7 @@ class Node:
             is_used=use.has,
             sessions=folders.sessions if settings.keep_conversations else None,
             sessions_limit=sessions_limit,
+            kernels=folders.state / "kernels",
         )
         self.identity.watch(self.processes)
         self.packing = Packing(

@@ -164,3 +164,10 @@ def test_the_path_is_chosen_by_features() -> None:
     assert best("aarch64", "neon", "dotprod") == "dotprod"
     assert best("aarch64", "neon") == "neon"
     assert best("riscv64", *v4, "avx512vnni") == "generic"
+
+
+def test_what_a_kernel_is_written_for_is_named_alike_in_every_process() -> None:
+    """A set is written in another order in each process, and an object with its address."""
+    for emit, *parameters in KERNELS:
+        written = repr((emit.__qualname__, parameters))
+        assert not any(word in written for word in ("{", "0x", "<")), written

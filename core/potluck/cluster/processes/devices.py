@@ -52,6 +52,7 @@ class StageProcesses:
         changed: called when the devices or their memory have changed.
         sessions: folder where conversations' caches are kept; None: they are not.
         sessions_limit: bytes that they may take.
+        kernels: the owner's folder where compiled kernels are kept; None: they are not.
         is_used: whether a device has a stage in a plan, even if nothing is loaded yet.
         check_s: seconds between two searches for unused processes.
         unused_s: seconds after which an unused process is ended.
@@ -71,6 +72,7 @@ class StageProcesses:
         is_used: Callable[[DeviceId], bool] = lambda device: False,
         sessions: Path | None = None,
         sessions_limit: int = 0,
+        kernels: Path | None = None,
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
         check_s: float = _CHECK_S,
@@ -83,6 +85,7 @@ class StageProcesses:
         self._log_folder = log_folder
         self._memory_limit = memory_limit
         self._sessions, self._sessions_limit = sessions, sessions_limit
+        self._kernels = kernels
         self._cpus = cpus
         self._threads = threads
         self._step_failed = step_failed
@@ -210,6 +213,7 @@ class StageProcesses:
             cpus=self._cpus,
             sessions_folder=None if self._sessions is None else str(self._sessions),
             sessions_limit=self._sessions_limit,
+            kernels_folder=None if self._kernels is None else str(self._kernels),
         )
 
     def _name(self, device: DeviceId | None) -> NodeInfo:

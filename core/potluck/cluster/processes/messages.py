@@ -55,6 +55,7 @@ class Start(Message, frozen=True, tag="start"):
     cpus: tuple[int, ...] = ()  # if the CPU is offered as several devices, the threads of each
     sessions_folder: str | None = None  # where conversations' caches are kept; None: they are not
     sessions_limit: int = 0  # bytes that they may take
+    kernels_folder: str | None = None  # where compiled kernels are kept; None: they are not
 
 
 class StageSettings(Message, frozen=True, tag="stage_settings"):

@@ -56,6 +56,7 @@ from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.engine.accelerator import log_capabilities
 from potluck.engine.device import computing_with, is_lost, use
+from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
 from potluck.errors import (
@@ -96,6 +97,7 @@ class StageServer:
             start.me, name=place_name(start.me.name, devices[0], devices)
         )
         threads = self._lending.threads or start.threads
+        self._kernels = start.kernels_folder
         self._packer = Packer(threads)
         scheduler = Scheduler()
         self._chain = StageChain(self._me.name, scheduler, self._tell, end_process)
@@ -120,6 +122,8 @@ class StageServer:
         self._compute.start()
         use(self._device)
         self._compute.submit(lambda: use(self._device))
+        if (folder := self._kernels) is not None:
+            self._compute.submit(lambda: keep_compiled(Path(folder)))
         self._tasks.spawn(self._try_device())
         async with Listener(
             self._identity,

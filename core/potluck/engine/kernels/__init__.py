@@ -14,6 +14,7 @@ finite.
 """
 
 import logging
+from pathlib import Path
 
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.reference import ReferenceKernels
@@ -27,6 +28,7 @@ __all__ = [
     "QuantisedInput",
     "ReferenceKernels",
     "best_kernels",
+    "keep_compiled",
 ]
 
 logger = logging.getLogger(__name__)
@@ -56,3 +58,22 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
         )
     logger.info("kernels path=%s threads=%d", chosen, threads)
     return GeneratedKernels(paths[chosen], threads)
+
+
+def keep_compiled(folder: Path) -> None:
+    """Keep compiled kernels in this folder from now on, and take those that are there.
+
+    Args:
+        folder: has to be the owner's alone, since what is in it is run.
+    """
+    try:
+        from potluck.engine.kernels.files import KernelFiles
+        from potluck.engine.kernels.generated import host_paths
+        from potluck.engine.kernels.library import library
+
+        files = KernelFiles(folder)
+    except (ImportError, OSError) as error:
+        logger.warning("compiled kernels are not kept: %s", error)
+        return
+    for path in host_paths():
+        library(path.name).files = files

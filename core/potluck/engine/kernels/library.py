@@ -1,7 +1,7 @@
 """The kernels compiled for one path, and how Python calls them.
 
-Each is compiled when first asked for, once in a process; what it was compiled from is let go, and the
-machine code alone linked. A call goes through `ctypes`, which releases the interpreter's lock while the
+Each is compiled when first asked for, once in a process, unless it is on disk (`files.py`); what it was
+compiled from is let go, and the machine code alone linked. A call goes through `ctypes`, which releases the interpreter's lock while the
 kernel runs. The kernels check nothing: their callers do.
 """
 
@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from functools import cache, cached_property
+from hashlib import sha256
 from typing import TypeAlias, cast
 
 from llvmlite import binding, ir
 
+from potluck.engine.kernels.files import CompiledCode, KernelFiles
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
 
 logger = logging.getLogger(__name__)
@@ -60,12 +62,17 @@ def optimise(module: ir.Module, machine: binding.TargetMachine) -> binding.Modul
 
 
 class Library:
-    """Callable kernels of a path; their code lives as long as this does."""
+    """Callable kernels of a path; their code lives as long as this does.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        files: where kernels are kept on disk; None: nowhere.
+    """
+
+    def __init__(self, path: Path, files: KernelFiles | None = None) -> None:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         self.path = path
+        self.files = files
         self._lock = threading.Lock()
         self._compiled: dict[tuple[Hashable, ...], Kernel] = {}
 
@@ -74,7 +81,7 @@ class Library:
         key = (emit, *parameters)
         if (compiled := self._compiled.get(key)) is None:
             with self._lock:
-                compiled = self._compiled.get(key) or self._compile(emit, *parameters)
+                compiled = self._compiled.get(key) or self._linked(emit, *parameters)
                 self._compiled[key] = compiled
         return compiled
 
@@ -86,21 +93,36 @@ class Library:
         empty.triple = machine.triple
         return binding.create_mcjit_compiler(binding.parse_assembly(str(empty)), machine)
 
-    def _compile(self, emit: Emit, *parameters: Hashable) -> Kernel:
+    def _linked(self, emit: Emit, *parameters: Hashable) -> Kernel:
+        name = self._name(emit, *parameters)
+        compiled = self.files.recall(name) if self.files is not None else None
+        if compiled is None:
+            compiled = self._compile(name, emit, *parameters)
+            if self.files is not None:
+                self.files.keep(name, compiled)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(compiled.code))
+        self._engine.finalize_object()
+        prototype = ctypes.CFUNCTYPE(*(_C_TYPES[kind] for kind in compiled.kinds))
+        return prototype(self._engine.get_function_address(name))
+
+    def _name(self, emit: Emit, *parameters: Hashable) -> str:
+        """A name that only this kernel has, in every process of this program."""
+        written = repr(
+            (emit.__module__, emit.__qualname__, parameters, self.path.name, host_triple())
+        )
+        return f"kernel_{sha256(written.encode()).hexdigest()[:32]}"
+
+    def _compile(self, name: str, emit: Emit, *parameters: Hashable) -> CompiledCode:
         start = time.perf_counter()
         machine = target_machine(self.path, host_triple())
-        name = f"kernel_{len(self._compiled)}"
         module = emit_kernel(name, self.path, emit, *parameters)
         code = machine.emit_object(optimise(module, machine))
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
         signature = module.get_global(name).function_type
-        kinds = (signature.return_type, *signature.args)
-        prototype = ctypes.CFUNCTYPE(*(_C_TYPES[str(kind)] for kind in kinds))
         seconds = time.perf_counter() - start
         which = (emit.__name__, *parameters)
         logger.debug("kernel compiled path=%s kernel=%s s=%.2f", self.path.name, which, seconds)
-        return prototype(self._engine.get_function_address(name))
+        kinds = (signature.return_type, *signature.args)
+        return CompiledCode(kinds=tuple(map(str, kinds)), code=code)
 
 
 def address_of(kernel: Kernel) -> int:
