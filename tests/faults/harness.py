@@ -183,16 +183,19 @@ class Harness:
         """Follow the answers to their ends, or until they bring nothing for too long."""
         while any(stream.is_alive() for stream in streams):
             scene.act()
-            self.give_up_silent(streams, heard_at=max(stream.last_at for stream in streams))
+            self.give_up_silent(streams)
             time.sleep(POLL_S)
 
-    def give_up_silent(self, streams: Iterable[Stream], *, heard_at: float = 0.0) -> None:
+    def give_up_silent(self, streams: Sequence[Stream]) -> None:
         """Close the connections of the answers that have brought nothing for too long.
 
-        An answer without a token may wait for its turn: its silence counts from `heard_at`.
+        The silence of an answer that waits for its turn counts from when any of the others was heard.
         """
+        heard_at = max((stream.answer.last_at for stream in streams), default=0.0)
         for stream in streams:
-            last_at = stream.last_at if stream.answer.ids else max(stream.last_at, heard_at)
+            last_at = stream.answer.last_at
+            if stream.answer.is_queued:
+                last_at = max(last_at, heard_at)
             if stream.is_alive() and time.monotonic() - last_at > self.silence_s:
                 stream.give_up()
 

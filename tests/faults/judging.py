@@ -18,12 +18,25 @@ class Answer:
     asked_at: float
     ids: list[int] = field(default_factory=list[int])
     times: list[float] = field(default_factory=list[float])  # of the events that brought tokens
+    told: list[float] = field(
+        default_factory=list[float]
+    )  # of those that named its place in the queue
     text: str = ""
     error: str | None = None  # the message of an error in the API's form
     code: str | None = None
     done: bool = False  # `[DONE]` came
     ended_at: float | None = None
     given_up: bool = False  # the harness closed the connection: nothing had come for too long
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for its turn: before its first token, or as it was told since the last one."""
+        return not self.times or (bool(self.told) and self.told[-1] > self.times[-1])
+
+    @property
+    def last_at(self) -> float:
+        """When anything came last; at first, when it was asked."""
+        return max([self.asked_at, *self.times[-1:], *self.told[-1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +90,16 @@ def stall_s(answer: Answer, fault_at: float) -> float | None:
     """Return how long the fault stopped the answer: its longest wait for a token after the fault.
 
     The first of these waits counts from the fault, also if the answer was asked for later, since it
-    waited for a load. None: no token came after the fault, or the answer ended early.
+    waited for a load. A wait ends when the client is told that others have their turn first.
+    None: no token came after the fault, or the answer ended early.
     """
     after = [at for at in answer.times if at > fault_at]
     if not answer.done or not after:
         return None
-    return max(now - before for before, now in pairwise((fault_at, *after)))
+    return max(
+        min([now, *(at for at in answer.told if before < at < now)]) - before
+        for before, now in pairwise((fault_at, *after))
+    )
 
 
 def worst(judgements: Sequence[Judgement]) -> Judgement:

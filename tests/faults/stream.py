@@ -13,7 +13,7 @@ from faults.host import NodeClient
 from faults.judging import Answer
 
 SILENCE_S = 30.0  # of the connection: the harness gives up earlier, by its own deadline
-DATA = b"data: "
+DATA, QUEUED = b"data: ", b": waiting"
 
 
 class Stream(threading.Thread):
@@ -49,6 +49,8 @@ class Stream(threading.Thread):
         for line in response:
             if line.startswith(DATA):
                 self._take(line.removeprefix(DATA).strip())
+            elif line.startswith(QUEUED):
+                self.answer.told.append(time.monotonic())
 
     def _take(self, data: bytes) -> None:
         if data == b"[DONE]":
@@ -75,8 +77,3 @@ class Stream(threading.Thread):
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
         self.join()
-
-    @property
-    def last_at(self) -> float:
-        """When the last token came; at first, when it was asked."""
-        return self.answer.times[-1] if self.answer.times else self.answer.asked_at

@@ -68,6 +68,25 @@ def test_a_stall_is_the_longest_wait_for_a_token_after_the_fault(
     assert stall_s(seen, fault_at) == stall
 
 
+def test_an_answer_stalls_no_longer_when_it_was_told_that_others_have_their_turn_first() -> None:
+    seen = Answer(asked_at=0.0, times=[1.0, 9.0, 10.0], told=[1.5, 6.0], done=True)
+
+    assert stall_s(seen, 0.5) == 1.0
+    assert stall_s(seen, 2.0) == 4.0
+
+
+def test_an_answer_is_queued_from_when_it_is_told_so_until_its_next_token() -> None:
+    seen = Answer(asked_at=0.0)
+    assert seen.is_queued
+    seen.times.append(1.0)
+    assert not seen.is_queued
+    seen.told.append(2.0)
+    assert seen.is_queued
+    assert seen.last_at == 2.0
+    seen.times.append(3.0)
+    assert not seen.is_queued
+
+
 def test_an_answer_that_ended_with_an_error_or_before_the_fault_has_no_stall() -> None:
     assert stall_s(Answer(asked_at=0.0, times=[1.0, 2.0]), 1.5) is None
     assert stall_s(Answer(asked_at=0.0, times=[1.0], done=True), 1.5) is None

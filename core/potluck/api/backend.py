@@ -108,7 +108,9 @@ class ChosenToken(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True, kw_only=True, tag=True):
-    """The place in the queue, before `Started`: too many answers are under way.
+    """The place in the queue: too many answers are under way.
+
+    It comes before `Started`, and in the middle of an answer whose caches had to make room for others.
 
     Attributes:
         place: from 1.

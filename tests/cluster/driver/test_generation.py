@@ -174,6 +174,29 @@ def test_conversations_that_do_not_fit_together_end_one_after_the_other() -> Non
     on_a_chain(scenario)
 
 
+def test_an_answer_that_makes_room_for_another_one_in_its_middle_is_told_its_place() -> None:
+    prompts = [[number] * 8 for number in range(2)]
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        chain.room = 20  # each of them has 16 at its end
+
+        async def events(prompt: list[int]) -> list[int | Waiting]:
+            stream = generator.answer(prompt, GREEDY, limit=8, usage=Usage())
+            return [each.token_id if isinstance(each, Token) else each async for each in stream]
+
+        whole, torn = await asyncio.gather(*map(events, prompts))
+        if whole != expected(prompts[0], 8):
+            whole, torn, prompts[:] = torn, whole, prompts[::-1]
+        waiting = [each for each in torn if isinstance(each, Waiting)]
+
+        assert whole == expected(prompts[0], 8)
+        assert [each for each in torn if each not in waiting] == expected(prompts[1], 8)
+        assert [each.place for each in waiting] == [1]
+        assert torn.index(waiting[0]) > 0
+
+    on_a_chain(scenario)
+
+
 def test_a_reader_that_stopped_reading_does_not_hold_up_the_others() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         stopped = generator.tokens([1, 2, 3], GREEDY, limit=20, usage=Usage())

@@ -50,6 +50,14 @@ class Request:
         await asyncio.wait([self.task])
 
 
+async def gives_way(turn: Turn) -> bool:
+    """Wait until the turn has come again; return whether there was anybody to wait for."""
+    has_given_way = turn.give_way()
+    while await turn.come() is not None:
+        pass
+    return has_given_way
+
+
 def turns_of(most: int, clock: Callable[[], float] | None = None, idle_s: float = LONG_S) -> Turns:
     return Turns(most, clock or Clock(), idle_s=idle_s)
 
@@ -118,7 +126,7 @@ def test_who_has_lost_its_caches_to_others_goes_on_when_one_of_them_ends_and_bef
         turns = turns_of(3)
         first, second, third = (Request(turns) for _ in range(3))
         await until(lambda: third.has_begun)
-        ways = [asyncio.create_task(each.turn.give_way()) for each in (third, second) if each.turn]
+        ways = [asyncio.create_task(gives_way(each.turn)) for each in (third, second) if each.turn]
         newcomer = Request(turns)
         await until(lambda: newcomer.places)
         assert newcomer.places[0].place == 3
@@ -142,7 +150,7 @@ def test_who_is_alone_waits_for_nobody() -> None:
         only = Request(turns)
         await until(lambda: only.has_begun)
         assert only.turn is not None
-        assert not await only.turn.give_way()
+        assert not await gives_way(only.turn)
         await only.finish()
 
     run(main())
@@ -154,7 +162,7 @@ def test_after_a_shortage_one_request_more_is_tried_from_time_to_time() -> None:
         first, second = Request(turns), Request(turns)
         await until(lambda: second.has_begun)
         assert second.turn is not None
-        way = asyncio.create_task(second.turn.give_way())
+        way = asyncio.create_task(gives_way(second.turn))
         await until(lambda: turns.waiting)
         await first.finish()
         assert await way
@@ -182,7 +190,7 @@ def test_nobody_waits_for_answers_whose_readers_stopped_reading() -> None:
         first, second = Request(turns), Request(turns)
         await until(lambda: second.has_begun)
         assert second.turn is not None
-        assert await second.turn.give_way()
+        assert await gives_way(second.turn)
         await first.finish()
         await second.finish()
 
@@ -197,7 +205,7 @@ def test_nobody_begins_too_early_while_the_others_get_tokens() -> None:
         await asyncio.sleep(1)
         assert first.turn is not None
         assert second.turn is not None
-        way = asyncio.create_task(second.turn.give_way())
+        way = asyncio.create_task(gives_way(second.turn))
         await asyncio.sleep(6)
         first.turn.goes_on()
         await asyncio.sleep(9)

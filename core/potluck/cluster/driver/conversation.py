@@ -334,6 +334,11 @@ class StepsAhead:
         self._most = most
         self._steps: deque[PendingStep] = deque()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is a next step."""
+        return bool(self._steps)
+
     def ask(self, left: int) -> None:
         """Ask for the next steps, at most so many."""
         while len(self._steps) < min(self._most, left):

@@ -194,7 +194,8 @@ class Generator:
     ) -> AsyncGenerator[Token | Waiting, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
-        Before them come the places in the queue, if there are too many answers under way.
+        Before them come the places in the queue, if there are too many answers under way; between
+        them, if its caches had to make room for others.
 
         The pipeline goes on while the caller looks at a token. Closing the iterator ends the
         request.
@@ -223,33 +224,30 @@ class Generator:
                 usage.cached_tokens = conversation.begin_answer(
                     prompt, sampling, limit=limit, stops=stops
                 )
-                token = await self._advance(conversation)
-                conversation.keep()  # the prompt now: what ends a stage may overtake the end of the answer
-                usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
-                if known:
-                    if conversation.recall(known) <= 0:
-                        return
-                    token = await self._advance(conversation)
-                while (left := conversation.give_out(token.token_id)) > 0:
-                    turn.goes_on()
-                    ahead.ask(left)
-                    yield token
-                    token = await self._next(ahead)
-                yield token
+                left, is_computed = 1, False
+                while left > 0:
+                    async for event in self._next(ahead, turn):
+                        if isinstance(event, Waiting):
+                            yield event
+                            continue
+                        if not is_computed:
+                            # The prompt now: what ends a stage may overtake the end of the answer.
+                            conversation.keep()
+                            usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
+                            is_computed = True
+                            if known:
+                                left = conversation.recall(known)
+                                continue
+                        left = conversation.give_out(event.token_id)
+                        if left > 0:
+                            turn.goes_on()
+                            ahead.ask(left)
+                        yield event
             finally:
                 ahead.stop()
                 conversation.keep()
                 conversation.turn, conversation.last_used = None, self._clock()
                 self._tell()
-
-    async def _next(self, ahead: StepsAhead) -> Token:
-        """The token after the one that was given out last."""
-        try:
-            arrived = await ahead.next()
-        except PotluckError as error:
-            ahead.give_up()
-            return await self._advance(ahead.conversation, error)
-        return token_of(arrived.result, arrived.seconds)
 
     async def _borrow(self, prompt: Sequence[int], turn: Turn) -> Conversation:
         """The conversation in which a prompt is answered; no other request uses it meanwhile.
@@ -265,22 +263,32 @@ class Generator:
         conversation.turn = turn
         return conversation
 
-    async def _advance(
-        self, conversation: Conversation, error: PotluckError | None = None
-    ) -> Token:
-        """Compute the tokens that are not cached, and choose the next one.
+    async def _next(self, ahead: StepsAhead, turn: Turn) -> AsyncGenerator[Token | Waiting, None]:
+        """Yield the next token: that of a step that was asked for, else all that is not cached is computed.
 
-        When caches or the pipeline are lost meanwhile, what is missing is computed again.
-
-        Args:
-            conversation: whose next token is wanted.
-            error: that ended its last step, if one did.
+        When caches or the pipeline are lost meanwhile, what is missing is computed again. Before that
+        come the places in the queue, if the caches had to make room for others.
         """
-        started = self._clock()
+        conversation, started = ahead.conversation, self._clock()
+        error: PotluckError | None = None
+        if ahead.is_asked:
+            try:
+                arrived = await ahead.next()
+            except PotluckError as failure:
+                ahead.give_up()
+                error = failure
+            else:
+                yield token_of(arrived.result, arrived.seconds)
+                return
         losses = 0
         while True:
             if error is not None:
-                losses += await self._prepare(conversation, error)
+                if self._gives_way(conversation, turn, error):
+                    while (waiting := await turn.come()) is not None:
+                        yield waiting
+                else:
+                    losses += 1
+                await self._prepare(conversation, error)
                 if losses == self._limits.losses:
                     raise _lost_too_often(error)
             try:
@@ -288,13 +296,21 @@ class Generator:
             except PotluckError as failure:
                 error = failure
             else:
-                return token_of(result, self._clock() - started)
+                yield token_of(result, self._clock() - started)
+                return
 
-    async def _prepare(self, conversation: Conversation, error: PotluckError) -> bool:
+    def _gives_way(self, conversation: Conversation, turn: Turn, error: PotluckError) -> bool:
+        """Have a conversation wait for its turn if its caches made room for another answer.
+
+        If not, its step failed by a loss that no other answer can have caused.
+        """
+        if not isinstance(error, _CACHE_LOST) or conversation.is_rewound:
+            return False
+        self._tell()  # who waits for what it was computing does not any more
+        return turn.give_way()
+
+    async def _prepare(self, conversation: Conversation, error: PotluckError) -> None:
         """Prepare a conversation whose step failed to be run again.
-
-        Returns:
-            Whether it counts as a loss: no other answer can have caused it.
 
         Raises:
             PotluckError: the error, if it would come again; why there is no pipeline.
@@ -302,22 +318,17 @@ class Generator:
         # Whatever is pending when a pipeline breaks fails with the very error that broke it.
         if conversation.pipeline is not None and error is conversation.pipeline.broken:
             await self._working()
-            return True
+            return
         if not isinstance(error, _CACHE_LOST):
             raise error
         position = error.data.get("position")
         is_evicted = not position and not conversation.is_rewound
-        if conversation.is_rewound:  # trimmed further back than a layer with a window can go
-            conversation.is_rewound, is_alone = False, True
-        else:
-            assert conversation.turn is not None
-            self._tell()  # who waits for what it was computing does not any more
-            is_alone = not await conversation.turn.give_way()
+        # One that is rewound was trimmed further back than a layer with a window can go.
+        conversation.is_rewound = False
         if isinstance(error, UnknownSessionError) or (is_evicted and conversation.keeps_caches):
             conversation.open()  # what was evicted may be on disk
         else:
             conversation.rewind(position if isinstance(position, int) else 0)
-        return is_alone
 
     async def _run(self, conversation: Conversation) -> Result:
         """Compute the tokens that are not cached, in chunks; return the last one's result."""

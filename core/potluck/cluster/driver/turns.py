@@ -52,20 +52,16 @@ class Turn:
             return None
         return Waiting(place=self.place, seconds=self._turns.wait_s(self.place))
 
-    async def give_way(self) -> bool:
-        """Wait until there is room again, because the caches of this answer had to make room.
+    def give_way(self) -> bool:
+        """Go back into the queue, because the caches of this answer had to make room: see `come`.
 
         Two answers whose caches do not fit in memory together would push each other out at every
         token. So one of them waits, and there is always one that goes on.
 
         Returns:
-            Whether there was another answer to wait for.
+            Whether there is another answer to wait for.
         """
-        if not self._turns.give_way(self):
-            return False
-        while await self.come() is not None:
-            pass
-        return True
+        return self._turns.give_way(self)
 
     def goes_on(self) -> None:
         """Note that this answer has got a token."""
