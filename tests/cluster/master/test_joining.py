@@ -7,7 +7,7 @@ from fake_cluster import FakeComputer, failing, run, until
 from fake_home import SPLIT, Home
 
 from potluck.api.schema import PlanRequest
-from potluck.cluster.events import LinkChanged
+from potluck.cluster.events import DeviceChanged, LinkChanged
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import EngineError
 from potluck.plan.cost import LinkCost
@@ -79,6 +79,26 @@ def test_a_computer_that_is_back_compiles_its_kernels_before_the_plans_change(ho
         assert home.stages == ["Laptop"]
         calls = home.laptop.calls
         assert calls.index("profile") < calls.index("load")
+
+    run(main())
+
+
+def test_this_computer_too_is_ready_before_the_plans_change(home: Home) -> None:
+    """Its stage process may have died, and be known from before while it starts again."""
+
+    async def main() -> None:
+        await home.computers.come(home.laptop)
+        await home.master.load(ANY)
+        assert home.stages == ["Laptop"]
+        home.desk._ms = 0.001
+        home.master.measurements.forget_profiles(home.desk.node_id)
+        home.master.happened(DeviceChanged(node_id=home.desk.node_id))
+        home.desk.calls.clear()
+        await weighed(home)
+
+        assert home.stages == ["Desk"]
+        before = home.desk.calls[: home.desk.calls.index("load")]
+        assert before.count("profile") == 2  # planned with, and warm
 
     run(main())
 

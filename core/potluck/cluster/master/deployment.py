@@ -263,7 +263,7 @@ class Deployment:
     async def send_ahead(
         self, runs: Callable[[NodeId], bool], pays: Callable[[int, float], bool]
     ) -> bool:
-        """Send the computers that join what they lack, while another plan is in force.
+        """Start, send and compile on computers that join what they lack, while another plan is in force.
 
         Args:
             runs: whether a computer has a stage of the plan in force. It is left alone.
@@ -272,7 +272,7 @@ class Deployment:
         Returns:
             Whether it pays. If not, and after an error, these computers are free again.
         """
-        joining = [t for t in self.tasks if not (t.computer.is_local or runs(t.stage.node))]
+        joining = [task for task in self.tasks if not runs(task.stage.node)]
         try:
             for task in joining:
                 await self._prepare(task)
