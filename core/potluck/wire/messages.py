@@ -268,10 +268,10 @@ class Unload(Message, frozen=True, tag="unload"):
 
 
 class Unloaded(Message, frozen=True, tag="unloaded"):
-    """The plan is freed. A worker also sends this unasked, when it has lost a stage."""
+    """The plan is freed. A worker also sends this unasked, when a stage process of it has ended."""
 
-    epoch: Count
-    device: DeviceId | None = None  # the device that lost its stage
+    epoch: Count  # 0: of no plan
+    device: DeviceId | None = None  # the device whose process ended
     is_hung: bool = False  # whether its process did not answer any more, and was ended
 
 

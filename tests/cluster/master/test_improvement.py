@@ -55,6 +55,23 @@ def test_a_better_plan_takes_the_place_of_the_one_in_force(came: Course) -> None
     assert not can_be_improved(came.state)
 
 
+def test_layers_stay_when_a_better_plan_fails_because_answers_go_on_with_another_one(
+    came: Course,
+) -> None:
+    came.wish(ImproveWish)
+    came.tell(PlanMade(stages=stages(DESK, LAPTOP)))
+    came.wish(RecoveryWish)
+    came.tell(Retired())
+
+    assert came.tell(Failed(error=EngineError("No."), node_id=LAPTOP)) == [
+        Retire(keep=frozenset({DESK, LAPTOP}))
+    ]
+    ended, again = came.tell(Retired())
+    assert isinstance(ended, Answer)
+    assert isinstance(again, MakePlan)
+    assert again.is_recovery
+
+
 def test_a_plan_that_is_no_better_changes_nothing_and_is_not_made_again(came: Course) -> None:
     came.wish(ImproveWish)
 

@@ -247,13 +247,26 @@ def test_a_stage_process_that_dies_takes_the_loan_with_it_and_the_master_hears(
     bench: Bench, model: LocalModel
 ) -> None:
     async def main() -> None:
-        bench.worker.leasing.stage_died(DEVICE.id)  # nothing was lent: nothing happens
         await bench.take(assign(model, 0, 2), model)
         bench.worker.leasing.stage_died(DEVICE.id)
         await until(lambda: Unloaded(epoch=1, device=DEVICE.id) in bench.mine.sent)
 
         assert bench.worker.lease is None
         assert not bench.store.inventory.pinned()
+
+    run(main())
+
+
+def test_a_master_that_has_just_unloaded_its_plan_hears_of_a_process_that_dies(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        bench.worker.leasing.came(bench.mine)
+        await bench.take(assign(model, 0, 2), model)
+        await bench.worker.handle(bench.mine, Unload(epoch=1))
+        bench.worker.leasing.stage_died(DEVICE.id, is_hung=True)
+
+        await until(lambda: Unloaded(epoch=0, device=DEVICE.id, is_hung=True) in bench.mine.sent)
 
     run(main())
 

@@ -49,8 +49,9 @@ def next_action(state: State) -> Action | None:
         is_wanted = state.ending is None or state.ending.is_told
         return None if is_wanted or isinstance(state.work, Retire) else Cancel()
     if deployed is not None and deployed.has_failed:
-        is_tried_again = state.ending is None
-        return Retire(keep=deployed.computers if is_tried_again else frozenset())
+        # A better plan that failed has broken the one before, so answers want a recovery next.
+        is_needed = state.ending is None or isinstance(state.wishes[0], ImproveWish)
+        return Retire(keep=deployed.computers if is_needed else frozenset())
     if state.plan is not None:
         if deployed is not None:
             return Retire(keep=_kept(state, deployed))

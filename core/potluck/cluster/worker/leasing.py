@@ -171,10 +171,15 @@ class Leasing:
     def stage_died(self, device: DeviceId, *, is_hung: bool = False) -> None:
         """End the lease if the process of one of its stages died: the other stages are useless.
 
+        The master is told, also if it has just unloaded its plan: the next one is not to wait until the
+        process is started again.
+
         `is_hung`: the process did not answer any more, and was ended.
         """
         lease = self.lease
         if lease is None:
+            for link in self._masters.values():
+                self.tell(link, Unloaded(epoch=0, device=device, is_hung=is_hung))
             return
         lease.before.pop(device, None)
         if device not in lease.stages:
