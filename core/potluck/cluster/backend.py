@@ -37,13 +37,13 @@ from potluck.cluster.views import (
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import NotFoundError, UsageError
+from potluck.hub.found import KnownModels
 from potluck.ids import NodeId
 from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
 from potluck.net.listener import DEFAULT_PORT
 from potluck.net.transport import show
-from potluck.store.hub import KnownModels
 from potluck.wire import proofs
 from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken

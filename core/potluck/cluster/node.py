@@ -52,6 +52,7 @@ from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
+from potluck.hub.found import KnownModels, Places, RecentFolders
 from potluck.ids import HomeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
@@ -67,7 +68,6 @@ from potluck.settings import (
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
-from potluck.store.hub import KnownModels, RecentFolders
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet, end, every
 from potluck.wire.messages import DeviceId
@@ -114,7 +114,9 @@ class Node:
         sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
         self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
         self.throttle = Throttle(settings.upload_limit_mbit)
-        self.known = KnownModels(guide_folder(), RecentFolders(folders.config / "recent.json"))
+        self.known = KnownModels(
+            guide_folder(), RecentFolders(folders.config / "recent.json"), Places.of()
+        )
         self.processes = StageProcesses(
             identity_folder=identity_folder,
             me=self.presence.me,
