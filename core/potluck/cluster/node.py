@@ -32,6 +32,7 @@ from potluck.cluster.events import (
     StepRefused,
     ThreadsChanged,
 )
+from potluck.cluster.library import open_library
 from potluck.cluster.loss import process_lost
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.device_watch import DeviceWatch
@@ -218,6 +219,15 @@ class Node:
                 measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
             ),
         )
+        self.library = open_library(
+            config=folders.config,
+            log=folders.state / "download.log",
+            master=self.master,
+            computers=self.membership,
+            absent=self.membership.absent,
+            known=self.known,
+            changed=self.activity.touch,
+        )
         upkeep = Upkeep(
             store=self.store,
             packed=self.packing.memory,
@@ -248,8 +258,8 @@ class Node:
                 lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
-                known=self.known,
                 upkeep=upkeep,
+                library=self.library,
             )
         )
         self._connect(self.events)
@@ -301,7 +311,13 @@ class Node:
             stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
             calls = every(CALL_S, self.calls.call, what="calling main computers")
-            for work in (idle, calls, self.link_watch.run(), self.device_watch.run()):
+            for work in (
+                idle,
+                calls,
+                self.link_watch.run(),
+                self.device_watch.run(),
+                self.library.downloads.run(),
+            ):
                 stack.push_async_callback(end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -329,7 +345,7 @@ class Node:
             await self.master.unload()
             if self.activity.idle_s() < inf:
                 self.activity.use()
-        elif not self.worker.is_lending:
+        elif not self.worker.is_lending and not self.library.downloads.is_busy:
             logger.info("no program needs the node any more")
             self._stop.set()
 
