@@ -170,6 +170,23 @@ def test_one_of_two_quantisations_is_deleted_alone(tmp_path: Path) -> None:
     asyncio.run(within(30, main()))
 
 
+def test_file_outside_of_the_cache_stays_where_a_link_leads_to_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(tmp_path)
+        snapshot = shelf.cached("anna/tiny-GGUF", files=("t-Q4_0.gguf", "t-Q8_0.gguf"))
+        mine = tmp_path / "mine.gguf"
+        mine.write_bytes(bytes(1000))
+        link = snapshot / "t-Q4_0.gguf"
+        link.unlink()
+        link.symlink_to(mine)
+
+        deleted = await shelf.library.delete(DeleteRequest(model=str(link)))
+
+        assert (deleted.nbytes, link.is_symlink(), mine.exists()) == (0, False, True)
+
+    asyncio.run(within(30, main()))
+
+
 def test_folder_of_models_is_searched_from_then_on(tmp_path: Path) -> None:
     async def main() -> None:
         shelf = Shelf(tmp_path)

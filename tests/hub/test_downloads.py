@@ -26,6 +26,7 @@ from potluck.hub.remote import Hub
 pytestmark = pytest.mark.net
 
 LARGE = 300_000  # bytes of the weights
+SHA256 = 64  # digits; small files have the 40 of git
 
 
 class Bench:
@@ -72,7 +73,8 @@ class Bench:
         return path.read_bytes() if path.exists() else None
 
     def parts(self) -> list[Path]:
-        return list(self.cache.rglob("*.incomplete"))
+        """What there is of weights that are not whole."""
+        return [path for path in self.cache.rglob("*.incomplete") if len(path.name) > SHA256]
 
 
 @pytest.fixture
@@ -268,6 +270,41 @@ def test_what_could_not_be_run_or_had_is_refused_before_a_download(bench: Bench,
     asyncio.run(main())
 
     assert TOKEN in bench.hub.tokens
+    assert bench.hub.told_elsewhere == [None]  # another host has the weights
+
+
+@pytest.mark.parametrize("nbytes", [10, 5_000_000])
+def test_small_file_is_bounded_and_checked_as_well(bench: Bench, nbytes: int):
+    bench.hub.sent["tokenizer.json"] = bytes(nbytes)
+
+    async def main() -> Download:
+        async with bench.node() as downloads:
+            await downloads.add("anna/tiny", first)
+            return await bench.until(downloads, is_in("failed"))
+
+    view = asyncio.run(main())
+
+    assert view.message is not None
+    assert "tokenizer.json" in view.message
+    on_disk = [path.stat().st_size for path in bench.cache.rglob("*") if path.is_file()]
+    assert sum(on_disk) < 5000
+
+
+def test_cancelling_leaves_what_another_revision_has(bench: Bench, tiny: Repo):
+    async def main() -> None:
+        async with bench.node() as downloads:
+            await downloads.add("anna/tiny", first)
+            before = await bench.until(downloads, is_in("done"))
+            await downloads.change(before.id, "cancel")  # out of the list
+            tiny.info["sha"] = "f" * 40
+            tiny.files["model.safetensors"] = bytes(LARGE)
+            await downloads.change((await held_at(bench, downloads)).id, "cancel")
+
+    asyncio.run(main())
+
+    (model,) = list_models(places=Places(hub=bench.cache))
+    assert model.path.name == COMMIT
+    assert (model.path / "config.json").read_bytes() == tiny.files["config.json"]
 
 
 def test_model_that_is_there_already_is_not_fetched_again(bench: Bench):

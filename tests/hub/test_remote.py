@@ -41,7 +41,7 @@ def test_repository_has_the_files_of_its_model_and_no_others(tiny: Repo, asking:
         "tokenizer_config.json",
     }
     assert names[-1] == "model.safetensors"
-    assert variant.files[-1].sha256 is not None
+    assert len(variant.files[-1].digest) == 64
     assert repository.model.context == 128
     assert [(v.name, v.nbytes) for v in repository.model.variants] == [
         ("safetensors", sum(len(tiny.files[name]) for name in names))
@@ -76,6 +76,50 @@ def test_file_that_would_lie_outside_of_its_folder_is_left_out(hub: HubStandIn, 
     hub.add(Repo("anna/evil", {name: bytes(9) for name in (*names, "sub/x-Q4_1.gguf")}))
 
     assert [variant.name for variant in asking.look("anna/evil").variants] == ["Q4_1"]
+
+
+def test_file_whose_size_or_digest_cannot_be_true_is_left_out(hub: HubStandIn, asking: Hub):
+    good = {"rfilename": "x-Q4_1.gguf", "size": 9, "lfs": {"sha256": "a" * 64}}
+    bad = [
+        {"rfilename": "x-Q8_0.gguf", "size": -9},
+        {"rfilename": "x-Q6_K.gguf", "size": 1 << 60},
+        {"rfilename": "x-Q5_0.gguf", "size": None},
+        {"rfilename": "x-Q5_1.gguf", "lfs": {"sha256": "../../../x"}},
+        {"rfilename": "x-Q4_0.gguf", "lfs": None, "blobId": "0"},
+    ]
+    hub.add(Repo("anna/lies", {}, {"siblings": [good, *(good | each for each in bad)]}))
+
+    assert [variant.name for variant in asking.look("anna/lies").variants] == ["Q4_1"]
+
+
+def test_repository_that_calls_itself_a_path_is_refused(hub: HubStandIn, asking: Hub):
+    hub.add(Repo("anna/evil", {}, {"id": "..\\..\\x/y"}))
+
+    with pytest.raises(HubError, match="does not say"):
+        asking.look("anna/evil")
+    assert asking.search("evil") == []
+
+
+@pytest.mark.parametrize("answer", [b"<html>Log in first", b'{"id": 3}', b"[" * 100_000])
+def test_answer_that_cannot_be_read_is_a_sentence(
+    hub: HubStandIn, tiny: Repo, asking: Hub, answer: bytes
+):
+    hub.answer = answer
+
+    with pytest.raises(HubError, match="cannot be read"):
+        asking.look("anna/tiny")
+    with pytest.raises(HubError, match="cannot be read"):
+        asking.search("tiny")
+
+
+def test_answer_without_an_end_is_not_read_to_it(
+    hub: HubStandIn, tiny: Repo, asking: Hub, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("potluck.hub.remote.MAX_ANSWER", 1000)
+    hub.answer = b" " * 5000
+
+    with pytest.raises(HubError, match="too long"):
+        asking.look("anna/tiny")
 
 
 def test_unknown_family_is_refused_before_a_download(hub: HubStandIn, asking: Hub):

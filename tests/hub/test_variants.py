@@ -16,7 +16,7 @@ from potluck.model.shapes import SHAPES
 
 def found(*names: str) -> dict[str, list[str]]:
     """The files of each variant of a repository with these files."""
-    files = [RemoteFile(name=name, nbytes=1) for name in names]
+    files = [RemoteFile(name=name, nbytes=1, digest="0" * 64) for name in names]
     return {v.name: [file.name for file in v.files] for v in variants_of(files)}
 
 

@@ -30,7 +30,7 @@ class Repo:
 
     def sibling(self, name: str) -> dict[str, Any]:
         data = self.files[name]
-        sibling: dict[str, Any] = {"rfilename": name, "size": len(data), "blobId": "0" * 40}
+        sibling: dict[str, Any] = {"rfilename": name, "size": len(data), "blobId": _git_sha1(data)}
         if _is_lfs(name):
             sha256 = hashlib.sha256(data).hexdigest()
             sibling["lfs"] = {"sha256": sha256, "size": len(data), "pointerSize": 134}
@@ -49,6 +49,10 @@ class Repo:
             "tags": ["text-generation", "license:apache-2.0"],
             "siblings": [self.sibling(name) for name in self.files],
         } | self.info
+
+
+def _git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def _is_lfs(name: str) -> bool:
@@ -72,8 +76,11 @@ class HubStandIn:
         self.hold_after = 0  # bytes that come while `held` is not set
         self.reached = threading.Event()  # a download waits there
         self.wrong = False  # whether weights come with wrong bytes
+        self.sent: dict[str, bytes] = {}  # what comes in place of these small files
+        self.answer: bytes | None = None  # what comes in place of entries
         self.ranges: list[str | None] = []  # of the downloads of weights
         self.tokens: list[str | None] = []
+        self.told_elsewhere: list[str | None] = []  # "Authorization" on the host of the weights
 
     def add(self, repo: Repo) -> Repo:
         self.repos[repo.name] = repo
@@ -114,7 +121,7 @@ class HubStandIn:
             return JSONResponse({"error": "no"}, self.status)
         words = request.query_params.get("search", "").lower()
         found = [repo.entry() for repo in self.repos.values() if words in repo.name.lower()]
-        return JSONResponse(found)
+        return JSONResponse(found) if self.answer is None else Response(self.answer)
 
     async def _whoami(self, request: Request) -> Response:
         if self.status is not None or request.headers.get("authorization") != f"Bearer {TOKEN}":
@@ -126,7 +133,7 @@ class HubStandIn:
         refusal = self._refuse(request, repo, files=False)
         if refusal is not None or repo is None:
             return refusal or Response(status_code=404)
-        return JSONResponse(repo.entry())
+        return JSONResponse(repo.entry()) if self.answer is None else Response(self.answer)
 
     async def _resolve(self, request: Request) -> Response:
         repo, name = self._repo(request), request.path_params["file"]
@@ -144,13 +151,14 @@ class HubStandIn:
             }
             elsewhere = self.address.replace("127.0.0.1", "localhost")  # as a CDN is
             return RedirectResponse(f"{elsewhere}/lfs/{repo.name}/{name}", 302, headers)
-        headers["ETag"] = f'"{hashlib.sha1(data).hexdigest()}"'
-        return Response(data, headers=headers)
+        headers["ETag"] = f'"{_git_sha1(data)}"'
+        return Response(self.sent.get(name, data), headers=headers)
 
     async def _lfs(self, request: Request) -> Response:
         repo = self._repo(request)
         assert repo is not None
         data = repo.files[request.path_params["file"]]
+        self.told_elsewhere.append(request.headers.get("authorization"))
         asked = request.headers.get("range")
         self.ranges.append(asked)
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0

@@ -69,6 +69,7 @@ def _delete_files(model: ModelFolder, repository: Path) -> int:
         for link in (repository / "snapshots").rglob("*"):
             if link.is_symlink() and link.resolve() == blob:
                 link.unlink()
-        freed += blob.stat().st_size
-        blob.unlink()
+        if blob.is_relative_to(repository.resolve()):  # a link may lead anywhere
+            freed += blob.stat().st_size
+            blob.unlink()
     return freed

@@ -32,6 +32,7 @@ from potluck.hub.orders import (
     Order,
     Progress,
     Report,
+    blob_of,
     model_path,
     part_of,
     pointer_of,
@@ -48,8 +49,6 @@ RETRY_S = 20.0  # after the Hub could not be reached
 RESERVE = 1 << 30  # bytes of the disk that a download leaves free
 _MAX_KEPT = 100  # downloads in the list
 ENVIRONMENT: Mapping[str, str] = {
-    "HF_HUB_DISABLE_XET": "1",  # its own protocol cannot go on with a file after a restart
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
 }
@@ -224,6 +223,7 @@ class Downloads:
                 f.name
                 for f in variant.files
                 if self._is_there(repository.model.name, repository.revision, f)
+                or blob_of(self._cache, repository.model.name, f).exists()
             ),
         )
         done = self._bytes_there(kept)
@@ -418,10 +418,10 @@ class Downloads:
             part = part_of(self._cache, kept.model, file)
             if self._is_there(kept.model, kept.revision, file):
                 there += file.nbytes
-            elif part is not None and part.exists():
-                there += min(part.stat().st_size, file.nbytes)
-            elif part is not None and part.with_name(file.sha256 or "").exists():
+            elif blob_of(self._cache, kept.model, file).exists():
                 there += file.nbytes  # of another revision
+            elif part.exists():
+                there += min(part.stat().st_size, file.nbytes)
         return there
 
     def _require_room(self, kept: _Kept, done: int) -> None:
@@ -447,13 +447,12 @@ class Downloads:
         for file in kept.files:
             if file.name in kept.there:
                 continue
-            if (part := part_of(self._cache, kept.model, file)) is not None:
-                part.unlink(missing_ok=True)
-            pointer = pointer_of(self._cache, kept.model, kept.revision, file)
-            if part is not None and pointer.exists():
-                blob = pointer.resolve()
-                pointer.unlink()
-                blob.unlink(missing_ok=True)
+            for path in (
+                pointer_of(self._cache, kept.model, kept.revision, file),
+                blob_of(self._cache, kept.model, file),
+                part_of(self._cache, kept.model, file),
+            ):
+                path.unlink(missing_ok=True)
         folder = repository_folder(self._cache, kept.model)
         if not any(path.is_file() for path in (folder / "blobs").glob("*")):
             shutil.rmtree(folder, ignore_errors=True)

@@ -61,8 +61,12 @@ def model_path(
     return first if form == "gguf" else first.parent
 
 
-def part_of(cache: Path, model: str, file: RemoteFile) -> Path | None:
-    """The place of a file that is not whole yet; None: it is small, and is fetched in one go."""
-    if file.sha256 is None:
-        return None
-    return repository_folder(cache, model) / "blobs" / f"{file.sha256}{PART}"
+def blob_of(cache: Path, model: str, file: RemoteFile) -> Path:
+    """The place of a file's bytes in the cache, to which all revisions that have it are linked."""
+    return repository_folder(cache, model) / "blobs" / file.digest
+
+
+def part_of(cache: Path, model: str, file: RemoteFile) -> Path:
+    """The place of a file that is not whole yet."""
+    blob = blob_of(cache, model, file)
+    return blob.with_name(f"{blob.name}{PART}")

@@ -2,8 +2,8 @@
 
 It is a process of its own so that it can be ended at any time, in whatever it is; what it has written is
 not lost. `huggingface_hub` 2 goes on with a file only while its process lives (each process begins with a
-file of its own), so large files are fetched here, with ranges; it then links them into its cache, as if it had
-fetched them.
+file of its own), and takes as many bytes as it is sent. So files are fetched here, with ranges, up to the
+size and with the digest that the Hub promised, and laid into its cache as if it had fetched them.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from potluck.hub.orders import (
     Order,
     Progress,
     Report,
+    blob_of,
     part_of,
     pointer_of,
     repository_folder,
@@ -71,28 +72,15 @@ class Fetch:
         self._name_revision()
 
     def _fetch(self, file: RemoteFile) -> None:
-        from huggingface_hub import hf_hub_download
-
         order = self._order
-        if (part := part_of(self._cache, order.model, file)) is not None:
-            blob = part.with_name(file.sha256 or "")
-            if not blob.exists():
-                self._fetch_large(file, part)
-                part.replace(blob)
-        pointer = Path(
-            hf_hub_download(
-                order.model,
-                file.name,
-                revision=order.revision,
-                cache_dir=order.cache,
-                token=order.token or False,
-                endpoint=order.endpoint,
-            )
-        )
-        if part is not None and not pointer.is_symlink():  # Windows: it is a copy
-            part.with_name(file.sha256 or "").unlink(missing_ok=True)
+        blob = blob_of(self._cache, order.model, file)
+        if not blob.exists():
+            part = part_of(self._cache, order.model, file)
+            self._fetch_bytes(file, part)
+            part.replace(blob)
+        _link(blob, pointer_of(self._cache, order.model, order.revision, file))
 
-    def _fetch_large(self, file: RemoteFile, part: Path) -> None:
+    def _fetch_bytes(self, file: RemoteFile, part: Path) -> None:
         """Bring a file to its whole length, and check its bytes.
 
         Raises:
@@ -100,7 +88,7 @@ class Fetch:
             OfflineError: the Hub cannot be reached any more.
         """
         part.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
+        digest = file.new_hash()
         with part.open(
             "a+b", buffering=0
         ) as out:  # unbuffered: the process may be killed at any time
@@ -117,7 +105,7 @@ class Fetch:
                     if not isinstance(shown, OfflineError) or attempts >= _ATTEMPTS:
                         raise
                     time.sleep(_RETRY_S)
-        if part.stat().st_size != file.nbytes or digest.hexdigest() != file.sha256:
+        if part.stat().st_size != file.nbytes or digest.hexdigest() != file.digest:
             part.unlink()
             raise IntegrityError(
                 f"{file.name} of {self._order.model} arrived with other bytes than the Hub promised, and"
@@ -143,7 +131,7 @@ class Fetch:
             if there and response.status_code in (_WHOLE, _WRONG_RANGE):  # it sends from the start
                 out.seek(0)
                 out.truncate()
-                digest = hashlib.sha256()
+                digest = file.new_hash()
                 if response.status_code == _WRONG_RANGE:
                     return digest
             hf_raise_for_status(response)
@@ -168,6 +156,16 @@ class Fetch:
         refs = repository_folder(self._cache, self._order.model) / "refs"
         refs.mkdir(exist_ok=True)
         (refs / "main").write_text(self._order.revision)
+
+
+def _link(blob: Path, pointer: Path) -> None:
+    """Have a revision's file be that of its bytes; where links are not allowed (Windows), move them there."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    pointer.unlink(missing_ok=True)  # a link to bytes that are gone
+    try:
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    except OSError:
+        blob.replace(pointer)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ A repository may hold the same weights many times: in safetensors, in several GG
 files, for other programs. A variant is one form that Potluck reads, with the few files that it needs.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _KIND = re.compile(r"(?:UD-)?(?P<kind>IQ4_NL|IQ\d_[A-Z]+|Q\d_K|Q\d_\d|BF16|F16|F
 _PLAIN = ("F32", "F16", "BF16")
 _OFFSETS = ("Q4_1", "Q4_K")
 _MAX_VARIANTS = 64
+_SHA256_DIGITS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,14 @@ class RemoteFile:
 
     name: str  # its path in the repository
     nbytes: int
-    sha256: str | None = None  # None: it is small, and the Hub does not say it
+    digest: str  # SHA-256 or, if it lies in git itself, git's SHA-1
+
+    def new_hash(self) -> "hashlib._Hash":
+        """Return what computes the digest of its bytes."""
+        if len(self.digest) == _SHA256_DIGITS:
+            return hashlib.sha256()
+        header = b"blob %d\0" % self.nbytes  # git begins with it
+        return hashlib.sha1(header, usedforsecurity=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
