@@ -314,7 +314,7 @@ class Backend(QObject):
         return load
 
     def _stream_load(self, http: Http, load: Load, model: str | None) -> None:
-        http.stream(load.stream, "POST", "/cluster/model", PlanRequest(model=model))
+        http.stream(load.stream, "POST", "/cluster/model", PlanRequest(model=model or "guide"))
 
     def unload_model(self) -> Call:
         """Unload the model and free its memory on all computers."""

@@ -13,15 +13,17 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from types import MappingProxyType
 from typing import Literal, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
-from potluck.api import benching, openai, schema, weights
+from potluck.api import benching, hub, openai, schema, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
 SILENCE_S = 35.0  # three missed heartbeats of an event stream
 PAIRING_S = 90.0  # four exchanges of two programs, each with a deadline of its own
+HUB_S = 100.0  # the node gives the Hub 45 seconds, twice
 PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
 
 Holder = Literal["window", "worker", "serve", "request"]
@@ -150,6 +152,34 @@ class Client:
 
     def models(self) -> list[schema.ModelEntry]:
         return self._get("/cluster/models", list[schema.ModelEntry])
+
+    def recommended(self) -> hub.HubAnswer:
+        return self._get("/cluster/hub/recommended", hub.HubAnswer)
+
+    def search_hub(self, words: str) -> hub.HubAnswer:
+        path = f"/cluster/hub/search?{urlencode({'query': words})}"
+        return self._get(path, hub.HubAnswer, timeout_s=HUB_S)
+
+    def hub_model(self, name: str) -> hub.HubModel:
+        return self._get(f"/cluster/hub/models/{quote(name)}", hub.HubModel, timeout_s=HUB_S)
+
+    def set_hub_token(self, token: str) -> hub.HubUser:
+        answer = self._request("PUT", "/cluster/hub/token", hub.HubToken(token=token))
+        return _decode(answer, hub.HubUser)
+
+    def download(self, request: hub.DownloadRequest) -> hub.Download:
+        return self._post("/cluster/downloads", request, hub.Download, timeout_s=HUB_S)
+
+    def change_download(self, download_id: str, action: hub.DownloadAction) -> hub.Download:
+        change = hub.DownloadChange(action=action)
+        return self._post(f"/cluster/downloads/{download_id}", change, hub.Download)
+
+    def delete_model(self, model: str) -> hub.Deleted:
+        request = hub.DeleteRequest(model=model)
+        return self._post("/cluster/models/delete", request, hub.Deleted, timeout_s=PREFILL_S)
+
+    def add_folder(self, path: str) -> hub.Found:
+        return self._post("/cluster/models/folders", hub.FolderRequest(path=path), hub.Found)
 
     def verify_models(
         self, request: weights.VerifyRequest

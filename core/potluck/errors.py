@@ -34,6 +34,9 @@
     │   ├── StaleEpochError
     │   ├── UnknownSessionError
     │   └── OutOfMemoryError
+    ├── HubError                    the Hugging Face Hub did not give what was asked
+    │   ├── OfflineError            it cannot be reached
+    │   └── GatedModelError         its terms must be accepted first, or a token is needed
     └── UsageError                  a request that is not possible in this form
         ├── NotFoundError           no computer, model, pairing… has this name
         └── TooManyRequestsError    too many requests, or too much at once
@@ -296,6 +299,25 @@ class OutOfMemoryError(EngineError):
     """The device has not enough memory for the request."""
 
     code = "out_of_memory"
+
+
+class HubError(PotluckError):
+    """The Hugging Face Hub did not give what was asked for."""
+
+    code = "hub"
+    exit_status = 8
+
+
+class OfflineError(HubError):
+    """The Hub cannot be reached. The same request succeeds when it can."""
+
+    code = "offline"
+
+
+class GatedModelError(HubError):
+    """A model is only for those who accepted its terms; `data["page"]` is where to do so."""
+
+    code = "gated"
 
 
 class UsageError(PotluckError):

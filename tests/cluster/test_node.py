@@ -30,7 +30,7 @@ def test_a_fresh_computer_alone_answers_with_the_guide(
             assert [model.name for model in fresh.backend.state().served] == [guide.name]
             assert await chat(fresh)
             assert stages(fresh) == ["Fresh"]
-            assert (await fresh.backend.models())[0].current
+            assert (await fresh.backend.library.models())[0].current
         assert read_node_file(folders_of(tmp_path, "Fresh")) is None
 
     run(main())

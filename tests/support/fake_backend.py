@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
@@ -122,6 +123,7 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._servers: dict[int, HttpServer] = {}
+        self.library = FakeLibrary(self.update)
         self.reset()
 
     def reset(self) -> None:
@@ -157,6 +159,7 @@ class FakeBackend:
             computers=(here,),
             served=(schema.ServedModel(name="guide", created=1700000000, aliases=(MODEL_ID,)),),
         )
+        self.library.reset()
         self._revision = 0
         self._wake = asyncio.Event()
 
@@ -269,12 +272,6 @@ class FakeBackend:
 
     async def unload(self) -> None:
         self.update(model=schema.ModelState())
-
-    async def models(self) -> Sequence[schema.ModelEntry]:
-        return [
-            schema.ModelEntry(name="guide", path="/models/guide", nbytes=8_000_000, current=True),
-            schema.ModelEntry(name="big", path="/models/big", nbytes=5_000_000_000),
-        ]
 
     async def verify_models(
         self, request: weights.VerifyRequest

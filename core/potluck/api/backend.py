@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.library import Library
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
     ClusterState,
@@ -23,7 +24,6 @@ from potluck.api.schema import (
     Listener,
     ListenRequest,
     LoadProgress,
-    ModelEntry,
     Pairing,
     PlanRequest,
     PlanView,
@@ -157,7 +157,7 @@ class Answering(Protocol):
     """What `/v1` needs: a node, or what stands in front of one."""
 
     async def served_models(self) -> Sequence[ServedModel]:
-        """Return the loaded model first. If none is loaded, return the guide: a prompt loads it."""
+        """Return the loaded model first. If none is loaded, return the one that a prompt loads."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
@@ -219,7 +219,10 @@ class Backend(Answering, Protocol):
         """
         ...
 
-    async def models(self) -> Sequence[ModelEntry]: ...
+    @property
+    def library(self) -> Library:
+        """The models on this computer, and those of the Hub."""
+        ...
 
     def verify_models(self, request: VerifyRequest) -> AsyncGenerator[VerifyProgress, None]:
         """Compute the digests of the weights on this disk again. The last event is `ready`."""

@@ -22,6 +22,7 @@ from potluck.api.endpoint import (
     read,
     refuse,
 )
+from potluck.api.library_api import LibraryApi
 from potluck.api.streams import EventStream
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class ClusterApi:
             hold = nullcontext if holder is None else (lambda: self._backend.hold(holder))
             return Route(path, Endpoint(handler, refuse, hold), methods=[method])
 
+        library = LibraryApi(self._backend.library)
         return [
+            *(route(method, path, handler) for method, path, handler in library.handlers()),
             route("GET", "/health", self._health, holder=None),
             route("GET", "/cluster", self._state, holder=None),
             route("GET", "/cluster/events", self._events, holder=None),
@@ -58,7 +61,6 @@ class ClusterApi:
             route("POST", "/cluster/plan", self._plan),
             route("POST", "/cluster/model", self._load),
             route("DELETE", "/cluster/model", self._unload),
-            route("GET", "/cluster/models", self._models),
             route("POST", "/cluster/models/verify", self._verify),
             route("POST", "/cluster/models/prune", self._prune),
             route("POST", "/cluster/bench", self._bench),
@@ -130,9 +132,6 @@ class ClusterApi:
 
     async def _unload(self, request: Request) -> None:
         await self._backend.unload()
-
-    async def _models(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.models())
 
     async def _verify(self, request: Request) -> Response:
         asked = await read(request, weights.VerifyRequest)

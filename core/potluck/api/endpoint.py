@@ -23,6 +23,8 @@ from potluck.api.streams import ClientGoneError
 from potluck.errors import (
     BusyError,
     EngineError,
+    GatedModelError,
+    HubError,
     ModelError,
     NotFoundError,
     NotReadyError,
@@ -59,6 +61,8 @@ _STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first class that 
     (ProtocolError, 503),
     (StoreError, 503),
     (EngineError, 503),
+    (GatedModelError, 403),
+    (HubError, 503),
 )
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*?)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")

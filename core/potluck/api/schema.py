@@ -2,7 +2,7 @@
 
 The API is JSON over HTTP on loopback; every struct here is one JSON object. This file describes
 `/cluster`; `potluck.api.openai` describes `/v1` (OpenAI's shapes). The node, the CLI and the window
-import this file, so it is pure and imports nothing but msgspec. Fields may be added; a reader
+import this file, so it is pure. Models that can be downloaded are described in `potluck.api.hub`. Fields may be added; a reader
 ignores fields that it does not know.
 
 Sizes are in bytes. Durations are in seconds unless the name says `_ms`. Names of computers are for
@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from potluck.api.hub import Download, Fit, Format, Source
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -178,6 +179,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     name: str
     created: int  # Unix time of its files
     aliases: tuple[str, ...] = ()  # its id and its folder
+    is_guide: bool = False  # it is the one that comes with Potluck
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -228,6 +230,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
     hint: str | None = None  # what may be wrong and what to do, while no other computer is found
     served: tuple[ServedModel, ...] = ()  # the loaded model, or the one that a prompt loads
+    downloads: tuple[Download, ...] = ()
 
     @property
     def me(self) -> Computer | None:
@@ -293,7 +296,8 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
 class PlanRequest(Struct, frozen=True, kw_only=True):
     """POST /cluster/plan, answered by `PlanView`; POST /cluster/model, by `LoadProgress`es."""
 
-    model: ModelName | None = None  # a folder, a Hub id in the local cache, or None: the guide
+    # A folder, a Hub id in the local cache, or `guide`; None: the one chosen last, at first the guide.
+    model: ModelName | None = None
     # In place of a model: a shape, whose layers get random weights.
     shape: Name | None = None
     scheme: AskedScheme = "auto"
@@ -321,8 +325,17 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
-    nbytes: int
+    nbytes: int  # of its files with weights
     current: bool = False  # whether it is the loaded model
+    chosen: bool = False  # whether a prompt loads it, if none is loaded
+    format: Format = "safetensors"
+    source: Source = "folder"
+    parameters: int | None = None
+    can_be_deleted: bool = False
+    # Bytes that computers have on their disks to run it, by their names; without its files.
+    held: dict[str, int] = {}
+    fit: Fit | None = None
+    problem: str | None = None  # a sentence: why it cannot be run
 
 
 # --- listeners

@@ -273,26 +273,7 @@ def _streamed(loaded: LoadProgress, plan: PlanView, state: ClusterState) -> dict
     return sent
 
 
-# --- models, demo
-
-
-def models(options: argparse.Namespace) -> int:
-    """List the models on this computer."""
-    client, _ = open_client(options)
-    known = client.models()
-    if options.json:
-        put_json(known)
-        return 0
-    rows = [
-        (
-            f"{model.name}{' (loaded)' if model.current else ''}",
-            format_bytes(model.nbytes),
-            model.path,
-        )
-        for model in known
-    ]
-    put_table(("NAME", "SIZE", "FOLDER"), rows)
-    return 0
+# --- demo
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -66,11 +66,13 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, *, guide: bool = True) -> None:
-    """Add which model, and how it is held and shared out. `guide`: without a choice it is the guide."""
+    """Add which model, and how it is held and shared out. `guide`: without it, it is the one chosen last, at first the guide."""
     group = parser.add_argument_group("the model")
     if guide:
         group.add_argument(
-            "--model", metavar="DIR", help="folder, GGUF file or Hugging Face id (the guide)"
+            "--model",
+            metavar="DIR",
+            help="folder, GGUF file or name (the one chosen last; at first the guide)",
         )
     else:
         which = group.add_mutually_exclusive_group()

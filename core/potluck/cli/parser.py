@@ -32,7 +32,7 @@ Commands for models:
   chat [PROMPT]           ask once, or talk
   plan                    which computer would compute which layers, and how fast
   bench                   how fast a model runs, and how fast it could at best
-  models                  the models on this computer
+  models                  the models on this computer; search, pull (download), rm (delete)
   serve                   an OpenAI-compatible server for other programs
   demo                    three nodes on this computer: pair, plan, stream and chat
 
@@ -170,7 +170,8 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         commands,
         "chat",
         "models:chat",
-        "Ask a model. Without a prompt, talk with it; without --model, ask the guide to Potluck.",
+        "Ask a model. Without a prompt, talk with it; without --model, ask the model chosen last,\n"
+        "which is at first the guide to Potluck.",
         'potluck chat "What is a worker?"',
         "potluck chat --model ~/models/Qwen3-8B --workers 2",
         "cat letter.txt | potluck chat --model ~/models/Qwen3-8B",
@@ -226,16 +227,20 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     models = _command(
         commands,
         "models",
-        "models:models",
-        "List the models on this computer: used before, or in the Hugging Face cache. Or check and\n"
-        "clean up the weights on its disk.",
+        "library:models",
+        "List the models on this computer: used before, in the Hugging Face cache, or in the stores\n"
+        "of Ollama and LM Studio. Or find and download others, or check the weights on its disk.",
         "potluck models",
+        "potluck models search        (what Potluck recommends for your computers)",
+        "potluck models pull Qwen/Qwen3-8B-GGUF",
         "potluck models verify        (are all weights what they were?)",
         "potluck models prune         (delete stored weights that nothing needs)",
         "potluck models limit 200     (send weights at 200 Mbit/s at most)",
     )
     add_json(models)
-    _add_upkeep_commands(models.add_subparsers(metavar="", prog="potluck models"))
+    more = models.add_subparsers(metavar="", prog="potluck models")
+    _add_library_commands(more)
+    _add_upkeep_commands(more)
 
     demo = _command(
         commands,
@@ -256,6 +261,63 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         commands, "node", "window:node", "Run the node of this computer in the foreground."
     )
     node.add_argument("--name", type=name, help="what others see this computer as")
+
+
+def _add_library_commands(commands: "_Commands[Parser]") -> None:
+    listed = _command(
+        commands,
+        "list",
+        "library:models",
+        "List the models on this computer, with how they fit on your computers.",
+        "potluck models list",
+    )
+    add_json(listed)
+
+    search = _command(
+        commands,
+        "search",
+        "library:search",
+        "List models of the Hugging Face Hub, the most downloaded first. Without WORDS, list those\n"
+        "that Potluck recommends, with how they fit on your computers; that asks nobody.",
+        "potluck models search",
+        "potluck models search qwen3 gguf",
+    )
+    search.add_argument("words", nargs="*", metavar="WORDS", help="of the model's name")
+    add_json(search)
+
+    pull = _command(
+        commands,
+        "pull",
+        "library:pull",
+        "Download a model from the Hugging Face Hub into its usual cache. Without VARIANT, the best\n"
+        "one for your computers. Ctrl-C pauses; the same command goes on where it was.",
+        "potluck models pull Qwen/Qwen3-8B-GGUF",
+        "potluck models pull Qwen/Qwen3-8B-GGUF:Q8_0",
+    )
+    pull.add_argument("name", metavar="NAME[:VARIANT]", help="such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
+    pull.add_argument("--token", help="of your account at huggingface.co, for models with terms")
+    add_json(pull)
+
+    add = _command(
+        commands,
+        "add",
+        "library:add",
+        "Search a folder, and the folders in it, for models from now on. Nothing is copied.",
+        "potluck models add /mnt/models",
+    )
+    add.add_argument("folder", metavar="FOLDER")
+    add_json(add)
+
+    rm = _command(
+        commands,
+        "rm",
+        "library:rm",
+        "Delete a model from the Hugging Face cache. Models of other programs are never deleted.",
+        "potluck models rm Qwen/Qwen3-8B-GGUF",
+    )
+    rm.add_argument("name", metavar="NAME", help="its name, or its path")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(rm)
 
 
 def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:

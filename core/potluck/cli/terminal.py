@@ -133,14 +133,20 @@ class Progress:
             self._shown = line
 
 
+def duration(seconds: float) -> str:
+    """Minutes and seconds, such as `0:44`; from an hour on with hours."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def describe_transfer(transfer: Transfer) -> str:
     """Describe a transfer: `laptop 3.1 GB of 8.0 GB, 110.2 MB/s, 0:44 left`."""
     text = f"{transfer.name} {format_bytes(transfer.sent)} of {format_bytes(transfer.total)}"
     if transfer.bytes_per_s:
         text += f", {format_bytes(transfer.bytes_per_s)}/s"
     if transfer.eta_s is not None and transfer.sent < transfer.total:
-        minutes, seconds = divmod(round(transfer.eta_s), 60)
-        text += f", {minutes}:{seconds:02} left"
+        text += f", {duration(transfer.eta_s)} left"
     return text
 
 

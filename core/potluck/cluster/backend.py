@@ -12,12 +12,13 @@ from potluck import __version__
 from potluck.api import schema
 from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
 from potluck.api.benching import BenchProgress, BenchRequest
-from potluck.api.schema import LoadProgress, ModelEntry, PlanRequest, PlanView
+from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.events import NoticeLevel
+from potluck.cluster.library import NodeLibrary
 from potluck.cluster.master.bench import Bench, check_context
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
@@ -43,7 +44,7 @@ from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
 from potluck.net.listener import DEFAULT_PORT
 from potluck.net.transport import show
-from potluck.store.hub import KnownModels
+from potluck.store.registry import LocalModel
 from potluck.wire import proofs
 from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken
@@ -67,8 +68,8 @@ class Parts:
     lending: LendingSettings
     master: Master
     pairings: Pairings
-    known: KnownModels
     upkeep: Upkeep
+    library: NodeLibrary
 
 
 class NodeBackend:
@@ -118,7 +119,8 @@ class NodeBackend:
             ),
             notices=tuple(self._notices),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
-            served=served_models(parts.master, parts.known.default),
+            served=served_models(parts.master, parts.library.chosen),
+            downloads=parts.library.downloads.views(),
         )
 
     def role(self) -> schema.Role:
@@ -204,10 +206,12 @@ class NodeBackend:
     # --- the model
 
     async def plan(self, request: PlanRequest) -> PlanView:
+        request = self._parts.library.chosen.completed(request)
         return plan_view(await self._parts.master.plan(request), epoch=0)
 
     async def load(self, request: PlanRequest) -> AsyncGenerator[LoadProgress, None]:
         master = self._parts.master
+        request = self._parts.library.chosen.completed(request)
         before = master.deployment
         loading = asyncio.create_task(master.load(request))
         async with aclosing(self._progress(loading)) as events:
@@ -215,11 +219,20 @@ class NodeBackend:
                 yield progress
         deployment = await loading
         await self._words(deployment)  # a broken tokenizer is an error of the load
-        folder = deployment.planned.model.folder
-        if request.model is not None and folder is not None:
-            self._parts.known.recent.add(folder)
+        await self._remember(request, deployment.planned.model)
         # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
+
+    async def _remember(self, request: PlanRequest, model: LocalModel) -> None:
+        """Keep which model was chosen and, if it would not be found without, where it is."""
+        if request.model is None or model.folder is None:
+            return
+        library = self._parts.library
+        library.chosen.note(request, model)
+        found = await asyncio.to_thread(library.known.list)
+        if model.folder.absolute() not in {other.path for other in found}:
+            library.known.recent.add(model.folder)
+        self._parts.activity.touch()
 
     async def _progress(
         self, loading: asyncio.Task[Deployment]
@@ -276,20 +289,9 @@ class NodeBackend:
     async def unload(self) -> None:
         await self._parts.master.unload()
 
-    async def models(self) -> Sequence[ModelEntry]:
-        models = await asyncio.to_thread(self._parts.known.list)
-        deployment = self._parts.master.deployment
-        folder = deployment.planned.model.folder if deployment else None
-        current = folder.absolute() if folder else None
-        return [
-            ModelEntry(
-                name=model.name,
-                path=str(model.path),
-                nbytes=model.nbytes,
-                current=model.path == current,
-            )
-            for model in models
-        ]
+    @property
+    def library(self) -> NodeLibrary:
+        return self._parts.library
 
     async def verify_models(self, request: VerifyRequest) -> AsyncGenerator[VerifyProgress, None]:
         async with aclosing(self._parts.upkeep.verify(request.model)) as events:
@@ -300,7 +302,7 @@ class NodeBackend:
         return await self._parts.upkeep.prune(dry_run=request.dry_run)
 
     async def served_models(self) -> Sequence[schema.ServedModel]:
-        return served_models(self._parts.master, self._parts.known.default)
+        return served_models(self._parts.master, self._parts.library.chosen)
 
     # --- answers
 
@@ -321,7 +323,7 @@ class NodeBackend:
         Raises:
             NotFoundError: another model than the one asked for was loaded meanwhile.
         """
-        deployment, generator = await self._parts.master.ready(PlanRequest())
+        deployment, generator = await self._parts.master.ready(self._parts.library.chosen.request)
         planned = deployment.planned
         if model is not None and model != planned.model.name:
             raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
@@ -381,6 +383,7 @@ class NodeBackend:
         listeners, self._listeners = self._listeners, {}
         await asyncio.gather(*(server.stop() for _, server in listeners.values()))
         await self._close_words()
+        await self._parts.library.close()
 
     async def shutdown(self) -> None:
         self._parts.stop()

@@ -32,6 +32,7 @@ from potluck.cluster.events import (
     StepRefused,
     ThreadsChanged,
 )
+from potluck.cluster.library import open_library
 from potluck.cluster.loss import process_lost
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.device_watch import DeviceWatch
@@ -52,6 +53,7 @@ from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import PotluckError
+from potluck.hub.found import KnownModels, Places, RecentFolders
 from potluck.ids import HomeId, short
 from potluck.net.advert import Advert
 from potluck.net.discovery import Discovery
@@ -67,7 +69,6 @@ from potluck.settings import (
     write_node_file,
 )
 from potluck.store.chunks import ChunkStore
-from potluck.store.hub import KnownModels, RecentFolders
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet, end, every
 from potluck.wire.messages import DeviceId
@@ -114,7 +115,9 @@ class Node:
         sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
         self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
         self.throttle = Throttle(settings.upload_limit_mbit)
-        self.known = KnownModels(guide_folder(), RecentFolders(folders.config / "recent.json"))
+        self.known = KnownModels(
+            guide_folder(), RecentFolders(folders.config / "recent.json"), Places.of()
+        )
         self.processes = StageProcesses(
             identity_folder=identity_folder,
             me=self.presence.me,
@@ -217,6 +220,15 @@ class Node:
                 measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
             ),
         )
+        self.library = open_library(
+            config=folders.config,
+            log=folders.state / "download.log",
+            master=self.master,
+            computers=self.membership,
+            absent=self.membership.absent,
+            known=self.known,
+            changed=self.activity.touch,
+        )
         upkeep = Upkeep(
             store=self.store,
             packed=self.packing.memory,
@@ -247,8 +259,8 @@ class Node:
                 lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
-                known=self.known,
                 upkeep=upkeep,
+                library=self.library,
             )
         )
         self._connect(self.events)
@@ -300,7 +312,13 @@ class Node:
             stack.callback(self._remove, node_file)
             idle = every(self._deadlines.idle_check_s, self._end_if_idle, what="ending when idle")
             calls = every(CALL_S, self.calls.call, what="calling main computers")
-            for work in (idle, calls, self.link_watch.run(), self.device_watch.run()):
+            for work in (
+                idle,
+                calls,
+                self.link_watch.run(),
+                self.device_watch.run(),
+                self.library.downloads.run(),
+            ):
                 stack.push_async_callback(end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
             await self._stop.wait()
@@ -328,7 +346,7 @@ class Node:
             await self.master.unload()
             if self.activity.idle_s() < inf:
                 self.activity.use()
-        elif not self.worker.is_lending:
+        elif not self.worker.is_lending and not self.library.downloads.is_busy:
             logger.info("no program needs the node any more")
             self._stop.set()
 

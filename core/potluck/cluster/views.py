@@ -1,7 +1,6 @@
 """What clients see: the state of the cluster as frozen values of the local API."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 import msgspec
@@ -15,6 +14,7 @@ from potluck.api.schema import (
     StageView,
     Transfer,
 )
+from potluck.cluster.chosen import Chosen, served
 from potluck.cluster.master.deployment import Deployment, Planned
 from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
@@ -314,19 +314,9 @@ def _shown(addresses: Sequence[Address]) -> str | None:
     return show(addresses[0]) if addresses else None
 
 
-def served_models(master: Master, guide: Path) -> tuple[ServedModel, ...]:
-    """Return the loaded model or, if none is loaded, the guide: a prompt loads it."""
+def served_models(master: Master, chosen: Chosen) -> tuple[ServedModel, ...]:
+    """Return the loaded model or, if none is loaded, the one that a prompt loads."""
     if master.deployment is None:
-        return (_served(guide.name, guide, ()),)
+        return (chosen.served(),)
     model = master.deployment.planned.model
-    return (_served(model.name, model.folder, (model.manifest.model_id,)),)
-
-
-def _served(name: str, folder: Path | None, aliases: tuple[str, ...]) -> ServedModel:
-    if folder is None:
-        return ServedModel(name=name, created=0, aliases=aliases)
-    try:
-        created = int((folder / "config.json").stat().st_mtime)
-    except OSError:  # its disk may be unplugged; the model is loaded all the same
-        created = 0
-    return ServedModel(name=name, created=created, aliases=(*aliases, str(folder)))
+    return (served(model.name, model.folder, (model.manifest.model_id,), guide=chosen.guide),)

@@ -370,3 +370,5 @@ _FAMILIES: Mapping[str, _Family] = {
     "smollm3": _Family(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
     "exaone4": _Family(architecture="Exaone4ForCausalLM", more=_exaone4),
 }
+GGUF_ARCHITECTURES = frozenset(_FAMILIES) - {"mixtral"}
+"""The names that GGUF files have for the families that can be run; Mixtral's is llama."""

@@ -44,6 +44,14 @@ def shape_of(
     )
 
 
+def read_bytes(shape: ModelShape) -> tuple[int, ...]:
+    """Bytes of weights that one token reads in a layer of each kind; experts count on the average."""
+    part = 1.0
+    if shape.expert_part < 1.0:  # `expert_share` is of what one token reads
+        part = 1.0 / (1.0 + shape.expert_share * (1.0 / shape.expert_part - 1.0))
+    return tuple(int(nbytes * part) for nbytes in shape.layer_bytes)
+
+
 def kinds_of(config: ModelConfig) -> tuple[LayerKind, ...]:
     """The kinds of layers, in the order of the figures in a profile and in a `ModelShape`."""
     return tuple(dict.fromkeys(config.layer_kinds))

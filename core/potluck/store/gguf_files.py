@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, UsageError
+from potluck.store.ollama import blob_name, is_blob
 
 SUFFIX = ".gguf"
 MAX_PARTS = 1024
@@ -11,8 +12,8 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the path names a GGUF file; the file is not read."""
-    return path.suffix.lower() == SUFFIX
+    """Whether the path names a GGUF file, also in Ollama's store; the file is not read."""
+    return path.suffix.lower() == SUFFIX or is_blob(path)
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -67,6 +68,8 @@ def gguf_parts(path: Path) -> list[Path]:
 
 
 def gguf_name(path: Path) -> str:
-    """The file's name without its ending and without its part number."""
+    """The file's name without its ending and without its part number; in Ollama's store the model's."""
+    if is_blob(path):
+        return blob_name(path)
     part = _PART.fullmatch(path.name)
     return part["stem"] if part is not None else path.stem

@@ -13,9 +13,10 @@ import logging
 import re
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from gguf import MODEL_ARCH_NAMES, TensorNameMap
@@ -74,22 +75,9 @@ def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
         ModelError: the files are broken, or the model cannot be run.
         OSError: they cannot be read.
     """
-    parts = [_read_part(part) for part in gguf_parts(path)]
-    # All fields of a split model are in its first file, which often has no tensors.
+    parts, tensors = _read_parts(path)
     metadata = parts[0].header.metadata
-    tensors: dict[str, tuple[_Part, GgufTensor]] = {}
-    for part in parts:
-        for name, tensor in part.header.tensors.items():
-            if name in tensors:
-                raise BrokenModelError(f"{path.name} has the tensor {name} twice.", file=path.name)
-            tensors[name] = (part, tensor)
-    file = GgufFile(
-        metadata=metadata,
-        shapes={name: tensor.shape for name, (_, tensor) in tensors.items()},
-        kinds={name: tensor.kind for name, (_, tensor) in tensors.items()},
-        factors={name: _numbers(*tensors[name]) for name in FACTORS if name in tensors},
-    )
-    raw = read_gguf_config(file)
+    raw = _config(parts, tensors)
     config = ModelConfig.from_dict(raw)
     architecture = str(metadata["general.architecture"])
     return OpenedGguf(
@@ -98,6 +86,41 @@ def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
         spans=_spans(config, architecture, tensors),
         words=_write_words(parts[0].file, raw, metadata, cache_dir),
     )
+
+
+def read_gguf(path: Path) -> Config:
+    """The config of a model, in the form of Hugging Face; nothing is written.
+
+    Raises:
+        ModelError: the files are broken, or the model cannot be run.
+        OSError: they cannot be read.
+    """
+    return _config(*_read_parts(path))
+
+
+_Tensors: TypeAlias = Mapping[str, tuple[_Part, GgufTensor]]
+
+
+def _read_parts(path: Path) -> tuple[list[_Part], _Tensors]:
+    parts = [_read_part(part) for part in gguf_parts(path)]
+    tensors: dict[str, tuple[_Part, GgufTensor]] = {}
+    for part in parts:
+        for name, tensor in part.header.tensors.items():
+            if name in tensors:
+                raise BrokenModelError(f"{path.name} has the tensor {name} twice.", file=path.name)
+            tensors[name] = (part, tensor)
+    return parts, tensors
+
+
+def _config(parts: Sequence[_Part], tensors: _Tensors) -> Config:
+    file = GgufFile(
+        # All fields of a split model are in its first file, which often has no tensors.
+        metadata=parts[0].header.metadata,
+        shapes={name: tensor.shape for name, (_, tensor) in tensors.items()},
+        kinds={name: tensor.kind for name, (_, tensor) in tensors.items()},
+        factors={name: _numbers(*tensors[name]) for name in FACTORS if name in tensors},
+    )
+    return read_gguf_config(file)
 
 
 def _read_part(path: Path) -> _Part:

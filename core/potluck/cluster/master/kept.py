@@ -25,6 +25,8 @@ class KeptProfile(Struct, frozen=True, kw_only=True):
     cache: Cache
     profile: Profiled
     at: float  # when it was measured, in seconds since 1970
+    name: str = ""  # of the computer
+    read_bytes: int = 0  # of weights that a token reads in one layer of each kind
 
 
 class KeptLink(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import isfinite
@@ -28,7 +28,7 @@ from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost
 from potluck.plan.deviation import QUICKER
-from potluck.plan.shape import kinds_of, numbered_kinds
+from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 from potluck.wire.measuring_messages import Profile, Profiled
 from potluck.wire.messages import DeviceId, DeviceInfo
 
@@ -57,6 +57,8 @@ class _KnownDevice:
 
     profile: Profiled
     at: float  # when it was measured, in seconds since 1970
+    name: str = ""  # of the computer
+    read_bytes: int = 0  # of weights that a token reads in one layer of each kind; 0: not known
     # At most so many are kept that a number of `NEEDED` is more than half of them and the profile.
     correction: Correction = field(
         default_factory=lambda: Correction(needed=NEEDED, most=2 * NEEDED - 2, max_ratio=MAX_SLOWER)
@@ -69,6 +71,17 @@ class _KnownDevice:
             decode_ms=tuple(ms * factor for ms in self.profile.decode_ms),
             head_ms=self.profile.head_ms * factor,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDevice:
+    """A profile of a device."""
+
+    node_id: NodeId
+    name: str  # of its computer
+    measured_as: tuple[str, Scheme, Cache]  # the shape, as `shape_key` names it
+    profile: Profiled
+    read_bytes: int  # of weights that a token reads in one layer of each kind; 0: not known
 
 
 class Measurements:
@@ -97,7 +110,7 @@ class Measurements:
             device = kept.profile.device
             measured_as = (kept.shape, kept.scheme, kept.cache)
             key = (kept.node_id, device.id, device.name, *measured_as)
-            self._profiles[key] = _KnownDevice(kept.profile, kept.at)
+            self._profiles[key] = _KnownDevice(kept.profile, kept.at, kept.name, kept.read_bytes)
         self.links.recall(links)
 
     def _remember(self) -> None:
@@ -110,6 +123,8 @@ class Measurements:
                     cache=cache,
                     profile=known.profile,
                     at=known.at,
+                    name=known.name,
+                    read_bytes=known.read_bytes,
                 )
                 for (node_id, _, _, shape, scheme, cache), known in self._profiles.items()
             ),
@@ -160,7 +175,7 @@ class Measurements:
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            devices += [_device_cost(computer, profile, scheme, working) for profile in profiles]
+            devices += [device_cost(computer, profile, scheme, working) for profile in profiles]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
@@ -197,7 +212,7 @@ class Measurements:
         wanted: Profile,
         config: ModelConfig,
     ) -> Profiled:
-        measured_as: _MeasuredAs = (_shape_key(config), wanted.scheme, wanted.cache)
+        measured_as: _MeasuredAs = (shape_key(config), wanted.scheme, wanted.cache)
         key = (computer.node_id, device and device.id, device and device.name, *measured_as)
         if (known := self._profiles.get(key)) is None:
             asked = msgspec.structs.replace(wanted, device=device and device.id)
@@ -210,7 +225,8 @@ class Measurements:
             measured = profile.device
             if device is not None and measured.id != device.id:
                 raise EngineError(f"{computer.name} measured another device than it was asked.")
-            known = _KnownDevice(profile, self._kept.now())
+            read = sum(read_bytes(shape_of(config, wanted.scheme, context=1)))
+            known = _KnownDevice(profile, self._kept.now(), computer.name, read)
             self._profiles[computer.node_id, measured.id, measured.name, *measured_as] = known
             self._remember()
         return known.corrected(self._clock(), self._usual(measured_as))
@@ -219,11 +235,24 @@ class Measurements:
         self, computer: Computer, config: ModelConfig, scheme: Scheme, cache: Cache
     ) -> bool:
         """Whether the devices of a computer are known, and each was measured on this model."""
-        measured_as = (_shape_key(config), scheme, cache)
+        measured_as = (shape_key(config), scheme, cache)
         return bool(computer.devices) and all(
             (computer.node_id, device.id, device.name, *measured_as) in self._profiles
             for device in computer.devices
         )
+
+    def known(self) -> Iterator["MeasuredDevice"]:
+        """Every profile, as use has corrected it."""
+        now = self._clock()
+        for (node_id, _, _, shape, scheme, cache), known in self._profiles.items():
+            measured_as = (shape, scheme, cache)
+            yield MeasuredDevice(
+                node_id=node_id,
+                name=known.name,
+                measured_as=measured_as,
+                profile=known.corrected(now, self._usual(measured_as)),
+                read_bytes=known.read_bytes,
+            )
 
     def observe(
         self,
@@ -243,7 +272,7 @@ class Measurements:
         the time that this profile predicts, and it is forgotten together with the profile.
         """
         kinds = numbered_kinds(config)
-        wanted = (node_id, device, _shape_key(config), scheme, cache)
+        wanted = (node_id, device, shape_key(config), scheme, cache)
         for (node, of_device, _, *measured_as), known in self._profiles.items():
             if (node, of_device, *measured_as) != wanted:
                 continue
@@ -257,7 +286,7 @@ class Measurements:
         self, config: ModelConfig, scheme: Scheme, cache: Cache
     ) -> Mapping[tuple[NodeId, DeviceId], float]:
         """How many times as long as usual each device takes that was measured on this model."""
-        measured_as: _MeasuredAs = (_shape_key(config), scheme, cache)
+        measured_as: _MeasuredAs = (shape_key(config), scheme, cache)
         now, usual = self._clock(), self._usual(measured_as)
         return {
             (node_id, known.profile.device.id): known.correction.factor(now, usual) / usual
@@ -290,7 +319,7 @@ class Measurements:
             PotluckError: it could not be measured.
         """
         config = ModelConfig.from_dict(planned_as.config)
-        measured_as = (_shape_key(config), planned_as.scheme, planned_as.cache)
+        measured_as = (shape_key(config), planned_as.scheme, planned_as.cache)
         asked = msgspec.structs.replace(planned_as, device=device)
         measured_ms = sum((await computer.profile(asked)).decode_ms)
         for (node_id, of_device, _, *rest), known in self._profiles.items():
@@ -308,7 +337,7 @@ class Measurements:
         self._remember()
 
 
-def _shape_key(config: ModelConfig) -> str:
+def shape_key(config: ModelConfig) -> str:
     """A key that is equal for models whose layers of each kind cost the same."""
     has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
     shape = (config.vocab_size, kinds_of(config), has_coarse_head)
@@ -331,10 +360,11 @@ def unmeasured_devices(
         for computer in computers
         for device in {device.id: device for device in computer.devices}.values()
     ]
-    return [_device_cost(computer, profile, scheme, working) for computer, profile in profiles]
+    return [device_cost(computer, profile, scheme, working) for computer, profile in profiles]
 
 
-def _device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
+def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
+    """A device for the planner, with the memory that it lends now, less `working` bytes."""
     device = profile.device
     now = next((d for d in computer.devices if d.id == device.id), device)
     return DeviceCost(

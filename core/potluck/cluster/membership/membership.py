@@ -119,6 +119,10 @@ class Members:
         """Every paired computer, connected or not."""
         return self._records
 
+    def absent(self) -> Mapping[NodeId, str]:
+        """The names of the paired computers that are not connected."""
+        return {n: r.name for n, r in self._records.items() if n not in self._connected}
+
     def connected(self) -> Sequence[RemoteComputer]:
         return list(self._connected.values())
 

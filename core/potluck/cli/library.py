@@ -1,0 +1,169 @@
+"""`models`, and its `list`, `search`, `pull`, `add` and `rm`: the models that are here or can be had."""
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+from potluck.api.hub import Download, DownloadRequest, Fit, HubAnswer, HubModel
+from potluck.cli import terminal
+from potluck.cli.computers import open_client
+from potluck.cli.terminal import duration, put, put_json, put_table, say
+from potluck.client import Client, NodeGoneError
+from potluck.errors import HubError, UsageError, format_bytes
+
+PULL_ENDS = "Ctrl-C pauses the download; the same command goes on with it."
+
+
+def models(options: argparse.Namespace) -> int:
+    """List the models on this computer."""
+    client, _ = open_client(options)
+    known = client.models()
+    if options.json:
+        put_json(known)
+        return 0
+    rows = [
+        (
+            f"{model.name}{' (loaded)' if model.current else ' (chosen)' if model.chosen else ''}",
+            format_bytes(model.nbytes),
+            model.problem or _fit(model.fit),
+            model.path,
+        )
+        for model in known
+    ]
+    put_table(("NAME", "SIZE", "ON YOUR COMPUTERS", "FOLDER"), rows)
+    return 0
+
+
+def search(options: argparse.Namespace) -> int:
+    """List models of the Hub; without words, those that Potluck recommends."""
+    client, _ = open_client(options)
+    words = " ".join(options.words).strip()
+    answer = client.search_hub(words) if words else client.recommended()
+    if options.json:
+        put_json(answer)
+    else:
+        _put_answer(answer)
+    return 1 if answer.offline else 0
+
+
+def _put_answer(answer: HubAnswer) -> None:
+    if answer.message is not None:
+        say(answer.message)
+    if answer.models:
+        rows = [
+            (model.name, _parameters(model), _license(model), _size(model), _said(model))
+            for model in answer.models
+        ]
+        put_table(("NAME", "PARAMETERS", "LICENCE", "SIZE", "ON YOUR COMPUTERS"), rows)
+        say("Download one: potluck models pull NAME")
+
+
+def _parameters(model: HubModel) -> str:
+    return "" if model.parameters is None else f"{model.parameters / 1e9:.1f} billion"
+
+
+def _license(model: HubModel) -> str:
+    return f"{model.license or ''}{' (terms to accept)' if model.gated else ''}"
+
+
+def _size(model: HubModel) -> str:
+    best = next((variant for variant in model.variants if variant.name == model.best), None)
+    return f"{format_bytes(best.nbytes)} ({best.name})" if best is not None else ""
+
+
+def _said(model: HubModel) -> str:
+    return model.problem or _fit(model.fit)
+
+
+def _fit(fit: Fit | None) -> str:
+    return fit.text if fit is not None else ""
+
+
+def pull(options: argparse.Namespace) -> int:
+    """Download a model, and wait until it is there."""
+    name, _, variant = str(options.name).partition(":")
+    if name.count("/") != 1:
+        raise UsageError(f"{name} is no model of the Hub: its name is like Qwen/Qwen3-8B-GGUF.")
+    client, _ = open_client(options)
+    if options.token is not None:
+        client.set_hub_token(options.token)
+    begun = client.download(DownloadRequest(model=name, variant=variant or None))
+    try:
+        ended = _follow(client, begun)
+    except KeyboardInterrupt:
+        client.change_download(begun.id, "pause")
+        raise
+    if options.json:
+        put_json(ended)
+    else:
+        put(f"{ended.model} ({ended.variant}) is here: {ended.path}")
+    return 0
+
+
+def _follow(client: Client, begun: Download) -> Download:
+    """Show a download until it is done.
+
+    Raises:
+        HubError: it failed, or somebody cancelled it.
+    """
+    if begun.state == "done":
+        return begun
+    say(PULL_ENDS)
+    with closing(terminal.Progress()) as progress, closing(client.states("request")) as states:
+        for state in states:
+            now = next((each for each in state.downloads if each.id == begun.id), None)
+            match now.state if now is not None else "cancelled":
+                case "cancelled" | "paused":
+                    raise HubError("The download was paused or cancelled by another program.")
+                case "failed":
+                    assert now is not None
+                    raise HubError(now.message or "The download failed.")
+                case "done":
+                    assert now is not None
+                    return now
+                case what:
+                    assert now is not None
+                    progress.show(_doing(what), now.done / max(now.total, 1), _left(now))
+    raise NodeGoneError("The node ended during the download. The same command goes on with it.")
+
+
+def _doing(state: str) -> str:
+    return {"queued": "Waiting for another download", "offline": "Waiting for the Internet"}.get(
+        state, "Downloading"
+    )
+
+
+def _left(download: Download) -> str:
+    text = f"{format_bytes(download.done)} of {format_bytes(download.total)}"
+    if download.bytes_per_s:
+        text += f", {format_bytes(download.bytes_per_s)}/s"
+    if download.eta_s is not None:
+        text += f", {duration(download.eta_s)} left"
+    return text
+
+
+def add(options: argparse.Namespace) -> int:
+    """Search a folder for models from now on."""
+    client, _ = open_client(options)
+    found = client.add_folder(str(Path(options.folder).expanduser().absolute()))
+    if options.json:
+        put_json(found)
+    else:
+        put(f"Found: {', '.join(found.models)}.")
+    return 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    """Delete a model that was downloaded."""
+    client, _ = open_client(options)
+    if not options.yes:
+        terminal.must_be_interactive("Deleting a model", "Or add --yes.")
+        if not terminal.ask(f"Delete {options.name} from this computer?"):
+            put("Nothing is deleted.")
+            return 0
+    deleted = client.delete_model(options.name)
+    if options.json:
+        put_json(deleted)
+    else:
+        put(f"Deleted {deleted.name}: {format_bytes(deleted.nbytes)} are free now.")
+    return 0

@@ -1,0 +1,70 @@
+"""What the files of a model on this computer say about it: its config, read once while they do not change."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import cast
+
+from potluck.errors import BrokenModelError
+from potluck.model.config import ModelConfig
+from potluck.store.registry import MAX_JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was read of a model."""
+
+    config: Mapping[str, object]
+    parameters: int
+
+
+class Contents:
+    """Reads models' configs. It blocks: call it in a thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int], Content]] = {}
+
+    def read(self, path: Path) -> Content:
+        """Read a model's config, unless its file is as it was when this was last done.
+
+        Args:
+            path: of its folder, or of its GGUF file.
+
+        Raises:
+            ModelError: it is broken, or of no model that can be run.
+        """
+        file = path / "config.json" if path.is_dir() else path
+        try:
+            status = file.stat()
+            stamp = status.st_mtime_ns, status.st_size
+            if (known := self._known.get(path)) is not None and known[0] == stamp:
+                return known[1]
+            content = _read(path, file)
+        except (OSError, ValueError, RecursionError) as error:
+            raise BrokenModelError(f"{file.name} cannot be read: {error}.") from error
+        self._known[path] = stamp, content
+        return content
+
+
+def _read(path: Path, file: Path) -> Content:
+    if path.is_dir():
+        config = _read_config(file)
+    else:
+        # Imported here: importing `gguf` takes a tenth of a second, and only GGUF models need it.
+        from potluck.store.gguf_model import read_gguf
+
+        config = read_gguf(path)
+    model = ModelConfig.from_dict(config)
+    tensors = model.stage_tensors(range(model.num_layers), embedding=True, head=True)
+    return Content(config, sum(map(prod, tensors.values())))
+
+
+def _read_config(file: Path) -> Mapping[str, object]:
+    if file.stat().st_size > MAX_JSON:
+        raise ValueError("it is far too large")
+    value = json.loads(file.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")
+    return cast("dict[str, object]", value)

@@ -1,0 +1,458 @@
+"""The downloads of this computer: one at a time, the others wait; they go on after a restart of the node."""
+
+import asyncio
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from potluck.api.hub import Download, DownloadAction, DownloadState
+from potluck.errors import (
+    DiskFullError,
+    HubError,
+    NotFoundError,
+    OfflineError,
+    PotluckError,
+    UsageError,
+    format_bytes,
+    rebuild,
+)
+from potluck.files import recall, remember
+from potluck.hub.orders import (
+    Ended,
+    Failed,
+    Order,
+    Progress,
+    Report,
+    blob_of,
+    model_path,
+    part_of,
+    pointer_of,
+    repository_folder,
+)
+from potluck.hub.remote import Hub, require_known
+from potluck.hub.variants import RemoteFile, RemoteVariant
+from potluck.store.progress import TransferMeter, TransferProgress
+
+logger = logging.getLogger(__name__)
+
+MODULE = "potluck.hub.process"
+RETRY_S = 20.0  # after the Hub could not be reached
+RESERVE = 1 << 30  # bytes of the disk that a download leaves free
+_MAX_KEPT = 100  # downloads in the list
+ENVIRONMENT: Mapping[str, str] = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+}
+
+
+class Output(Protocol):
+    """What the process writes."""
+
+    async def readline(self) -> bytes: ...
+
+
+class Input(Protocol):
+    """What the process reads."""
+
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+
+
+class Process(Protocol):
+    """What a download needs of an `asyncio.subprocess.Process`."""
+
+    @property
+    def stdin(self) -> Input | None: ...
+    @property
+    def stdout(self) -> Output | None: ...
+    def kill(self) -> None: ...
+    async def wait(self) -> int: ...
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """A download in the list on disk."""
+
+    id: str
+    model: str
+    variant: str
+    format: str
+    revision: str
+    files: tuple[RemoteFile, ...]
+    there: tuple[str, ...] = ()  # names of files that were there before
+    state: DownloadState = "queued"
+    message: str | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+class Downloads:
+    """The list of downloads.
+
+    Args:
+        hub: is asked what a repository has.
+        cache: folder of the Hugging Face cache.
+        file: keeps the list over restarts.
+        start: starts the process `MODULE` with the environment `ENVIRONMENT`.
+        token: returns the user's token.
+        changed: called when something of the list has changed; up to four times a second.
+        endpoint: of the Hub; None: the usual one.
+        retry_s: seconds after which an offline download is tried again.
+    """
+
+    def __init__(
+        self,
+        *,
+        hub: Hub,
+        cache: Path,
+        file: Path,
+        start: Callable[[], Awaitable[Process]],
+        token: Callable[[], str | None],
+        changed: Callable[[], None],
+        endpoint: str | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._hub = hub
+        self._cache = cache
+        self._file = file
+        self._start = start
+        self._token = token
+        self._changed = changed
+        self._endpoint = endpoint
+        self._retry_s = retry_s
+        self._wake = asyncio.Event()
+        self._kept: dict[str, _Kept] = {}
+        self._done: dict[str, int] = {}  # bytes on the disk
+        self._retry_at: dict[str, float] = {}
+        self._progress: TransferProgress | None = None  # of the one that runs
+        self._running: tuple[str, Process | None] | None = None
+        self._stopped = asyncio.Condition()  # notified when none runs any more
+        for kept in recall(file, list[_Kept]) or []:
+            state = "queued" if kept.state in ("running", "offline") else kept.state
+            self._kept[kept.id] = replace(kept, state=state)
+            self._done[kept.id] = self._bytes_there(kept)
+
+    # --- what clients see
+
+    def views(self) -> tuple[Download, ...]:
+        """All downloads, in the order in which they were asked for."""
+        return tuple(map(self._view, self._kept.values()))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being downloaded, or will be without being asked for again."""
+        return any(kept.state in ("queued", "running") for kept in self._kept.values())
+
+    def is_wanted(self, model: str) -> bool:
+        """Whether files of this repository are still to come."""
+        return any(
+            k.model == model and k.state not in ("done", "failed") for k in self._kept.values()
+        )
+
+    def _view(self, kept: _Kept) -> Download:
+        progress = self._progress if kept.state == "running" else None
+        done = self._done.get(kept.id, 0)
+        rate = progress.bytes_per_s if progress is not None else None
+        return Download(
+            id=kept.id,
+            model=kept.model,
+            variant=kept.variant,
+            state=kept.state,
+            done=done,
+            total=kept.total,
+            bytes_per_s=rate,
+            eta_s=(kept.total - done) / rate if rate else None,
+            message=kept.message,
+            path=str(self._path(kept)) if kept.state == "done" else None,
+        )
+
+    def _path(self, kept: _Kept) -> Path:
+        """The model on this computer: a folder, or the first GGUF file."""
+        return model_path(self._cache, kept.model, kept.revision, kept.format, kept.files)
+
+    # --- what clients ask for
+
+    async def add(
+        self, model: str, choose: Callable[[Sequence[RemoteVariant]], str | None]
+    ) -> Download:
+        """Download a model.
+
+        Args:
+            model: `org/name` of its repository.
+            choose: returns the name of the variant; None: the first one.
+
+        Raises:
+            DiskFullError: it does not fit on the disk.
+            GatedModelError, NotFoundError, OfflineError, HubError: the Hub does not give it.
+            ModelError, UsageError: Potluck could not run it, or there is no such variant.
+        """
+        repository = await asyncio.to_thread(self._hub.look, model)
+        if not repository.variants:
+            raise UsageError(repository.model.problem or f"{model} has no model.", model=model)
+        name = choose(repository.variants) or repository.variants[0].name
+        variant = next((v for v in repository.variants if v.name.lower() == name.lower()), None)
+        if variant is None:
+            there = ", ".join(v.name for v in repository.variants)
+            raise NotFoundError(f"{model} has no variant {name}. It has: {there}.", variant=name)
+        require_known(model, repository, variant)
+        for kept in self._kept.values():
+            if (kept.model, kept.variant) == (model, variant.name) and kept.state != "done":
+                return await self.change(kept.id, "resume")
+        if repository.model.gated:
+            weights = variant.files[-1].name
+            access = (model, repository.revision, weights)
+            await asyncio.to_thread(self._hub.require_access, *access)
+        kept = _Kept(
+            id=secrets.token_hex(4),
+            model=repository.model.name,
+            variant=variant.name,
+            format=variant.format,
+            revision=repository.revision,
+            files=variant.files,
+            there=tuple(
+                f.name
+                for f in variant.files
+                if self._is_there(repository.model.name, repository.revision, f)
+                or blob_of(self._cache, repository.model.name, f).exists()
+            ),
+        )
+        done = self._bytes_there(kept)
+        self._require_room(kept, done)
+        self._put(kept, state="done" if done == kept.total else "queued", done=done)
+        return self._view(self._kept[kept.id])
+
+    async def change(self, download_id: str, action: DownloadAction) -> Download:
+        """Pause, resume or cancel a download. What a cancelled one has fetched is deleted.
+
+        Raises:
+            NotFoundError: there is no such download.
+            DiskFullError: it does not fit on the disk any more.
+        """
+        kept = self._kept.get(download_id)
+        if kept is None:
+            raise NotFoundError("That download is not in the list any more.")
+        match action:
+            case "pause" if kept.state in ("queued", "running", "offline"):
+                self._put(kept, state="paused")
+                await self._end_process(download_id)
+            case "resume" if kept.state in ("paused", "failed", "offline"):
+                self._require_room(kept, self._bytes_there(kept))
+                self._put(kept, state="queued")
+            case "cancel":
+                view = self._view(kept)
+                del self._kept[download_id]
+                await self._end_process(download_id)
+                if kept.state != "done":
+                    await asyncio.to_thread(self._delete, kept)
+                self._save()
+                return view
+            case _:
+                pass  # it is so already
+        return self._view(self._kept[download_id])
+
+    def forget(self, path: Path) -> None:
+        """A model on this computer was deleted: it is no longer one that was downloaded."""
+        gone = [k.id for k in self._kept.values() if k.state == "done" and self._path(k) == path]
+        for download_id in gone:
+            del self._kept[download_id]
+        if gone:
+            self._save()
+
+    # --- the work
+
+    async def run(self) -> None:
+        """Download what is in the list, until cancelled."""
+        try:
+            while True:
+                kept = self._next()
+                if kept is not None:
+                    await self._download(kept)
+                    continue
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._retry_s if self._retry_at else None):
+                        await self._wake.wait()
+        finally:
+            if self._running is not None and (process := self._running[1]) is not None:
+                process.kill()
+
+    def _next(self) -> _Kept | None:
+        now = time.monotonic()
+        for kept in self._kept.values():
+            is_due = kept.state == "offline" and self._retry_at.get(kept.id, 0.0) <= now
+            if kept.state == "queued" or is_due:
+                return kept
+        return None
+
+    async def _download(self, kept: _Kept) -> None:
+        self._running = (kept.id, None)
+        self._put(kept, state="running")
+        try:
+            await self._follow(kept)
+        except PotluckError as error:
+            self._ended(kept.id, error)
+        except (OSError, msgspec.MsgspecError) as error:
+            self._ended(kept.id, HubError(f"The download's process does not work: {error}."))
+        else:
+            self._ended(kept.id, None)
+        finally:
+            self._running = self._progress = None
+            async with self._stopped:
+                self._stopped.notify_all()
+
+    async def _follow(self, kept: _Kept) -> None:
+        """Start the process of a download, and take its reports until it ends.
+
+        Raises:
+            PotluckError: it failed.
+        """
+        process = await self._start()
+        self._running = (kept.id, process)
+        try:
+            if self._kept.get(kept.id, kept).state != "running":
+                return  # paused or cancelled meanwhile
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(self._order(kept)) + b"\n")
+            await process.stdin.drain()
+            self._require_room(kept, self._bytes_there(kept))
+            meter = TransferMeter(kept.total, time.monotonic, self._note)
+            while line := await process.stdout.readline():
+                match msgspec.json.decode(line, type=Report):
+                    case Progress(done=done):
+                        meter.add(max(0, done - self._done[kept.id]))
+                        self._done[kept.id] = done
+                        self._changed()
+                    case Ended():
+                        return
+                    case Failed(code=code, message=message, data=data):
+                        raise rebuild(code, message, data, default=HubError)
+            raise HubError("The download's process ended without a word. Try again.")
+        except ConnectionError:
+            raise HubError("The download's process ended without a word. Try again.") from None
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    def _note(self, progress: TransferProgress) -> None:
+        self._progress = progress
+
+    def _ended(self, download_id: str, error: PotluckError | None) -> None:
+        """Note how a download ended, unless it was paused or cancelled meanwhile."""
+        kept = self._kept.get(download_id)
+        if kept is None:
+            return
+        done = self._bytes_there(kept)
+        if kept.state != "running":
+            self._put(kept, state=kept.state, done=done)
+        elif error is None:
+            self._put(kept, state="done", done=done)
+        elif isinstance(error, OfflineError):
+            self._retry_at[kept.id] = time.monotonic() + self._retry_s
+            self._put(kept, state="offline", done=done, message=error.message)
+        else:
+            logger.warning("download failed model=%s: %s", kept.model, error)
+            self._put(kept, state="failed", done=done, message=error.message)
+
+    async def _end_process(self, download_id: str) -> None:
+        """End the process of a download, if it runs, and wait until it is gone."""
+        if self._running is None or self._running[0] != download_id:
+            return
+        if (process := self._running[1]) is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        async with self._stopped:
+            await self._stopped.wait_for(
+                lambda: self._running is None or self._running[0] != download_id
+            )
+
+    def _order(self, kept: _Kept) -> Order:
+        return Order(
+            model=kept.model,
+            revision=kept.revision,
+            files=kept.files,
+            cache=str(self._cache),
+            token=self._token(),
+            endpoint=self._endpoint,
+        )
+
+    # --- the list and the disk
+
+    def _put(
+        self,
+        kept: _Kept,
+        *,
+        state: DownloadState,
+        done: int | None = None,
+        message: str | None = None,
+    ) -> None:
+        self._kept[kept.id] = replace(kept, state=state, message=message)
+        if done is not None:
+            self._done[kept.id] = done
+        if state != "offline":
+            self._retry_at.pop(kept.id, None)
+        self._save()
+
+    def _save(self) -> None:
+        remember(self._file, list(self._kept.values())[-_MAX_KEPT:])
+        self._wake.set()
+        self._changed()
+
+    def _is_there(self, model: str, revision: str, file: RemoteFile) -> bool:
+        return pointer_of(self._cache, model, revision, file).exists()
+
+    def _bytes_there(self, kept: _Kept) -> int:
+        there = 0
+        for file in kept.files:
+            part = part_of(self._cache, kept.model, file)
+            if self._is_there(kept.model, kept.revision, file):
+                there += file.nbytes
+            elif blob_of(self._cache, kept.model, file).exists():
+                there += file.nbytes  # of another revision
+            elif part.exists():
+                there += min(part.stat().st_size, file.nbytes)
+        return there
+
+    def _require_room(self, kept: _Kept, done: int) -> None:
+        """Refuse a download that does not fit on the disk.
+
+        Raises:
+            DiskFullError: with the bytes that are missing.
+        """
+        folder = next(p for p in (self._cache, *self._cache.parents) if p.exists())
+        free, needed = shutil.disk_usage(folder).free, kept.total - done
+        if needed and (missing := needed + RESERVE - free) > 0:
+            raise DiskFullError(
+                f"{kept.model} ({kept.variant}) needs {format_bytes(needed)} more on the disk of {folder}, of"
+                f" which {format_bytes(free)} are free: {format_bytes(missing)} are missing, with"
+                f" {format_bytes(RESERVE)} left for others. Delete models or other files, and try again.",
+                needed=needed,
+                free=free,
+                missing=missing,
+            )
+
+    def _delete(self, kept: _Kept) -> None:
+        """Delete what a cancelled download has fetched."""
+        for file in kept.files:
+            if file.name in kept.there:
+                continue
+            for path in (
+                pointer_of(self._cache, kept.model, kept.revision, file),
+                blob_of(self._cache, kept.model, file),
+                part_of(self._cache, kept.model, file),
+            ):
+                path.unlink(missing_ok=True)
+        folder = repository_folder(self._cache, kept.model)
+        if not any(path.is_file() for path in (folder / "blobs").glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
