@@ -1,6 +1,8 @@
 """What the node sends in pieces: a reply, or the load of a model. Each ends in one signal."""
 
 import logging
+import time
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -8,7 +10,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
 from potluck.api.schema import LoadProgress
-from potluck_app.history import Stats
+from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem
 
 logger = logging.getLogger(__name__)
@@ -18,10 +20,16 @@ _INTERRUPTED = "The reply was interrupted: Potluck's background process ended. I
 
 
 class ReplyEnd(Struct, frozen=True, kw_only=True):
-    """How a reply ended: `stats` if it is complete, `error` with a sentence if it failed."""
+    """How a reply ended, with its figures; `error` is a sentence if it failed.
+
+    Attributes:
+        stats: None if nothing of the answer came.
+        code: of the error, as in `potluck.errors`.
+    """
 
     stats: Stats | None = None
     error: str | None = None
+    code: str | None = None
     stopped: bool = False  # whether the person stopped it
 
 
@@ -29,6 +37,7 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
     """One event of a streamed chat: a chunk, or an error after the start of the answer."""
 
     choices: tuple[ChatChunkChoice, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()  # in the first one, when the model is loaded
     model: str | None = None
     usage: Usage | None = None
     potluck: Timings | None = None
@@ -46,11 +55,17 @@ class Reply(QObject):
     text = Signal(str)
     finished = Signal(object)
 
-    def __init__(self, parent: QObject) -> None:
+    def __init__(self, parent: QObject, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(parent)
         self.stream = EventStream(self)
         self.stream.received.connect(self._on_event)
         self.stream.ended.connect(self._on_end)
+        self._clock = clock
+        self._asked = clock()
+        self._begun: float | None = None  # when the model was loaded and the prompt accepted
+        self._first: float | None = None  # when the first token came
+        self._newest = self._asked
+        self._tokens = self._prompt_tokens = 0
         self._pending: list[str] = []
         self._last = _ChatEvent()
         self._is_whole = False
@@ -62,7 +77,32 @@ class Reply(QObject):
         """End the reply here; the text received so far stays."""
         if not self._is_over:
             self.stream.close()
-            self._finish(ReplyEnd(stopped=True))
+            self._finish(ReplyEnd(stats=self.figures(), stopped=True))
+
+    def figures(self) -> Stats | None:
+        """Return the node's figures, or before its last event, the window's; None: no token came."""
+        usage, timings = self._last.usage, self._last.potluck
+        loading_s = 0.0 if self._begun is None else self._begun - self._asked
+        if usage is not None and timings is not None:
+            return Stats(
+                tokens=usage.completion_tokens,
+                prompt_tokens=usage.prompt_tokens,
+                tokens_per_s=timings.tokens_per_s,
+                time_to_first_token_s=timings.time_to_first_token_s,
+                model=self._last.model,
+                loading_s=loading_s,
+            )
+        if self._begun is None or self._first is None:
+            return None
+        seconds = self._newest - self._first
+        return Stats(
+            tokens=self._tokens,
+            prompt_tokens=self._prompt_tokens,
+            tokens_per_s=(self._tokens - 1) / seconds if seconds > 0 else 0.0,
+            time_to_first_token_s=self._first - self._begun,
+            model=self._last.model,
+            loading_s=loading_s,
+        )
 
     def _on_event(self, data: bytes) -> None:
         if data == b"[DONE]":
@@ -75,8 +115,10 @@ class Reply(QObject):
             return
         if event.error is not None:
             self.stream.close()
-            self._finish(ReplyEnd(error=event.error.message))
+            error = event.error
+            self._finish(ReplyEnd(stats=self.figures(), error=error.message, code=error.code))
             return
+        self._count(event)
         for choice in event.choices:
             if isinstance(choice.delta.content, str) and choice.delta.content:
                 self._pending.append(choice.delta.content)
@@ -88,26 +130,27 @@ class Reply(QObject):
         if self._pending and not self._tick.isActive():
             self._tick.start()
 
+    def _count(self, event: _ChatEvent) -> None:
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now
+            self._prompt_tokens = len(event.prompt_token_ids)
+        came = sum(len(c.token_ids) for c in event.choices if isinstance(c.token_ids, list))
+        if came:
+            self._tokens += came
+            self._newest = now
+            if self._first is None:
+                self._first = now
+
     def _on_end(self, problem: Problem | None) -> None:
+        stats = self.figures()
         if problem is not None:
             message = _INTERRUPTED if problem.unreachable else problem.message
-            self._finish(ReplyEnd(error=message))
+            self._finish(ReplyEnd(stats=stats, error=message, code=problem.code))
         elif not self._is_whole:  # Qt does not always report a broken stream as an error
-            self._finish(ReplyEnd(error=_INTERRUPTED))
+            self._finish(ReplyEnd(stats=stats, error=_INTERRUPTED))
         else:
-            self._finish(ReplyEnd(stats=self._stats()))
-
-    def _stats(self) -> Stats | None:
-        usage, timings = self._last.usage, self._last.potluck
-        if usage is None or timings is None:
-            return None
-        return Stats(
-            tokens=usage.completion_tokens,
-            prompt_tokens=usage.prompt_tokens,
-            tokens_per_s=timings.tokens_per_s,
-            time_to_first_token_s=timings.time_to_first_token_s,
-            model=self._last.model,
-        )
+            self._finish(ReplyEnd(stats=stats))
 
     def _flush(self) -> None:
         if self._pending:

@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 from potluck.api import schema
 from potluck.errors import NotEnoughMemoryError, PeerLostError
 from potluck_app.backend import Backend
-from potluck_app.history import Message
+from potluck_app.chats.values import Message
 from potluck_app.http import Endpoint, Problem
 from potluck_app.streams import Reply, ReplyEnd
 
@@ -134,7 +134,10 @@ def test_stop_reaches_the_node(backend: Backend, server: Server, qtbot: QtBot) -
 
     reply.stop()
 
-    assert heard.ends == [ReplyEnd(stopped=True)]
+    (end,) = heard.ends
+    assert end.stopped
+    assert end.stats is not None
+    assert (end.stats.tokens, end.stats.prompt_tokens) == (4, 3)  # counted by the window
     assert server.backend.cancelled.wait(10)
 
 
@@ -158,7 +161,9 @@ def test_an_error_in_the_middle_keeps_what_came(
     heard = whole(backend, qtbot)
 
     assert heard.text == "Hello"
-    assert heard.ends == [ReplyEnd(error="Laptop stopped answering.")]
+    assert [(end.error, end.code) for end in heard.ends] == [
+        ("Laptop stopped answering.", "peer_lost")
+    ]
 
 
 def test_a_pairing_goes_from_asking_to_the_digits_to_yes(

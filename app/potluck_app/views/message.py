@@ -1,54 +1,42 @@
-"""One message of the transcript: the person's in a bubble, a reply as wide as the page."""
+"""A reply in the transcript: as wide as the page, in blocks of prose and code."""
 
-from collections.abc import Callable
+import re
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app import wording
-from potluck_app.history import Message
+from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.code import CodeView
-from potluck_app.views.controls import CopyButton, IconButton, Meter, button, discard, label
+from potluck_app.views.controls import (
+    CopyButton,
+    ElidedLabel,
+    IconButton,
+    Meter,
+    button,
+    discard,
+    label,
+)
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
+from potluck_app.views.versions import VersionSwitch
 
-_BUBBLE_SHARE = 0.8  # largest share of the transcript's width
-
-
-class UserMessage(QWidget):
-    """The message of the person, exactly as it was written."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__()
-        self._text = label(message.text, wrap=False)
-        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self._text.setAccessibleName("Your message")
-        bubble = QFrame()
-        bubble.setProperty("bubble", "true")
-        hbox(self._text, parent=bubble, margins=(14, 9, 14, 10))
-        hbox(STRETCH, bubble, parent=self)
-
-    def fit(self, width: int) -> None:
-        """Wrap the text if it is wider than a bubble may be on this page."""
-        limit = int(width * _BUBBLE_SHARE) - 28
-        metrics = self._text.fontMetrics()
-        lines = self._text.text().split("\n")
-        widest = max(metrics.horizontalAdvance(line) for line in lines) + 2
-        self._text.setWordWrap(widest > limit)
-        self._text.setFixedWidth(min(widest, limit))
+_LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
+READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
 
 class ReplyMessage(QWidget):
     """A reply: blocks of prose and code, and below them the actions for it."""
 
-    def __init__(self, theme: Theme, message: Message, on_regenerate: Callable[[], object]) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
         super().__init__()
-        self._theme = theme
+        self._theme, self._chat = theme, chat
         self._message = message
+        self._width = 0
         self._splitter = BlockSplitter()
         self._blocks: list[ProseView | CodeView] = []
         self._shown_text = ""
@@ -56,25 +44,25 @@ class ReplyMessage(QWidget):
         self.thinking = ThinkingView(theme)
         self._column = vbox(self.thinking, parent=self, spacing=10)
         self._build_waiting()
-        self._build_failure(on_regenerate)
-        self._build_footer(on_regenerate)
+        self._build_failure()
+        self._build_footer()
         self.show_message(message, is_last=False)
 
     def _build_waiting(self) -> None:
         self._waiting = QWidget()
         self._waiting.setMaximumWidth(420)
-        self._waiting_line = label("Thinking…", "body2", name="reply-progress")
+        self._waiting_line = label(READING, "body2", name="reply-progress")
         self._waiting_meter = Meter(self._theme, "Progress of the model")
         vbox(self._waiting_line, self._waiting_meter, parent=self._waiting, spacing=8)
         self._waiting_meter.hide()
         self._column.addWidget(self._waiting)
 
-    def _build_failure(self, on_regenerate: Callable[[], object]) -> None:
+    def _build_failure(self) -> None:
         self._failure = QFrame()
         self._failure.setProperty("tone", "error")
         self._failure_text = label("", wrap=True, name="reply-error")
         self._failure_text.setProperty("tone", "error")
-        self.retry = button("Try again", "reply-retry", on_regenerate)
+        self.retry = button("Try again", "reply-retry", self._regenerate)
         hbox(
             (self._failure_text, 1),
             (self.retry, 0, Qt.AlignmentFlag.AlignTop),
@@ -84,22 +72,39 @@ class ReplyMessage(QWidget):
         )
         self._column.addWidget(self._failure)
 
-    def _build_footer(self, on_regenerate: Callable[[], object]) -> None:
+    def _build_footer(self) -> None:
         self._footer = QWidget()
         self.copy = CopyButton(self._theme, "Copy reply", "reply-copy", lambda: self._answer)
         self.regenerate = IconButton(
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
-        self.regenerate.clicked.connect(lambda: on_regenerate())
-        self.stats: QLabel = label("", "meta", name="reply-stats")
-        hbox(self.copy, self.regenerate, STRETCH, self.stats, parent=self._footer, spacing=4)
+        self.regenerate.clicked.connect(self._regenerate)
+        self.versions = VersionSwitch(
+            self._theme, lambda step: self._chat.choose(self._message.id, step)
+        )
+        self.stats = ElidedLabel("", "meta")
+        self.stats.setObjectName("reply-stats")
+        self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        hbox(
+            self.copy,
+            self.regenerate,
+            (self.stats, 1),
+            self.versions,
+            parent=self._footer,
+            spacing=4,
+        )
         self._column.addWidget(self._footer)
 
     @property
     def message(self) -> Message:
         return self._message
 
-    def show_message(self, message: Message, *, is_last: bool) -> None:
+    def _regenerate(self) -> None:
+        self._chat.regenerate(self._message.id)
+
+    def show_message(
+        self, message: Message, *, is_last: bool, versions: tuple[int, int] = (0, 1)
+    ) -> None:
         """Show the current message. If its text only grew, unchanged blocks are not drawn again."""
         self._message = message
         thoughts, self._answer, has_thought = split_thinking(message.text)
@@ -115,15 +120,33 @@ class ReplyMessage(QWidget):
         self._failure.setVisible(message.status == "failed")
         self._failure_text.setText(message.error or "")
         self.retry.setVisible(is_last)
-        self._footer.setVisible(not is_streaming and bool(message.text))
+        self._footer.setVisible(not is_streaming and (bool(message.text) or versions[1] > 1))
+        self.copy.setVisible(bool(message.text))
+        self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
-        self.stats.setText(stats_line(message))
+        self.stats.set_text(stats_line(message))
 
     def show_progress(self, line: str, fraction: float | None) -> None:
         """Show what is happening while there is no text yet."""
-        self._waiting_line.setText(line or "Thinking…")
+        self._waiting_line.setText(line or READING)
         self._waiting_meter.setVisible(fraction is not None)
         self._waiting_meter.show_fraction(fraction or 0.0)
+
+    def fit(self, width: int) -> None:
+        """Wrap the text for a page of this width, so that the height is right at once."""
+        self._width = width
+        for block in self._blocks:
+            if isinstance(block, ProseView):
+                block.fit(width)
+
+    def highlight(self, pattern: re.Pattern[str]) -> int:
+        """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""
+        found: list[int] = []
+        for block in self._blocks:
+            place = block.highlight(pattern)
+            if place is not None:
+                found.append(block.y() + place)
+        return found[0] if found else 0
 
     def _draw_from(self, first: int) -> None:
         blocks = self._splitter.blocks
@@ -145,6 +168,8 @@ class ReplyMessage(QWidget):
 
     def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
         self._column.insertWidget(number + 1, view)  # below the thoughts
+        if isinstance(view, ProseView) and self._width:
+            view.fit(self._width)
         return view
 
     def _drop(self, view: ProseView | CodeView) -> None:
@@ -154,20 +179,13 @@ class ReplyMessage(QWidget):
 
 def stats_line(message: Message) -> str:
     """Return the line of figures: `7.9 tok/s · 118 tokens · 1.2 s to first token`."""
-    if message.status == "stopped":
-        return "Stopped"
+    parts = ["Stopped"] if message.status == "stopped" else []
     stats = message.stats
-    if stats is None:
-        return ""
-    return " · ".join(
-        (
-            wording.tokens_per_s(stats.tokens_per_s),
-            wording.plural(stats.tokens, "token", "tokens"),
-            f"{stats.time_to_first_token_s:.1f} s to first token",
-        )
-    )
-
-
-def size_policy_row(widget: QWidget) -> None:
-    """Make a message as wide as the transcript and as high as its content."""
-    widget.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
+    if stats is not None:
+        if stats.tokens_per_s > 0:  # it takes two tokens to have a speed
+            parts.append(wording.tokens_per_s(stats.tokens_per_s))
+        parts.append(wording.plural(stats.tokens, "token", "tokens"))
+        parts.append(f"{stats.time_to_first_token_s:.1f} s to first token")
+        if stats.loading_s >= _LONG_LOAD_S:
+            parts.append(f"{wording.duration(stats.loading_s)} to load before")
+    return " · ".join(parts)
