@@ -16,6 +16,7 @@ from potluck_app.http import EventStream, Problem
 logger = logging.getLogger(__name__)
 
 TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs time
+_REST = 4  # at most a quarter of the time is for drawing a reply
 _INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
 
 
@@ -156,7 +157,11 @@ class Reply(QObject):
         if self._pending:
             text = "".join(self._pending)
             self._pending.clear()
+            begun = self._clock()
             self.text.emit(text)
+            # A long list or paragraph takes long to draw: the window keeps time for the rest.
+            drawn_ms = round(1000 * (self._clock() - begun))
+            self._tick.setInterval(max(TOKEN_INTERVAL_MS, _REST * drawn_ms))
 
     def _finish(self, end: ReplyEnd) -> None:
         if self._is_over:
