@@ -1,6 +1,8 @@
 """A reply in the transcript: as wide as the page, in blocks of prose and code."""
 
 import re
+from collections.abc import Callable
+from functools import cached_property
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QWidget
@@ -41,36 +43,37 @@ class ReplyMessage(QWidget):
         self._blocks: list[ProseView | CodeView] = []
         self._shown_text = ""
         self._answer = ""
-        self.thinking = ThinkingView(theme)
-        self._column = vbox(self.thinking, parent=self, spacing=10)
-        self._build_waiting()
-        self._build_failure()
+        self._head, self._body = vbox(), vbox(spacing=10)
+        self._tail = vbox(spacing=10)
+        vbox(self._head, self._body, self._tail, parent=self, spacing=10)
         self._build_footer()
         self.show_message(message, is_last=False)
 
-    def _build_waiting(self) -> None:
-        self._waiting = QWidget()
-        self._waiting.setMaximumWidth(420)
-        self._waiting_line = label(READING, "body2", name="reply-progress")
-        self._waiting_meter = Meter(self._theme, "Progress of the model")
-        vbox(self._waiting_line, self._waiting_meter, parent=self._waiting, spacing=8)
-        self._waiting_meter.hide()
-        self._column.addWidget(self._waiting)
+    # Most replies never show these; making them takes longer than all the rest.
 
-    def _build_failure(self) -> None:
-        self._failure = QFrame()
-        self._failure.setProperty("tone", "error")
-        self._failure_text = label("", wrap=True, name="reply-error")
-        self._failure_text.setProperty("tone", "error")
-        self.retry = button("Try again", "reply-retry", self._regenerate)
-        hbox(
-            (self._failure_text, 1),
-            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
-            parent=self._failure,
-            margins=(14, 8, 8, 8),
-            spacing=12,
-        )
-        self._column.addWidget(self._failure)
+    @cached_property
+    def thinking(self) -> ThinkingView:
+        view = ThinkingView(self._theme)
+        self._head.addWidget(view)
+        return view
+
+    @cached_property
+    def waiting(self) -> "Waiting":
+        view = Waiting(self._theme)
+        self._tail.insertWidget(0, view)
+        return view
+
+    @cached_property
+    def failure(self) -> "Failure":
+        view = Failure(self._regenerate)
+        self._tail.insertWidget(self._tail.count() - 1, view)
+        return view
+
+    @cached_property
+    def versions(self) -> VersionSwitch:
+        view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
+        self._foot.addWidget(view)
+        return view
 
     def _build_footer(self) -> None:
         self._footer = QWidget()
@@ -79,21 +82,13 @@ class ReplyMessage(QWidget):
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
         self.regenerate.clicked.connect(self._regenerate)
-        self.versions = VersionSwitch(
-            self._theme, lambda step: self._chat.choose(self._message.id, step)
-        )
         self.stats = ElidedLabel("", "meta")
         self.stats.setObjectName("reply-stats")
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        hbox(
-            self.copy,
-            self.regenerate,
-            (self.stats, 1),
-            self.versions,
-            parent=self._footer,
-            spacing=4,
+        self._foot = hbox(
+            self.copy, self.regenerate, (self.stats, 1), parent=self._footer, spacing=4
         )
-        self._column.addWidget(self._footer)
+        self._tail.addWidget(self._footer)
 
     @property
     def message(self) -> Message:
@@ -109,28 +104,34 @@ class ReplyMessage(QWidget):
         self._message = message
         thoughts, self._answer, has_thought = split_thinking(message.text)
         is_streaming = message.status == "streaming"
-        self.thinking.show_thoughts(thoughts, is_done=has_thought or not is_streaming)
+        is_done = has_thought or not is_streaming
+        if thoughts or not is_done or "thinking" in self.__dict__:
+            self.thinking.show_thoughts(thoughts, is_done=is_done)
         if not self._answer.startswith(self._shown_text):
             self._splitter = BlockSplitter()
             self._shown_text = ""
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
         self._draw_from(first)
-        self._waiting.setVisible(is_streaming and not message.text)
-        self._failure.setVisible(message.status == "failed")
-        self._failure_text.setText(message.error or "")
-        self.retry.setVisible(is_last)
+        is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
+        if is_waiting or "waiting" in self.__dict__:
+            self.waiting.setVisible(is_waiting)
+        if has_failed or "failure" in self.__dict__:
+            self.failure.setVisible(has_failed)
+            self.failure.text.setText(message.error or "")
+            self.failure.retry.setVisible(is_last)
         self._footer.setVisible(not is_streaming and (bool(message.text) or versions[1] > 1))
         self.copy.setVisible(bool(message.text))
-        self.versions.show_versions(*versions)
+        if versions[1] > 1 or "versions" in self.__dict__:
+            self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
         self.stats.set_text(stats_line(message))
 
     def show_progress(self, line: str, fraction: float | None) -> None:
         """Show what is happening while there is no text yet."""
-        self._waiting_line.setText(line or READING)
-        self._waiting_meter.setVisible(fraction is not None)
-        self._waiting_meter.show_fraction(fraction or 0.0)
+        self.waiting.line.setText(line or READING)
+        self.waiting.meter.setVisible(fraction is not None)
+        self.waiting.meter.show_fraction(fraction or 0.0)
 
     def fit(self, width: int) -> None:
         """Wrap the text for a page of this width, so that the height is right at once."""
@@ -167,14 +168,44 @@ class ReplyMessage(QWidget):
                 view.show_markdown(block.text)
 
     def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
-        self._column.insertWidget(number + 1, view)  # below the thoughts
+        self._body.insertWidget(number, view)
         if isinstance(view, ProseView) and self._width:
             view.fit(self._width)
         return view
 
     def _drop(self, view: ProseView | CodeView) -> None:
-        self._column.removeWidget(view)
+        self._body.removeWidget(view)
         discard(view)
+
+
+class Waiting(QWidget):
+    """What happens before the first word: the model is loaded, or the prompt is read."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self.setMaximumWidth(420)
+        self.line = label(READING, "body2", name="reply-progress")
+        self.meter = Meter(theme, "Progress of the model")
+        vbox(self.line, self.meter, parent=self, spacing=8)
+        self.meter.hide()
+
+
+class Failure(QFrame):
+    """Why a reply failed, and a button to try again."""
+
+    def __init__(self, on_retry: Callable[[], object]) -> None:
+        super().__init__()
+        self.setProperty("tone", "error")
+        self.text = label("", wrap=True, name="reply-error")
+        self.text.setProperty("tone", "error")
+        self.retry = button("Try again", "reply-retry", on_retry)
+        hbox(
+            (self.text, 1),
+            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
+            parent=self,
+            margins=(14, 8, 8, 8),
+            spacing=12,
+        )
 
 
 def stats_line(message: Message) -> str:

@@ -106,6 +106,8 @@ class ProseView(QTextBrowser):
 
     def _dress(self, document: QTextDocument) -> None:
         """Give the text the line height, the gaps and the fonts of the design."""
+        change = QTextCursor(document)
+        change.beginEditBlock()  # else the text is laid out again after each change
         block = document.begin()
         while block.isValid():
             self._dress_block(block, is_last=not block.next().isValid())
@@ -113,6 +115,7 @@ class ProseView(QTextBrowser):
         for frame in document.rootFrame().childFrames():
             if isinstance(frame, QTextTable):
                 self._dress_table(frame)
+        change.endEditBlock()
 
     def _dress_block(self, block: QTextBlock, *, is_last: bool) -> None:
         cursor = QTextCursor(block)

@@ -1,10 +1,11 @@
 """A message of the person: in a bubble, with its files and versions, and a field to edit it."""
 
 import re
+from functools import cached_property
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
@@ -32,28 +33,37 @@ class UserMessage(QWidget):
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self.text.setAccessibleName("Your message")
-        self.more = button("Show the whole message", "message-more", self._unfold)
-        self.chips = Chips(theme)
-        self.versions = VersionSwitch(theme, lambda step: chat.choose(self._message.id, step))
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()
         self._bubble.setProperty("bubble", "true")
-        vbox(
-            self.text,
-            self.more,
-            self.chips,
-            parent=self._bubble,
-            margins=(14, 9, 14, 10),
-            spacing=8,
-        )
+        self._inside = vbox(self.text, parent=self._bubble, margins=(14, 9, 14, 10), spacing=8)
         self._row = QWidget()
-        row = hbox(STRETCH, parent=self._row, spacing=6)
-        for part in (self.versions, self.edit, self._bubble):
-            row.addWidget(part, 0, Qt.AlignmentFlag.AlignTop)
+        top = Qt.AlignmentFlag.AlignTop
+        self._parts = hbox(
+            STRETCH, (self.edit, 0, top), (self._bubble, 0, top), parent=self._row, spacing=6
+        )
         self._editor: Editor | None = None
         self._column = vbox(self._row, parent=self)
         self.show_message(message)
+
+    @cached_property
+    def more(self) -> QPushButton:
+        more = button("Show the whole message", "message-more", self._unfold)
+        self._inside.insertWidget(1, more)
+        return more
+
+    @cached_property
+    def chips(self) -> Chips:
+        chips = Chips(self._theme)
+        self._inside.addWidget(chips)
+        return chips
+
+    @cached_property
+    def versions(self) -> VersionSwitch:
+        view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
+        self._parts.insertWidget(1, view, 0, Qt.AlignmentFlag.AlignTop)
+        return view
 
     @property
     def message(self) -> Message:
@@ -64,9 +74,12 @@ class UserMessage(QWidget):
         self._message = message
         self.text.setText(message.text if self._is_whole else message.text[:_FOLDED] + "…")
         self.text.setVisible(bool(message.text))
-        self.more.setVisible(not self._is_whole)
-        self.chips.show_files(message.attachments)
-        self.versions.show_versions(*versions)
+        if not self._is_whole or "more" in self.__dict__:
+            self.more.setVisible(not self._is_whole)
+        if message.attachments:
+            self.chips.show_files(message.attachments)
+        if versions[1] > 1 or "versions" in self.__dict__:
+            self.versions.show_versions(*versions)
 
     def fit(self, width: int) -> None:
         """Wrap the text if it is wider than a bubble may be on a page of this width."""
@@ -79,7 +92,8 @@ class UserMessage(QWidget):
         widest = max(metrics.horizontalAdvance(line[:_FOLDED]) for line in longest) + 2
         self.text.setWordWrap(widest > limit)
         self.text.setFixedWidth(min(widest, limit))
-        self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
+        if self._message.attachments:
+            self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the first of the words. Returns its place from the top, in pixels."""
@@ -148,11 +162,15 @@ class Editor(QFrame):
         vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
         self.text.moveCursor(self.text.textCursor().MoveOperation.End)
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape:
+    def event(self, event: QEvent) -> bool:
+        is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
+        if is_escape and event.type() == QEvent.Type.ShortcutOverride:
+            event.accept()  # else the window takes it, to stop a reply
+            return True
+        if is_escape and event.type() == QEvent.Type.KeyPress:
             self.cancelled.emit()
-        else:
-            super().keyPressEvent(event)
+            return True
+        return super().event(event)
 
     def _submit(self) -> None:
         text = self.text.toPlainText().strip()

@@ -149,7 +149,7 @@ def test_a_reply_that_waits_for_the_model_says_what_happens(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     write(window, qtbot, "How?")
-    line = reply_view(window)._waiting_line
+    line = reply_view(window).waiting.line
 
     backend.say(home(model=running_model(state="loading", plan=None, progress=0.5)))
 
@@ -165,9 +165,9 @@ def test_a_failed_reply_can_be_tried_again(
     write(window, qtbot, "How?")
     backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering."))
     view = reply_view(window)
-    assert view._failure_text.text() == "Mac stopped answering."
+    assert view.failure.text.text() == "Mac stopped answering."
 
-    qtbot.mouseClick(view.retry, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(view.failure.retry, Qt.MouseButton.LeftButton)
 
     assert len(backend.chats) == 2
     assert reply_view(window).message.status == "streaming"
