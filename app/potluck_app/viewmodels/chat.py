@@ -26,7 +26,7 @@ from potluck_app.viewmodels.chat_list import ChatListModel
 from potluck_app.viewmodels.conversation import ConversationModel
 from potluck_app.viewmodels.drafts import Drafts
 from potluck_app.viewmodels.keeper import Keeper
-from potluck_app.viewmodels.open_chat import OpenChat
+from potluck_app.viewmodels.open_chat import OpenChat, usable_context
 
 _NEW = ""  # id of the new chat, whose draft is kept too
 
@@ -115,9 +115,7 @@ class Chat(QObject):
 
     def context(self) -> int:
         """Return how many tokens the shown conversation may have; 0: that is not known yet."""
-        if self._shown is not None:
-            return self._shown.context()
-        return self._backend.state.model.context if self._backend.state else 0
+        return usable_context(self._backend.state, self.settings)
 
     # --- which conversation is shown
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
+from potluck.api.schema import ClusterState
 from potluck_app.backend import Backend
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import (
@@ -23,6 +24,12 @@ from potluck_app.chats.values import (
 from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.keeper import Keeper
 from potluck_app.viewmodels.prompt import fitting
+
+
+def usable_context(state: ClusterState | None, settings: Settings) -> int:
+    """Return how many tokens may be sent and answered; 0: that is not known yet."""
+    loaded = state.model.context if state else 0
+    return min(settings.context, loaded) if settings.context and loaded else loaded
 
 
 class OpenChat(QObject):
@@ -151,7 +158,8 @@ class OpenChat(QObject):
         path = self.tree.path()
         row = 0 if parent is None else (self.tree.row_of(parent) or 0)
         settings = self.settings
-        asked = fitting(path[: row + 1], self.context(), settings.system)
+        context = usable_context(self._backend.state, settings)
+        asked = fitting(path[: row + 1], context, settings.system)
         reply = Message(
             id=again or new_id(), parent=parent, role="assistant", text="", status="streaming"
         )
@@ -166,13 +174,6 @@ class OpenChat(QObject):
         self._reply.text.connect(self._on_text)
         self._reply.finished.connect(self._on_finished)
         self.busy_changed.emit(True)
-
-    def context(self) -> int:
-        """Return how many tokens may be sent and answered; 0: that is not known yet."""
-        state = self._backend.state
-        loaded = state.model.context if state else 0
-        chosen = self.settings.context
-        return min(chosen, loaded) if chosen and loaded else loaded
 
     def _on_text(self, text: str) -> None:
         message = self._written()

@@ -107,7 +107,7 @@ class Drawer(QFrame):
         self.presets.setObjectName("drawer-presets")
         self.presets.setProperty("kind", "picker")
         self.presets.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.presets.clicked.connect(lambda: self.open_presets())
+        self.presets.clicked.connect(self._open_presets)
         self.system = self._make_system()
         self.fields: dict[str, QLineEdit] = {}
         inner = QWidget()
@@ -229,8 +229,11 @@ class Drawer(QFrame):
         self._chat.set_settings(msgspec.structs.replace(self._chat.settings, **changes))
         self.error.hide()
 
-    def open_presets(self) -> QMenu:
-        """Show the presets to choose from."""
+    def _open_presets(self) -> None:
+        self.presets_menu().popup(self.presets.mapToGlobal(self.presets.rect().bottomLeft()))
+
+    def presets_menu(self) -> QMenu:
+        """Return the menu of the presets: each to choose, and the person's own to delete."""
         menu = QMenu(self)
         menu.setAccessibleName("Presets")
         menu.aboutToHide.connect(menu.deleteLater)
@@ -244,7 +247,6 @@ class Drawer(QFrame):
             delete.triggered.connect(
                 lambda _checked=False, name=preset.name: self._chat.delete_preset(name)
             )
-        menu.popup(self.presets.mapToGlobal(self.presets.rect().bottomLeft()))
         return menu
 
     def _chooser(self, preset: Preset) -> Callable[[], None]:

@@ -34,9 +34,11 @@ def ask(window: MainWindow, backend: ScriptedBackend, text: str, reply: str = "s
 
 
 def click(window: MainWindow, name: str, qtbot: QtBot) -> None:
-    found = [b for b in window.findChildren(QPushButton, name) if b.isVisible()]
-    assert len(found) == 1
-    qtbot.mouseClick(found[0], Qt.MouseButton.LeftButton)
+    def visible() -> list[QPushButton]:
+        return [b for b in window.findChildren(QPushButton, name) if b.isVisible()]
+
+    qtbot.waitUntil(lambda: len(visible()) == 1)
+    qtbot.mouseClick(visible()[0], Qt.MouseButton.LeftButton)
 
 
 def own(window: MainWindow) -> UserMessage:
@@ -255,14 +257,14 @@ def test_a_preset_is_saved_chosen_and_deleted(window: MainWindow, chat: Chat, qt
     qtbot.keyClick(drawer.name, Qt.Key.Key_Return)
     assert drawer.presets.text() == "Brief"
 
-    menu = drawer.open_presets()
+    menu = drawer.presets_menu()
     exact = next(a for a in menu.actions() if a.text() == "Exact")
     exact.trigger()
     assert chat.settings == Settings(system="Be brief.", temperature=0.2, top_p=0.9)
-    brief = next(a for a in drawer.open_presets().actions() if a.text() == "Brief")
+    brief = next(a for a in drawer.presets_menu().actions() if a.text() == "Brief")
     brief.trigger()
     assert chat.settings == Settings(system="Be brief.")
-    next(a for a in drawer.open_presets().actions() if a.text() == "Delete “Brief”").trigger()
+    next(a for a in drawer.presets_menu().actions() if a.text() == "Delete “Brief”").trigger()
     assert drawer.presets.text() == "Own"
 
 
