@@ -7,6 +7,7 @@ act minutes later.
 """
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -43,6 +44,7 @@ _RETRY_FIRST_MS = 200
 _RETRY_LAST_MS = 5_000
 _PATIENT = frozenset({"/cluster/role"})  # calls that wait for a node
 _AS_RECOMMENDED = Settings()
+_SEED_BITS = 63  # as many as the node takes
 _GONE = Problem(
     "Potluck's background process is not there. Try again in a moment.", unreachable=True
 )
@@ -265,7 +267,6 @@ class Backend(QObject):
 
     def chat(self, messages: Sequence[Message], settings: Settings = _AS_RECOMMENDED) -> Reply:
         """Ask for a reply to these messages, below the system prompt of the settings."""
-        reply = Reply(self)
         turns = [{"role": m.role, "content": m.text} for m in messages]
         if settings.system.strip():
             turns.insert(0, {"role": "system", "content": settings.system})
@@ -278,8 +279,14 @@ class Backend(QObject):
         for name in ("temperature", "top_p", "min_p", "max_tokens", "seed"):
             if (value := getattr(settings, name)) is not None:
                 body[name] = value
-        self._submit(lambda http: http.stream(reply.stream, "POST", "/v1/chat/completions", body))
+        body.setdefault("seed", secrets.randbits(_SEED_BITS))  # the same if it is asked for again
+        reply = Reply(self, body)
+        reply.asks.connect(self._ask)
+        reply.begin()
         return reply
+
+    def _ask(self, stream: EventStream, body: object) -> None:
+        self._submit(lambda http: http.stream(stream, "POST", "/v1/chat/completions", body))
 
     def ask_pairing(self, target: str) -> Call:
         """Ask a computer to pair. The digits arrive with the answer or with a later state."""

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +11,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
 from potluck.api.schema import LoadProgress
+from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem
 
@@ -17,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs time
 _REST = 4  # at most a quarter of the time is for drawing a reply
-_INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
+MOST_LOSSES = 3  # of the node in one reply: it may be the reply that ends it
+_AGAIN_MS = 200  # before a lost reply is asked for again: the window needs a moment to notice, too
+_INTERRUPTED = "The reply was interrupted: Potluck's background process ended again and again."
 
 
 class ReplyEnd(Struct, frozen=True, kw_only=True):
@@ -48,31 +52,59 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
 class Reply(QObject):
     """A reply that is being received.
 
+    An answer is a function of its request, seed included. When the node is lost, the next one is asked
+    for the same reply, after the tokens that came already.
+
+    Args:
+        parent: of the object.
+        body: the request, with a seed.
+        clock: in seconds.
+
     Signals:
+        asks: an EventStream that the reply is to come by, and the request for what has not come yet.
         text: more text, at most 30 times a second.
         finished: a ReplyEnd; it is the last signal.
     """
 
+    asks = Signal(object, object)
     text = Signal(str)
     finished = Signal(object)
 
-    def __init__(self, parent: QObject, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        parent: QObject,
+        body: Mapping[str, object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(parent)
-        self.stream = EventStream(self)
-        self.stream.received.connect(self._on_event)
-        self.stream.ended.connect(self._on_end)
-        self._clock = clock
+        self._body, self._clock = body, clock
+        self._losses = 0
         self._asked = clock()
         self._begun: float | None = None  # when the model was loaded and the prompt accepted
         self._first: float | None = None  # when the first token came
         self._newest = self._asked
-        self._tokens = self._prompt_tokens = 0
+        self._tokens: list[int] = []
+        self._prompt_tokens = 0
         self._pending: list[str] = []
+        self._rest: list[str] = []  # text that is no token's: known only when the reply is whole
         self._last = _ChatEvent()
         self._is_whole = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
         self._tick.timeout.connect(self._flush)
+        self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
+        self._again.timeout.connect(self.begin)
         self._is_over = False
+
+    def begin(self) -> None:
+        """Ask for the reply, or for the rest of it."""
+        self.stream = EventStream(self)
+        self.stream.received.connect(self._on_event)
+        self.stream.ended.connect(self._on_end)
+        self._rest.clear()
+        rest = dict(self._body)
+        if self._tokens:
+            rest |= {"known_token_ids": tuple(self._tokens), "model": self._last.model}
+        self.asks.emit(self.stream, rest)
 
     def stop(self) -> None:
         """End the reply here; the text received so far stays."""
@@ -83,13 +115,16 @@ class Reply(QObject):
     def figures(self) -> Stats | None:
         """Return the node's figures, or before its last event, the window's; None: no token came."""
         usage, timings = self._last.usage, self._last.potluck
+        first_s = 0.0
+        if self._begun is not None and self._first is not None:
+            first_s = self._first - self._begun
         loading_s = 0.0 if self._begun is None else self._begun - self._asked
         if usage is not None and timings is not None:
             return Stats(
                 tokens=usage.completion_tokens,
                 prompt_tokens=usage.prompt_tokens,
                 tokens_per_s=timings.tokens_per_s,
-                time_to_first_token_s=timings.time_to_first_token_s,
+                time_to_first_token_s=first_s if self._losses else timings.time_to_first_token_s,
                 model=self._last.model,
                 loading_s=loading_s,
             )
@@ -97,10 +132,10 @@ class Reply(QObject):
             return None
         seconds = self._newest - self._first
         return Stats(
-            tokens=self._tokens,
+            tokens=len(self._tokens),
             prompt_tokens=self._prompt_tokens,
-            tokens_per_s=(self._tokens - 1) / seconds if seconds > 0 else 0.0,
-            time_to_first_token_s=self._first - self._begun,
+            tokens_per_s=(len(self._tokens) - 1) / seconds if seconds > 0 else 0.0,
+            time_to_first_token_s=first_s,
             model=self._last.model,
             loading_s=loading_s,
         )
@@ -117,12 +152,15 @@ class Reply(QObject):
         if event.error is not None:
             self.stream.close()
             error = event.error
-            self._finish(ReplyEnd(stats=self.figures(), error=error.message, code=error.code))
+            if error.code == ClosedError.code:
+                self._lose()
+            else:
+                self._finish(ReplyEnd(stats=self.figures(), error=error.message, code=error.code))
             return
         self._count(event)
         for choice in event.choices:
             if isinstance(choice.delta.content, str) and choice.delta.content:
-                self._pending.append(choice.delta.content)
+                (self._pending if choice.token_ids else self._rest).append(choice.delta.content)
         self._last = _ChatEvent(
             model=event.model or self._last.model,
             usage=event.usage or self._last.usage,
@@ -136,22 +174,29 @@ class Reply(QObject):
         if self._begun is None:
             self._begun = now
             self._prompt_tokens = len(event.prompt_token_ids)
-        came = sum(len(c.token_ids) for c in event.choices if isinstance(c.token_ids, list))
-        if came:
-            self._tokens += came
+        came = [c.token_ids for c in event.choices if isinstance(c.token_ids, list)]
+        if any(came):
+            self._tokens += chain.from_iterable(came)
             self._newest = now
             if self._first is None:
                 self._first = now
 
     def _on_end(self, problem: Problem | None) -> None:
-        stats = self.figures()
-        if problem is not None:
-            message = _INTERRUPTED if problem.unreachable else problem.message
-            self._finish(ReplyEnd(stats=stats, error=message, code=problem.code))
-        elif not self._is_whole:  # Qt does not always report a broken stream as an error
-            self._finish(ReplyEnd(stats=stats, error=_INTERRUPTED))
+        if problem is None and self._is_whole:
+            self._pending += self._rest
+            self._finish(ReplyEnd(stats=self.figures()))
+        elif problem is None or problem.unreachable:  # Qt does not report every broken stream
+            self._lose()
         else:
-            self._finish(ReplyEnd(stats=stats))
+            self._finish(ReplyEnd(stats=self.figures(), error=problem.message, code=problem.code))
+
+    def _lose(self) -> None:
+        """Ask the next node for the rest, unless the reply has lost too many."""
+        self._losses += 1
+        if self._losses < MOST_LOSSES:
+            self._again.start()
+        else:
+            self._finish(ReplyEnd(stats=self.figures(), error=_INTERRUPTED))
 
     def _flush(self) -> None:
         if self._pending:
@@ -168,6 +213,7 @@ class Reply(QObject):
             return
         self._is_over = True
         self._tick.stop()
+        self._again.stop()
         self._flush()
         self.finished.emit(end)
         self.deleteLater()
