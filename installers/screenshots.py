@@ -34,7 +34,18 @@ from potluck.api.schema import (
     Transfer,
 )
 from potluck_app.backend import Backend
-from potluck_app.history import Conversation, History, Message, Stats, new_id
+from potluck_app.chats.history import History
+from potluck_app.chats.tree import Tree
+from potluck_app.chats.values import (
+    Attachment,
+    Conversation,
+    Draft,
+    Hit,
+    Message,
+    Settings,
+    Stats,
+    new_id,
+)
 from potluck_app.http import Endpoint, Http, Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
@@ -161,6 +172,11 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
     )
 
 
+def _with_context(state: ClusterState, context: int) -> ClusterState:
+    model = msgspec.structs.replace(state.model, context=context)
+    return msgspec.structs.replace(state, model=model)
+
+
 def alone() -> ClusterState:
     """Return the state of a first start: no other computer is there yet."""
     full = home()
@@ -227,17 +243,19 @@ class ScriptedBackend(Backend):
         """Do nothing: there is no node to send to."""
 
 
-def conversations(folder: Path) -> list[Conversation]:
-    """Return chats of several days; the newest has a complete reply."""
+def conversations(history: History) -> list[Conversation]:
+    """Write chats of several days; the newest has a complete reply."""
     now = time.time()
     stats = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, prompt_tokens=3010)
     newest = Conversation(
         id=new_id(),
         title="Split a list in Python",
         updated=now,
+        leaf="r2",
         messages=(
-            Message(role="user", text="How do I split a list into chunks of n in Python?"),
-            Message(role="assistant", text=REPLY, stats=stats),
+            Message(id="q", role="user", text="How do I split a list into chunks of n in Python?"),
+            Message(id="r1", parent="q", role="assistant", text="Use a loop.", stats=stats),
+            Message(id="r2", parent="q", role="assistant", text=REPLY, stats=stats),
         ),
     )
     others = [
@@ -250,7 +268,7 @@ def conversations(folder: Path) -> list[Conversation]:
         Conversation(id=new_id(), title=title, updated=now - days * 86400) for title, days in others
     ]
     for conversation in result:
-        History(folder).save(conversation)
+        history.save(conversation)
     return result
 
 
@@ -269,10 +287,10 @@ class Studio:
         self._folder, self._choice = folder, choice
         self.theme = Theme(qapp, choice)
         self.backend = ScriptedBackend(no_node)
-        known = conversations(work / "conversations")
-        self.chat = Chat(self.backend, History(work / "conversations"))
-        self.chat.list.reset([])
-        self.known = known
+        history = History(work / "chats.sqlite")
+        history.open()
+        self.known = conversations(history)
+        self.chat = Chat(self.backend, history)
         self.preferences = PreferencesFile(work / "window.json")
 
     def take(self, widget: QWidget, name: str) -> None:
@@ -314,14 +332,47 @@ class Studio:
         self.take(window, "chat-empty")
         self.backend.say(home())
         self.chat.list.reset(self.known)
-        self.chat._show(self.known[0])
+        self.chat._show(self.chat._opened(self.known[0]))
         self.take(window, "chat")
+        self._chat_states(window)
         self.chat.new()
         self.backend.say(home(streaming=True))
         self.chat.send("Plan a week of dinners for four, nothing with nuts.")
         self.take(window, "chat-waiting")
         self.chat.stop()
         self.chat.new()
+
+    def _chat_states(self, window: MainWindow) -> None:
+        """Take the pictures of what can be done with a chat."""
+        page = window.chat
+        window.go(page)
+        page.toggle_options()
+        self.chat.set_settings(Settings(system="Answer briefly.", temperature=0.2, top_p=0.9))
+        self.take(window, "chat-options")
+        page.toggle_options()
+        page.edit_last()
+        files = (Attachment(name="chunks.py", text=REPLY), Attachment(name="notes.md", text="-"))
+        page.composer.show_draft(Draft(text="Why does this fail?", attachments=files))
+        page.sidebar.toast.offer("Deleted: Old recipes")
+        self.take(window, "chat-edit")
+        page.sidebar.toast.hide()
+        found = [Hit(chat=self.known[1].id, title=self.known[1].title)]
+        newest = self.known[0]
+        excerpt = "…Use a slice in a generator, it works for any sequence"
+        found.append(Hit(chat=newest.id, title=newest.title, message="r2", excerpt=excerpt))
+        self.chat._searched = "slice"
+        self.chat._on_found("slice", found)
+        page.composer.show_draft(Draft())
+        self.chat.messages.reset(self.chat._shown.tree if self.chat._shown else Tree())
+        self.chat.revealed.emit(1, "slice")
+        self.take(window, "chat-search")
+        self.chat._on_found("slice", [])
+        self.take(window, "chat-search-empty")
+        page.sidebar.nothing.hide()
+        self.chat._on_found("slice", None)
+        self.backend.say(_with_context(home(), 3200))
+        self.take(window, "chat-full")
+        self.backend.say(home())
 
     def _cluster_pages(self, window: MainWindow) -> None:
         window.go(window.cluster)

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
-from potluck_app.history import History
+from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
@@ -60,7 +60,8 @@ class Application(QObject):
         self.preferences = PreferencesFile(config_folder / "window.json")
         self.theme = Theme(qapp, self.preferences.current.theme)
         self.backend = Backend(find_or_start, parent=self)
-        self.chat = Chat(self.backend, History(data_folder / "conversations"), self)
+        history = History(data_folder / "chats.sqlite", former=data_folder / "conversations")
+        self.chat = Chat(self.backend, history, self)
         self.main: MainWindow | None = None
         self.worker: WorkerWindow | None = None
         self.tray: Tray | None = None
@@ -138,7 +139,7 @@ class Application(QObject):
     def _share(self) -> None:
         """Leave the chat window and lend this computer."""
         self.preferences.change(mode="worker")
-        self.chat.new()
+        self.chat.stop_all()
         self._clear_own_use()
         if self.main is not None:
             discard(self.main)

@@ -7,6 +7,7 @@ act minutes later.
 """
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -25,10 +26,11 @@ from potluck.api.schema import (
     PairingDecision,
     PairingRequest,
     PlanRequest,
+    PlanView,
     RoleRequest,
 )
 from potluck_app.background import Background
-from potluck_app.history import Message
+from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, EventStream, Http, Method, Problem
 from potluck_app.streams import Load, Reply
 
@@ -41,6 +43,8 @@ _SILENCE_MS = 25_000  # the node sends a comment every 10 s; after two missed on
 _RETRY_FIRST_MS = 200
 _RETRY_LAST_MS = 5_000
 _PATIENT = frozenset({"/cluster/role"})  # calls that wait for a node
+_AS_RECOMMENDED = Settings()
+_SEED_BITS = 63  # as many as the node takes
 _GONE = Problem(
     "Potluck's background process is not there. Try again in a moment.", unreachable=True
 )
@@ -51,6 +55,7 @@ class _InUse(Struct, frozen=True, kw_only=True):
 
     path: str | None
     model_id: str | None = None  # None: it is still loading
+    context: int | None = None  # that was asked for; None: as the planner chooses
 
 
 class Backend(QObject):
@@ -172,9 +177,9 @@ class Backend(QObject):
         # A chat that arrived before the load would be answered by the guide.
         self._is_restoring = True
         load = Load(self)
-        self._model = _InUse(path=model.path)
+        self._model = _InUse(path=model.path, context=model.context)
         if self._http is not None:
-            self._stream_load(self._http, load, model.path)
+            self._stream_load(self._http, load, model.path, model.context)
         load.progress.connect(self._on_restoring)
         load.failed.connect(self._on_restoring)
         load.failed.connect(self.report)
@@ -214,9 +219,8 @@ class Backend(QObject):
         elif model.state == "ready" and (
             self._model is None or self._model.model_id != model.model_id
         ):
-            self._model = _InUse(
-                path=self._model.path if self._model else None, model_id=model.model_id
-            )
+            known = self._model or _InUse(path=None)
+            self._model = msgspec.structs.replace(known, model_id=model.model_id)
             self.models().then(self._find_current)
 
     def _find_current(self, entries: tuple[ModelEntry, ...]) -> None:
@@ -261,16 +265,28 @@ class Backend(QObject):
 
     # --- commands
 
-    def chat(self, messages: Sequence[Message]) -> Reply:
-        """Ask for a reply to these messages."""
-        reply = Reply(self)
-        body = {
-            "messages": [{"role": m.role, "content": m.text} for m in messages],
+    def chat(self, messages: Sequence[Message], settings: Settings = _AS_RECOMMENDED) -> Reply:
+        """Ask for a reply to these messages, below the system prompt of the settings."""
+        turns = [{"role": m.role, "content": m.text} for m in messages]
+        if settings.system.strip():
+            turns.insert(0, {"role": "system", "content": settings.system})
+        body: dict[str, object] = {
+            "messages": turns,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "return_token_ids": True,  # they are counted
         }
-        self._submit(lambda http: http.stream(reply.stream, "POST", "/v1/chat/completions", body))
+        for name in ("temperature", "top_p", "min_p", "max_tokens", "seed"):
+            if (value := getattr(settings, name)) is not None:
+                body[name] = value
+        body.setdefault("seed", secrets.randbits(_SEED_BITS))  # the same if it is asked for again
+        reply = Reply(self, body)
+        reply.asks.connect(self._ask)
+        reply.begin()
         return reply
+
+    def _ask(self, stream: EventStream, body: object) -> None:
+        self._submit(lambda http: http.stream(stream, "POST", "/v1/chat/completions", body))
 
     def ask_pairing(self, target: str) -> Call:
         """Ask a computer to pair. The digits arrive with the answer or with a later state."""
@@ -306,15 +322,30 @@ class Backend(QObject):
         """Ask for the models on this computer."""
         return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])
 
-    def load_model(self, model: str | None) -> Load:
+    def load_model(self, model: str | None, context: int | None = None) -> Load:
         """Load a model on the computers of the home; None is the guide."""
         load = Load(self)
-        self._model = _InUse(path=model)
-        self._submit(lambda http: self._stream_load(http, load, model))
+        self._model = _InUse(path=model, context=context)
+        self._submit(lambda http: self._stream_load(http, load, model, context))
         return load
 
-    def _stream_load(self, http: Http, load: Load, model: str | None) -> None:
-        http.stream(load.stream, "POST", "/cluster/model", PlanRequest(model=model or "guide"))
+    def _stream_load(
+        self, http: Http, load: Load, model: str | None, context: int | None = None
+    ) -> None:
+        body = PlanRequest(model=model or "guide", context=context)
+        http.stream(load.stream, "POST", "/cluster/model", body)
+
+    def plan_context(self, context: int) -> Call:
+        """Ask whether the model in use fits with this context, and how fast it is then."""
+        body = PlanRequest(model=self._path_in_use() or "guide", context=context)
+        return self._call("POST", "/cluster/plan", body, PlanView)
+
+    def load_context(self, context: int) -> Load:
+        """Load the model in use again, with this context."""
+        return self.load_model(self._path_in_use(), context)
+
+    def _path_in_use(self) -> str | None:
+        return self._model.path if self._model else None
 
     def unload_model(self) -> Call:
         """Unload the model and free its memory on all computers."""

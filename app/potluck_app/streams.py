@@ -1,6 +1,9 @@
 """What the node sends in pieces: a reply, or the load of a model. Each ends in one signal."""
 
 import logging
+import time
+from collections.abc import Callable, Mapping
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -8,20 +11,30 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
 from potluck.api.schema import LoadProgress
-from potluck_app.history import Stats
+from potluck.errors import ClosedError
+from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem
 
 logger = logging.getLogger(__name__)
 
 TOKEN_INTERVAL_MS = 33  # 30 updates a second; nobody reads faster, and drawing costs time
-_INTERRUPTED = "The reply was interrupted: Potluck's background process ended. It starts again now."
+_REST = 4  # at most a quarter of the time is for drawing a reply
+MOST_LOSSES = 3  # of the node in one reply: it may be the reply that ends it
+_AGAIN_MS = 200  # before a lost reply is asked for again: the window needs a moment to notice, too
+_INTERRUPTED = "The reply was interrupted: Potluck's background process ended again and again."
 
 
 class ReplyEnd(Struct, frozen=True, kw_only=True):
-    """How a reply ended: `stats` if it is complete, `error` with a sentence if it failed."""
+    """How a reply ended, with its figures; `error` is a sentence if it failed.
+
+    Attributes:
+        stats: None if nothing of the answer came.
+        code: of the error, as in `potluck.errors`.
+    """
 
     stats: Stats | None = None
     error: str | None = None
+    code: str | None = None
     stopped: bool = False  # whether the person stopped it
 
 
@@ -29,6 +42,7 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
     """One event of a streamed chat: a chunk, or an error after the start of the answer."""
 
     choices: tuple[ChatChunkChoice, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()  # in the first one, when the model is loaded
     model: str | None = None
     usage: Usage | None = None
     potluck: Timings | None = None
@@ -38,31 +52,93 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
 class Reply(QObject):
     """A reply that is being received.
 
+    An answer is a function of its request, seed included. When the node is lost, the next one is asked
+    for the same reply, after the tokens that came already.
+
+    Args:
+        parent: of the object.
+        body: the request, with a seed.
+        clock: in seconds.
+
     Signals:
+        asks: an EventStream that the reply is to come by, and the request for what has not come yet.
         text: more text, at most 30 times a second.
         finished: a ReplyEnd; it is the last signal.
     """
 
+    asks = Signal(object, object)
     text = Signal(str)
     finished = Signal(object)
 
-    def __init__(self, parent: QObject) -> None:
+    def __init__(
+        self,
+        parent: QObject,
+        body: Mapping[str, object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(parent)
-        self.stream = EventStream(self)
-        self.stream.received.connect(self._on_event)
-        self.stream.ended.connect(self._on_end)
+        self._body, self._clock = body, clock
+        self._losses = 0
+        self._asked = clock()
+        self._begun: float | None = None  # when the model was loaded and the prompt accepted
+        self._first: float | None = None  # when the first token came
+        self._newest = self._asked
+        self._tokens: list[int] = []
+        self._prompt_tokens = 0
         self._pending: list[str] = []
+        self._rest: list[str] = []  # text that is no token's: known only when the reply is whole
         self._last = _ChatEvent()
         self._is_whole = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
         self._tick.timeout.connect(self._flush)
+        self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
+        self._again.timeout.connect(self.begin)
         self._is_over = False
+
+    def begin(self) -> None:
+        """Ask for the reply, or for the rest of it."""
+        self.stream = EventStream(self)
+        self.stream.received.connect(self._on_event)
+        self.stream.ended.connect(self._on_end)
+        self._rest.clear()
+        rest = dict(self._body)
+        if self._tokens:
+            rest |= {"known_token_ids": tuple(self._tokens), "model": self._last.model}
+        self.asks.emit(self.stream, rest)
 
     def stop(self) -> None:
         """End the reply here; the text received so far stays."""
         if not self._is_over:
             self.stream.close()
-            self._finish(ReplyEnd(stopped=True))
+            self._finish(ReplyEnd(stats=self.figures(), stopped=True))
+
+    def figures(self) -> Stats | None:
+        """Return the node's figures, or before its last event, the window's; None: no token came."""
+        usage, timings = self._last.usage, self._last.potluck
+        first_s = 0.0
+        if self._begun is not None and self._first is not None:
+            first_s = self._first - self._begun
+        loading_s = 0.0 if self._begun is None else self._begun - self._asked
+        if usage is not None and timings is not None:
+            return Stats(
+                tokens=usage.completion_tokens,
+                prompt_tokens=usage.prompt_tokens,
+                tokens_per_s=timings.tokens_per_s,
+                time_to_first_token_s=first_s if self._losses else timings.time_to_first_token_s,
+                model=self._last.model,
+                loading_s=loading_s,
+            )
+        if self._begun is None or self._first is None:
+            return None
+        seconds = self._newest - self._first
+        return Stats(
+            tokens=len(self._tokens),
+            prompt_tokens=self._prompt_tokens,
+            tokens_per_s=(len(self._tokens) - 1) / seconds if seconds > 0 else 0.0,
+            time_to_first_token_s=first_s,
+            model=self._last.model,
+            loading_s=loading_s,
+        )
 
     def _on_event(self, data: bytes) -> None:
         if data == b"[DONE]":
@@ -75,11 +151,16 @@ class Reply(QObject):
             return
         if event.error is not None:
             self.stream.close()
-            self._finish(ReplyEnd(error=event.error.message))
+            error = event.error
+            if error.code == ClosedError.code:
+                self._lose()
+            else:
+                self._finish(ReplyEnd(stats=self.figures(), error=error.message, code=error.code))
             return
+        self._count(event)
         for choice in event.choices:
             if isinstance(choice.delta.content, str) and choice.delta.content:
-                self._pending.append(choice.delta.content)
+                (self._pending if choice.token_ids else self._rest).append(choice.delta.content)
         self._last = _ChatEvent(
             model=event.model or self._last.model,
             usage=event.usage or self._last.usage,
@@ -88,38 +169,51 @@ class Reply(QObject):
         if self._pending and not self._tick.isActive():
             self._tick.start()
 
-    def _on_end(self, problem: Problem | None) -> None:
-        if problem is not None:
-            message = _INTERRUPTED if problem.unreachable else problem.message
-            self._finish(ReplyEnd(error=message))
-        elif not self._is_whole:  # Qt does not always report a broken stream as an error
-            self._finish(ReplyEnd(error=_INTERRUPTED))
-        else:
-            self._finish(ReplyEnd(stats=self._stats()))
+    def _count(self, event: _ChatEvent) -> None:
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now
+            self._prompt_tokens = len(event.prompt_token_ids)
+        came = [c.token_ids for c in event.choices if isinstance(c.token_ids, list)]
+        if any(came):
+            self._tokens += chain.from_iterable(came)
+            self._newest = now
+            if self._first is None:
+                self._first = now
 
-    def _stats(self) -> Stats | None:
-        usage, timings = self._last.usage, self._last.potluck
-        if usage is None or timings is None:
-            return None
-        return Stats(
-            tokens=usage.completion_tokens,
-            prompt_tokens=usage.prompt_tokens,
-            tokens_per_s=timings.tokens_per_s,
-            time_to_first_token_s=timings.time_to_first_token_s,
-            model=self._last.model,
-        )
+    def _on_end(self, problem: Problem | None) -> None:
+        if problem is None and self._is_whole:
+            self._pending += self._rest
+            self._finish(ReplyEnd(stats=self.figures()))
+        elif problem is None or problem.unreachable:  # Qt does not report every broken stream
+            self._lose()
+        else:
+            self._finish(ReplyEnd(stats=self.figures(), error=problem.message, code=problem.code))
+
+    def _lose(self) -> None:
+        """Ask the next node for the rest, unless the reply has lost too many."""
+        self._losses += 1
+        if self._losses < MOST_LOSSES:
+            self._again.start()
+        else:
+            self._finish(ReplyEnd(stats=self.figures(), error=_INTERRUPTED))
 
     def _flush(self) -> None:
         if self._pending:
             text = "".join(self._pending)
             self._pending.clear()
+            begun = self._clock()
             self.text.emit(text)
+            # A long list or paragraph takes long to draw: the window keeps time for the rest.
+            drawn_ms = round(1000 * (self._clock() - begun))
+            self._tick.setInterval(max(TOKEN_INTERVAL_MS, _REST * drawn_ms))
 
     def _finish(self, end: ReplyEnd) -> None:
         if self._is_over:
             return
         self._is_over = True
         self._tick.stop()
+        self._again.stop()
         self._flush()
         self.finished.emit(end)
         self.deleteLater()

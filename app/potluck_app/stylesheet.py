@@ -23,6 +23,10 @@ QFrame[card="attention"] {{
 }}
 QFrame[bubble="true"] {{ background: {t.bubble}; border: none; border-radius: 14px; }}
 QFrame[code="true"] {{ background: {t.code}; border: 1px solid {t.border}; border-radius: 12px; }}
+QFrame[chip="true"] {{ background: {t.surface}; border: 1px solid {t.border}; border-radius: 8px; }}
+QWidget[drawer="true"] {{
+    background: {t.sidebar}; border: none; border-left: 1px solid {t.border};
+}}
 QFrame[composer="true"] {{
     background: {t.surface}; border: 1px solid {t.border_strong}; border-radius: 14px;
 }}
@@ -137,6 +141,11 @@ QTextBrowser, QPlainTextEdit {{
     background: transparent; color: {t.text}; border: none;
     selection-background-color: {t.accent}; selection-color: {t.accent_on};
 }}
+QPlainTextEdit[kind="field"] {{
+    background: {t.surface}; border: 1px solid {t.border_strong}; border-radius: 8px; padding: 6px 8px;
+}}
+QPlainTextEdit[kind="field"]:focus {{ border: 2px solid {t.accent}; padding: 5px 7px; }}
+QLineEdit[kind="row"] {{ min-height: 27px; max-height: 27px; }}
 QTextBrowser[kind="meta"] {{ color: {t.text2}; font-size: 12px; }}
 """
 

@@ -9,9 +9,8 @@ one request of `potluck.api.schema`. An error of the node is raised here as the 
 import http.client
 import socket
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
-from types import MappingProxyType
 from typing import Literal, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -201,14 +200,12 @@ class Client:
         self,
         request: openai.ChatCompletionRequest,
         *,
-        request_id: str | None = None,
         waits: Callable[[str], None] = lambda _: None,
     ) -> Generator[openai.ChatChunk, None, None]:
         """Stream an answer; closing the generator cancels it.
 
         Args:
             request: the messages, and how to answer.
-            request_id: the same request with the same id has the same answer; None: a new one.
             waits: told the place in the queue, as words, while other answers have to end first.
         """
 
@@ -220,12 +217,7 @@ class Client:
             request, stream=True, stream_options=openai.StreamOptions(include_usage=True)
         )
         events = self._events(
-            "POST",
-            "/v1/chat/completions",
-            asked,
-            timeout_s=PREFILL_S,
-            comment=comment,
-            headers={} if request_id is None else {"X-Request-Id": request_id},
+            "POST", "/v1/chat/completions", asked, timeout_s=PREFILL_S, comment=comment
         )
         with closing(events):
             for data in events:
@@ -262,7 +254,6 @@ class Client:
         *,
         timeout_s: float,
         comment: Callable[[str], None] = lambda _: None,
-        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[bytes, None, None]:
         """Yield the `data` of server-sent events. Closing the generator closes the connection.
 
@@ -270,7 +261,7 @@ class Client:
         """
         with closing(self._connection(timeout_s)) as connection:
             try:
-                response = self._ask(connection, method, path, body, headers)
+                response = self._ask(connection, method, path, body)
                 for line in response:
                     if line.startswith(b"data: "):
                         yield line[len(b"data: ") :].strip()
@@ -297,15 +288,10 @@ class Client:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
 
     def _ask(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        body: object,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: object
     ) -> http.client.HTTPResponse:
         data = None if body is None else msgspec.json.encode(body)
-        connection.request(method, path, data, {**self.headers, **headers})
+        connection.request(method, path, data, self.headers)
         response = connection.getresponse()
         if response.status >= 400:
             raise refusal(response.status, response.read())

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend
 
-from potluck_app.history import History
+from potluck_app.chats.history import History
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
@@ -52,8 +52,11 @@ def backend(qapp: QApplication) -> Iterator[ScriptedBackend]:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "conversations")
+def history(tmp_path: Path) -> Iterator[History]:
+    made = History(tmp_path / "chats.sqlite")
+    made.open()
+    yield made
+    made.close()
 
 
 @pytest.fixture

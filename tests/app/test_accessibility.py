@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
 from potluck.api.schema import Listener, ModelEntry, Notice
-from potluck_app.history import Stats
+from potluck_app.chats.values import Stats
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.code import CodeText
@@ -54,7 +54,7 @@ def full_window(make: Make, backend: ScriptedBackend, qtbot: QtBot) -> MainWindo
     )
     backend.say(state)
     for number, text in enumerate(("Use `x`:\n\n```py\n1\n```\n", "no")):
-        window.chat.composer.sent.emit("How?")
+        window.chat.composer.sent.emit("How?", ())
         backend.replies[-1].text.emit(text)
         end = ReplyEnd(stats=STATS) if number == 0 else ReplyEnd(error="It failed.")
         backend.replies[-1].finished.emit(end)
@@ -137,7 +137,7 @@ def test_replies_codes_and_banners_are_said_aloud(
     )
     backend.say(state)
     backend.say(state)  # nothing new, so nothing is said
-    window.chat.composer.sent.emit("How?")
+    window.chat.composer.sent.emit("How?", ())
     backend.replies[-1].text.emit("So.")
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 

@@ -7,7 +7,7 @@ from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
 from potluck_app.http import Problem
-from potluck_app.streams import Load, Reply, ReplyEnd
+from potluck_app.streams import MOST_LOSSES, Load, Reply, ReplyEnd
 
 pytestmark = pytest.mark.qt
 
@@ -22,6 +22,15 @@ def parent(qtbot: QtBot) -> Iterator[QObject]:
     parent.deleteLater()
 
 
+class Asked:
+    """What a reply asks for, each time."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.rests: list[dict[str, object]] = []
+        reply.asks.connect(lambda _stream, rest: self.rests.append(rest))
+        reply.begin()
+
+
 class Heard:
     def __init__(self, reply: Reply) -> None:
         self.text: list[str] = []
@@ -30,12 +39,17 @@ class Heard:
         reply.finished.connect(self.ends.append)
 
 
-def piece(text: str) -> bytes:
-    return b'{"choices":[{"index":0,"delta":{"content":"%s"}}]}' % text.encode()
+def piece(text: str, *token_ids: int) -> bytes:
+    ids = ",".join(str(token_id) for token_id in token_ids or (7,))
+    return (
+        b'{"model":"guide","choices":[{"index":0,"delta":{"content":"%s"},"token_ids":[%s]}]}'
+        % (text.encode(), ids.encode())
+    )
 
 
 def test_pieces_that_come_at_once_are_one_update(parent: QObject) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
     heard = Heard(reply)
     for text in ("Potluck ", "pools ", "computers."):
         reply.stream.received.emit(piece(text))
@@ -43,11 +57,12 @@ def test_pieces_that_come_at_once_are_one_update(parent: QObject) -> None:
     reply.stream.ended.emit(None)
 
     assert heard.text == ["Potluck pools computers."]
-    assert heard.ends == [ReplyEnd()]
+    assert [end.error for end in heard.ends] == [None]
 
 
 def test_the_figures_of_the_last_chunk_are_the_replys(parent: QObject) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
     heard = Heard(reply)
     reply.stream.received.emit(b'{"model":"guide","choices":[],' + USAGE + b"," + TIMINGS + b"}")
     reply.stream.received.emit(b"[DONE]")
@@ -60,56 +75,133 @@ def test_the_figures_of_the_last_chunk_are_the_replys(parent: QObject) -> None:
 
 
 def test_an_error_in_the_middle_keeps_what_came(parent: QObject) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
     heard = Heard(reply)
     reply.stream.received.emit(piece("Half"))
     reply.stream.received.emit(b'{"error":{"message":"Laptop left.","type":"server_error"}}')
     reply.stream.ended.emit(None)
 
     assert heard.text == ["Half"]
-    assert heard.ends == [ReplyEnd(error="Laptop left.")]
+    assert [end.error for end in heard.ends] == ["Laptop left."]
 
 
-@pytest.mark.parametrize(
-    ("problem", "sentence"),
-    [
-        (None, "interrupted"),  # no [DONE]: the connection broke, whatever Qt says
-        (Problem("x", unreachable=True), "interrupted"),
-        (Problem("The prompt is too long."), "too long"),
-    ],
-)
-def test_a_reply_without_its_end_says_why(
-    parent: QObject, problem: Problem | None, sentence: str
+def test_a_refused_reply_says_why(parent: QObject) -> None:
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
+    heard = Heard(reply)
+    reply.stream.ended.emit(Problem("The prompt is too long."))
+
+    assert heard.text == []
+    assert [end.error for end in heard.ends] == ["The prompt is too long."]
+
+
+LOSSES = [
+    None,  # no [DONE]: the connection broke, whatever Qt says
+    Problem("x", unreachable=True),
+    b'{"error":{"message":"Potluck stops.","type":"server_error","code":"closed"}}',
+]
+
+
+def lose(reply: Reply, how: Problem | bytes | None) -> None:
+    """Lose the node of a reply in this way."""
+    if isinstance(how, bytes):
+        reply.stream.received.emit(how)
+    else:
+        reply.stream.ended.emit(how)
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_reply_whose_node_is_lost_goes_on_after_the_tokens_that_came(
+    parent: QObject, qtbot: QtBot, how: Problem | bytes | None
 ) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    asked = Asked(reply)
+    heard = Heard(reply)
+    reply.stream.received.emit(piece("Pot", 1, 2))
+    lose(reply, how)
+    qtbot.waitUntil(lambda: len(asked.rests) == 2)
+    reply.stream.received.emit(piece("luck", 3))
+    reply.stream.received.emit(b"[DONE]")
+    reply.stream.ended.emit(None)
+
+    assert asked.rests == [
+        {"seed": 5},
+        {"seed": 5, "known_token_ids": (1, 2), "model": "guide"},
+    ]
+    assert "".join(heard.text) == "Potluck"
+    assert [end.error for end in heard.ends] == [None]
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_reply_that_loses_one_node_after_the_other_ends(
+    parent: QObject, qtbot: QtBot, how: Problem | bytes | None
+) -> None:
+    reply = Reply(parent, {"seed": 5})
+    asked = Asked(reply)
+    heard = Heard(reply)
+    for losses in range(1, MOST_LOSSES + 1):
+        qtbot.waitUntil(lambda count=losses: len(asked.rests) == count)
+        lose(reply, how)
+
+    assert len(asked.rests) == MOST_LOSSES
+    assert "interrupted" in (heard.ends[0].error or "")
+
+
+def test_text_that_is_no_tokens_is_shown_when_the_reply_is_whole(
+    parent: QObject, qtbot: QtBot
+) -> None:
+    """The end of a reply that was broken off has such text too, and the rest of it follows."""
+    reply = Reply(parent, {"seed": 5})
+    asked = Asked(reply)
+    heard = Heard(reply)
+    end = b'{"choices":[{"index":0,"delta":{"content":"%s"},"token_ids":[]}]}'
+    reply.stream.received.emit(piece("Pot"))
+    reply.stream.received.emit(end % b"?")
+    reply.stream.ended.emit(None)
+    qtbot.waitUntil(lambda: len(asked.rests) == 2)
+    reply.stream.received.emit(piece("luck"))
+    reply.stream.received.emit(end % b".")
+    reply.stream.received.emit(b"[DONE]")
+    reply.stream.ended.emit(None)
+
+    assert "".join(heard.text) == "Potluck."
+
+
+def test_a_reply_that_is_stopped_while_its_node_is_lost_ends(parent: QObject) -> None:
+    reply = Reply(parent, {"seed": 5})
+    asked = Asked(reply)
     heard = Heard(reply)
     reply.stream.received.emit(piece("Half"))
-    reply.stream.ended.emit(problem)
+    reply.stream.ended.emit(None)
+    reply.stop()
 
-    assert heard.text == ["Half"]
-    assert sentence in (heard.ends[0].error or "")
+    assert [end.stopped for end in heard.ends] == [True]
+    assert len(asked.rests) == 1
 
 
 def test_a_stopped_reply_ends_once(parent: QObject) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
     heard = Heard(reply)
     reply.stream.received.emit(piece("Half"))
     reply.stop()
     reply.stop()
 
     assert heard.text == ["Half"]
-    assert heard.ends == [ReplyEnd(stopped=True)]
+    assert [end.stopped for end in heard.ends] == [True]
 
 
 def test_an_event_that_is_nonsense_is_passed_over(parent: QObject) -> None:
-    reply = Reply(parent)
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
     heard = Heard(reply)
     for data in (b"", b"{", b"[1]", b'{"choices": 5}', piece("text"), b"[DONE]"):
         reply.stream.received.emit(data)
     reply.stream.ended.emit(None)
 
     assert heard.text == ["text"]
-    assert heard.ends == [ReplyEnd()]
+    assert [end.error for end in heard.ends] == [None]
 
 
 def test_a_load_tells_its_progress_and_is_ready(parent: QObject) -> None:

@@ -11,7 +11,7 @@ from fake_backend import PLAN, computer
 
 from potluck.api import schema
 from potluck_app.backend import Backend, Reply
-from potluck_app.history import Message
+from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, Http, Method
 
 ME, MAC, STUDY = "1" * 64, "2" * 64, "3" * 64
@@ -38,6 +38,7 @@ class ScriptedBackend(Backend):
         super().__init__(no_node)
         self.asked: list[Asked] = []
         self.chats: list[list[Message]] = []
+        self.settings: list[Settings] = []
         self.replies: list[Reply] = []
 
     def start(self) -> None:
@@ -52,9 +53,10 @@ class ScriptedBackend(Backend):
         """Behave as if the node was killed."""
         self._set_connection("restarting")
 
-    def chat(self, messages: Sequence[Message]) -> Reply:
+    def chat(self, messages: Sequence[Message], settings: Settings = Settings()) -> Reply:  # noqa: B008 - a value
         self.chats.append(list(messages))
-        reply = super().chat(messages)
+        self.settings.append(settings)
+        reply = super().chat(messages, settings)
         self.replies.append(reply)
         return reply
 

@@ -1,37 +1,61 @@
-"""The chat: the shown conversation, the requests to the node, and what is kept on disk."""
+"""The conversations: the one that is shown, those in which replies are written, what is kept."""
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
 from potluck_app.backend import Backend
-from potluck_app.background import Background
-from potluck_app.history import Conversation, History, Message, Summary, new_id, title_of
-from potluck_app.streams import Reply, ReplyEnd
-from potluck_app.viewmodels.blocks import split_thinking
+from potluck_app.chats import exchange
+from potluck_app.chats.history import History
+from potluck_app.chats.tree import Tree
+from potluck_app.chats.values import (
+    Attachment,
+    Conversation,
+    Draft,
+    Hit,
+    Preset,
+    Settings,
+    Summary,
+    new_id,
+)
 from potluck_app.viewmodels.chat_list import ChatListModel
 from potluck_app.viewmodels.conversation import ConversationModel
+from potluck_app.viewmodels.drafts import Drafts
+from potluck_app.viewmodels.keeper import Keeper
+from potluck_app.viewmodels.open_chat import OpenChat, usable_context
 
-# A token of English text has about 4 characters; 3 leaves room for code and other languages.
-_CHARACTERS_PER_TOKEN = 3
-_REPLY_SHARE = 4  # a quarter of the context is kept for the reply
+_NEW = ""  # id of the new chat, whose draft is kept too
 
 
 class Chat(QObject):
     """The conversations, and the one that is shown.
 
     Signals:
-        shown_changed: another conversation is shown, or its title changed.
-        busy_changed: a reply has begun, or has ended.
-        deleted: the title of a deleted conversation that can be restored.
-        trouble: a sentence about a conversation that could not be stored.
+        shown_changed: another conversation is shown.
+        settings_changed: the settings of the shown conversation are others.
+        revealed: the row of the message to bring into view, and the words to highlight in it.
+        busy_changed: in the shown conversation a reply has begun, or has ended.
+        replied: in the shown conversation a reply has ended.
+        found: the search has ended; the number of hits, or -1 if nothing is searched for.
+        deleted: what was deleted and can be restored.
+        presets_changed: the presets of the person are others.
+        said: a sentence about something that was done.
+        trouble: a sentence about something that could not be done.
     """
 
     shown_changed = Signal()
+    settings_changed = Signal()
+    revealed = Signal(int, str)
     busy_changed = Signal(bool)
+    replied = Signal()
+    found = Signal(int)
     deleted = Signal(str)
+    presets_changed = Signal()
+    said = Signal(str)
     trouble = Signal(str)
 
     def __init__(
@@ -44,25 +68,34 @@ class Chat(QObject):
         super().__init__(parent)
         self.messages = ConversationModel(self)
         self.list = ChatListModel(self, now)
-        self._backend, self._history, self._now = backend, history, now
-        self._disk = Background("history", self)
-        self._shown: Conversation | None = None  # None: a new conversation without messages
-        self._reply: Reply | None = None
+        self.list.renamed.connect(self.rename)
+        self.presets: tuple[Preset, ...] = ()
+        self._backend, self._now = backend, now
+        self._keeper = Keeper(history, self)
+        self._keeper.trouble.connect(self.trouble)
+        self._shown: OpenChat | None = None  # None: a new conversation without messages
+        self._open: dict[str, OpenChat] = {}  # the shown one, and those with a reply under way
         self._awaited: str | None = None  # the conversation to show when it has been read
-        self._deleted: Conversation | None = None
+        self._new_settings = Settings()
+        self._drafts = Drafts(self._keeper, self)
+        self._deleted: list[Summary] = []
+        self._searched = ""
 
     def start(self) -> None:
         """Read the list of conversations from disk."""
-        self._disk.run(self._history.summaries, self.list.reset)
+        self._keeper.read(lambda history: history.summaries(), self.list.reset)
+        self._keeper.read(lambda history: history.presets(), self._on_presets)
+        self._keeper.read(lambda history: history.draft(_NEW), self._on_new_draft)
 
     def close(self) -> None:
-        """Stop the reply and wait until everything is on disk."""
-        self.stop()
-        self._disk.close(timeout_s=5)
+        """Stop the replies and wait until everything is on disk."""
+        self.stop_all()
+        self._drafts.write()
+        self._keeper.close()
 
     @property
     def is_busy(self) -> bool:
-        return self._reply is not None
+        return self._shown is not None and self._shown.is_busy
 
     @property
     def shown_id(self) -> str | None:
@@ -72,176 +105,284 @@ class Chat(QObject):
     def title(self) -> str:
         return self._shown.title if self._shown else "New chat"
 
-    # --- conversations
+    @property
+    def settings(self) -> Settings:
+        return self._shown.settings if self._shown else self._new_settings
+
+    @property
+    def draft(self) -> Draft:
+        return self._drafts.of(self.shown_id or _NEW)
+
+    def context(self) -> int:
+        """Return how many tokens the shown conversation may have; 0: that is not known yet."""
+        return usable_context(self._backend.state, self.settings)
+
+    # --- which conversation is shown
 
     def new(self) -> None:
-        """Show a new, empty conversation."""
-        self.stop()
+        """Show a new, empty conversation. Replies under way go on."""
         self._awaited = None
         self._show(None)
 
-    def open(self, conversation_id: str) -> None:
-        """Show a conversation of the list."""
-        self._awaited = None
-        if conversation_id == self.shown_id:
-            return
-        self.stop()
-        self._awaited = conversation_id
-        self._disk.run(
-            lambda: self._history.load(conversation_id),
-            lambda conversation: self._on_loaded(conversation_id, conversation),
-        )
+    def open(self, chat: str, message: str | None = None, words: str = "") -> None:
+        """Show a conversation of the list.
 
-    def _on_loaded(self, conversation_id: str, conversation: Conversation | None) -> None:
-        if conversation_id != self._awaited:
+        Args:
+            chat: its id.
+            message: the one to bring into view.
+            words: to highlight in that message.
+        """
+        self._awaited = None
+        if chat in self._open:
+            self._show(self._open[chat])
+            self._reveal(message, words)
+            return
+        self._awaited = chat
+
+        def work(history: History) -> tuple[Conversation | None, Draft]:
+            return history.load(chat), history.draft(chat)
+
+        self._keeper.read(work, lambda read: self._on_loaded(chat, *read, message, words))
+
+    def _on_loaded(
+        self, chat: str, read: Conversation | None, draft: Draft, message: str | None, words: str
+    ) -> None:
+        if chat != self._awaited:
             return  # the person has chosen another one meanwhile
         self._awaited = None
-        if conversation is None:
+        if read is None:
             self.trouble.emit("This chat could not be read from the disk.")
-        elif not self.is_busy:
-            self._show(conversation)
-
-    def rename(self, conversation_id: str, title: str) -> None:
-        title = " ".join(title.split())
-        if not title:
             return
-        if self._shown is not None and conversation_id == self._shown.id:
-            self._shown = msgspec.structs.replace(self._shown, title=title)
-            self._save(self._shown)
-            self._list_again(self._shown)
-            self.shown_changed.emit()
+        self._drafts.learn(chat, draft)
+        self._show(self._opened(read))
+        self._reveal(message, words)
+
+    def _opened(self, conversation: Conversation) -> OpenChat:
+        chat = OpenChat(conversation, self._backend, self._keeper, self._now, self)
+        self._open[chat.id] = chat
+        chat.path_changed.connect(
+            lambda row: self._shown is chat and self.messages.change_from(row)
+        )
+        chat.message_changed.connect(lambda row: self._shown is chat and self.messages.change(row))
+        chat.listed.connect(self.list.put)
+        chat.busy_changed.connect(lambda is_busy: self._on_busy(chat, is_busy))
+        return chat
+
+    def _show(self, chat: OpenChat | None) -> None:
+        before, self._shown = self._shown, chat
+        self.messages.reset(chat.tree if chat else Tree())
+        if before is not None and before is not chat and not before.is_busy:
+            self._close(before)
+        self.shown_changed.emit()
+        self.busy_changed.emit(self.is_busy)
+
+    def _close(self, chat: OpenChat) -> None:
+        self._open.pop(chat.id, None)
+        chat.deleteLater()
+
+    def _reveal(self, message: str | None, words: str) -> None:
+        if message is None or self._shown is None:
             return
+        self._shown.reveal(message)
+        row = self._shown.tree.row_of(message)
+        if row is not None:
+            self.revealed.emit(row, words)
 
-        def change() -> Conversation | None:
-            conversation = self._history.load(conversation_id)
-            if conversation is not None:
-                conversation = msgspec.structs.replace(conversation, title=title)
-                self._history.save(conversation)
-            return conversation
+    def _on_busy(self, chat: OpenChat, is_busy: bool) -> None:
+        self.list.set_busy(chat.id, is_busy)
+        if chat is self._shown:
+            self.busy_changed.emit(is_busy)
+            if not is_busy:
+                self.replied.emit()
+        elif not is_busy:
+            self._close(chat)
 
-        self._disk.run(change, self._list_again, self._on_disk_trouble)
+    # --- messages of the shown conversation
 
-    def delete(self, conversation_id: str) -> None:
-        """Delete a conversation; `undelete` restores the last deleted one."""
-        if conversation_id == self.shown_id:
-            self.new()
-
-        def take() -> Conversation | None:
-            conversation = self._history.load(conversation_id)
-            self._history.delete(conversation_id)
-            return conversation
-
-        def done(conversation: Conversation | None) -> None:
-            self._deleted = conversation
-            self.list.remove(conversation_id)
-            if conversation is not None:
-                self.deleted.emit(conversation.title)
-
-        self._disk.run(take, done, self._on_disk_trouble)
-
-    def undelete(self) -> None:
-        conversation, self._deleted = self._deleted, None
-        if conversation is not None:
-            self._save(conversation)
-            self._list_again(conversation)
-
-    # --- messages
-
-    def send(self, text: str) -> None:
+    def send(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send this message; the reply is written below it."""
         text = text.strip()
-        if not text or self.is_busy:
+        if not (text or attachments) or self.is_busy:
             return
+        self._awaited = None
+        self.set_draft(Draft())
         if self._shown is None:
-            self._shown = Conversation(id=new_id(), title=title_of(text), updated=self._now())
+            head = Conversation(
+                id=new_id(), title="", updated=self._now(), settings=self._new_settings
+            )
+            self._new_settings = Settings()
+            self._shown = self._opened(head)
+            self.messages.reset(self._shown.tree)
+            self._shown.send(text, attachments)
             self.shown_changed.emit()
-        self.messages.append(Message(role="user", text=text))
-        self._ask()
+        else:
+            self._shown.send(text, attachments)
 
-    def regenerate(self) -> None:
-        """Replace the last reply by a new one."""
+    def regenerate(self, message_id: str | None = None) -> None:
+        """Write another version of a reply, or of the last one."""
         last = self.messages.last()
-        if self.is_busy or last is None or last.role != "assistant":
-            return
-        self.messages.remove_last()
-        self._ask()
+        if self._shown is not None and last is not None:
+            self._shown.regenerate(message_id or last.id)
+
+    def edit(self, message_id: str, text: str) -> None:
+        """Send another version of a message of the person."""
+        if self._shown is not None:
+            self._shown.edit(message_id, text.strip())
+
+    def choose(self, message_id: str, step: int) -> None:
+        """Show the next (1) or the previous (-1) version of a message."""
+        if self._shown is not None:
+            self._shown.choose(message_id, step)
 
     def stop(self) -> None:
-        """End the reply here; the text received so far stays."""
-        if self._reply is not None:
-            self._reply.stop()
+        """End the reply in the shown conversation; the text received so far stays."""
+        if self._shown is not None:
+            self._shown.stop()
 
-    def _ask(self) -> None:
-        context = self._backend.state.model.context if self._backend.state else 0
-        asked = fitting(self.messages.messages, context)
-        self.messages.append(Message(role="assistant", text="", status="streaming"))
-        self._keep()
-        self._reply = self._backend.chat(asked)
-        self._reply.text.connect(self.messages.extend_last)
-        self._reply.finished.connect(self._on_finished)
-        self.busy_changed.emit(True)
+    def stop_all(self) -> None:
+        """End the replies in all conversations."""
+        for chat in tuple(self._open.values()):
+            chat.stop()
 
-    def _on_finished(self, end: ReplyEnd) -> None:
-        last = self.messages.last()
-        self._reply = None
-        if last is not None:
-            status = "failed" if end.error else "stopped" if end.stopped else "done"
-            self.messages.replace_last(
-                msgspec.structs.replace(last, status=status, error=end.error, stats=end.stats)
-            )
-        self._keep()
-        self.busy_changed.emit(False)
+    def set_settings(self, settings: Settings) -> None:
+        """Answer the shown conversation in this way from its next message on."""
+        if settings == self.settings:
+            return
+        if self._shown is None:
+            self._new_settings = settings
+        else:
+            self._shown.set_settings(settings)
+        self.settings_changed.emit()
 
-    # --- keeping
+    # --- drafts and presets
 
-    def _show(self, conversation: Conversation | None) -> None:
-        self._shown = conversation
-        self.messages.reset(conversation)
-        self.shown_changed.emit()
+    def set_draft(self, draft: Draft) -> None:
+        """Keep what is written in the shown conversation and not sent."""
+        self._drafts.set(self.shown_id or _NEW, draft)
 
-    def _keep(self) -> None:
-        assert self._shown is not None
-        self._shown = msgspec.structs.replace(
-            self._shown, messages=self.messages.messages, updated=self._now()
+    def _on_new_draft(self, draft: Draft) -> None:
+        if self._drafts.learn(_NEW, draft) and self._shown is None:
+            self.shown_changed.emit()
+
+    def save_preset(self, name: str) -> None:
+        """Keep the settings of the shown conversation under a name."""
+        preset = Preset(name=name, settings=self.settings)
+        self._keeper.write(lambda history: history.put_preset(preset))
+        self._on_presets([*(p for p in self.presets if p.name != name), preset])
+
+    def delete_preset(self, name: str) -> None:
+        self._keeper.write(lambda history: history.delete_preset(name))
+        self._on_presets([p for p in self.presets if p.name != name])
+
+    def _on_presets(self, presets: Sequence[Preset]) -> None:
+        self.presets = tuple(sorted(presets, key=lambda preset: preset.name.casefold()))
+        self.presets_changed.emit()
+
+    # --- the list
+
+    def search(self, text: str) -> None:
+        """Show in the list what contains this text; with no text, all conversations."""
+        self._searched = text.strip()
+        if not self._searched:
+            self._on_found("", None)
+            return
+        searched = self._searched
+        self._keeper.read(
+            lambda history: history.search(searched), lambda hits: self._on_found(searched, hits)
         )
-        self._save(self._shown)
-        self._list_again(self._shown)
 
-    def _save(self, conversation: Conversation) -> None:
-        self._disk.run(lambda: self._history.save(conversation), failed=self._on_disk_trouble)
+    def _on_found(self, searched: str, hits: Sequence[Hit] | None) -> None:
+        if searched == self._searched:  # else the person has typed on
+            self.list.show_hits(hits)
+            self.found.emit(-1 if hits is None else len(hits))
 
-    def _list_again(self, conversation: Conversation | None) -> None:
-        if conversation is not None:
-            self.list.put(msgspec.convert(conversation, Summary, from_attributes=True))
+    @property
+    def searched(self) -> str:
+        return self._searched
 
-    def _on_disk_trouble(self, error: Exception) -> None:
-        self.trouble.emit(f"This chat could not be written to the disk: {error}.")
+    def rename(self, chat: str, title: str) -> None:
+        title = " ".join(title.split())
+        if title:
+            self._change(chat, title=title)
 
+    def pin(self, chat: str, pinned: bool) -> None:
+        """Keep a conversation at the top of the list, or no longer."""
+        self._change(chat, pinned=pinned)
 
-def fitting(messages: Sequence[Message], context: int) -> list[Message]:
-    """Return the newest messages that fit into the context. The first one is the person's.
+    def _change(self, chat: str, *, title: str | None = None, pinned: bool | None = None) -> None:
+        if chat in self._open:
+            self._open[chat].change(title=title, pinned=pinned)
+            return
+        before = self.list.get(chat)
+        if before is None:
+            return
+        after = msgspec.structs.replace(
+            before,
+            title=before.title if title is None else title,
+            pinned=before.pinned if pinned is None else pinned,
+        )
+        self._keeper.write(lambda history: history.put(after))
+        self.list.put(after)
 
-    Args:
-        messages: the whole conversation; the new question is the last one.
-        context: in tokens; 0: no model is loaded yet, and the node decides.
-    """
-    usable: list[Message] = []
-    for message in messages:
-        if usable and usable[-1].role == message.role == "user":
-            usable.pop()  # its reply failed; most chat templates need alternating roles
-        text = split_thinking(message.text)[1] if message.role == "assistant" else message.text
-        if text:  # thoughts are left out: they fill the context, and models do not expect them
-            usable.append(msgspec.structs.replace(message, text=text))
-    if context <= 0:
-        return usable
-    room = (context - context // _REPLY_SHARE) * _CHARACTERS_PER_TOKEN
-    kept: list[Message] = []
-    for message in reversed(usable):
-        room -= len(message.text)
-        if kept and room < 0:
-            break
-        kept.append(message)
-    kept.reverse()
-    while len(kept) > 1 and kept[0].role != "user":
-        kept.pop(0)
-    return kept
+    def delete(self, chat: str) -> None:
+        """Delete a conversation. `undelete` restores it until `forget_deleted` is called."""
+        summary = self.list.get(chat)
+        if summary is None:
+            return
+        if chat in self._open:
+            self._open[chat].stop()
+        if chat == self.shown_id:
+            self.new()
+        self._deleted.append(summary)
+        self._keeper.write(lambda history: history.delete(chat))
+        self.list.remove(chat)
+        count = len(self._deleted)
+        self.deleted.emit(summary.title if count == 1 else f"{count} chats")
+
+    def undelete(self) -> None:
+        """Restore what was deleted since `forget_deleted`."""
+        for summary in self._deleted:
+            self._keeper.write(lambda history, chat=summary.id: history.delete(chat, deleted=False))
+            self.list.put(summary)
+        self._deleted.clear()
+
+    def forget_deleted(self) -> None:
+        """Remove what was deleted from the disk."""
+        if self._deleted:
+            self._deleted.clear()
+            self._keeper.write(lambda history: history.forget_deleted())
+
+    # --- files
+
+    def export(self, chat: str, path: Path, form: Literal["md", "json"]) -> None:
+        """Write a conversation into a file: as it is shown (Markdown), or all versions (JSON)."""
+
+        def work(history: History) -> str:
+            conversation = history.load(chat)
+            return exchange.export(conversation, path, form) if conversation else ""
+
+        self._keeper.read(work, self._say)
+
+    def import_file(self, path: Path) -> None:
+        """Add the conversation of a file to the list and show it."""
+
+        def work(history: History) -> Conversation | str:
+            try:
+                conversation = exchange.import_file(path, self._now())
+            except exchange.ExchangeError as error:
+                return str(error)
+            history.save(conversation)
+            return conversation
+
+        self._keeper.read(work, self._on_imported)
+
+    def _on_imported(self, read: Conversation | str) -> None:
+        if isinstance(read, str):
+            self.trouble.emit(read)
+            return
+        self.list.put(msgspec.convert(read, Summary, from_attributes=True))
+        self.open(read.id)
+
+    def _say(self, sentence: str) -> None:
+        if sentence:
+            self.said.emit(sentence)

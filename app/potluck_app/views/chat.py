@@ -1,6 +1,6 @@
-"""The Chat page: conversations, the model in use, the transcript, the composer."""
+"""The Chat page: conversations, the model in use, the transcript, the composer, the drawer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
@@ -8,13 +8,18 @@ from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QStackedWidget, QToolBut
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
+from potluck_app.backend import Backend
+from potluck_app.chats.values import Attachment
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer
 from potluck_app.views.controls import IconButton, Meter, Pill, WidthLimit, announce, button, label
+from potluck_app.views.drawer import Drawer
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -25,13 +30,14 @@ EXAMPLES = (
     "Does anything leave my home network?",
 )
 _COLLAPSE_BELOW = 860  # pixels of the page; a narrower one hides the list of chats
-_WARN, _FULL = 0.8, 0.95  # shares of the context
 
 
 class ChatView(QWidget):
     """The Chat page."""
 
-    def __init__(self, theme: Theme, chat: Chat, open_models: Callable[[], object]) -> None:
+    def __init__(
+        self, theme: Theme, backend: Backend, chat: Chat, open_models: Callable[[], object]
+    ) -> None:
         super().__init__()
         self.setObjectName("chat-page")
         self.setProperty("page", "true")
@@ -41,27 +47,36 @@ class ChatView(QWidget):
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
-        self.composer = Composer(theme)
-        self.composer.sent.connect(chat.send)
-        self.composer.stopped.connect(chat.stop)
+        self.advice = Advice(backend, chat, self)
+        self.drawer = Drawer(theme, backend, chat)
+        self.composer = self._make_composer()
         self._pages = QStackedWidget()
         self._pages.addWidget(self._make_empty())
         self._pages.addWidget(self.transcript)
 
         main = vbox(self._make_top(open_models), (self._pages, 1), self._make_bottom())
-        hbox(self.sidebar, (main, 1), parent=self)
+        hbox(self.sidebar, (main, 1), self.drawer, parent=self)
 
         chat.busy_changed.connect(self.composer.set_busy)
-        chat.busy_changed.connect(self._announce_reply)
+        chat.replied.connect(self._announce_reply)
         model = chat.messages
         model.modelReset.connect(self._on_messages)
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
-        model.dataChanged.connect(self._show_context)
+        self.advice.changed.connect(self._show_context)
+        chat.settings_changed.connect(self._show_context)
         chat.shown_changed.connect(self._on_shown)
         self._place_list()
         self.show_state(None)
         self._on_messages()
+
+    def _make_composer(self) -> Composer:
+        composer = Composer(self._theme)
+        composer.sent.connect(self._send)
+        composer.stopped.connect(self._chat.stop)
+        composer.changed.connect(self._chat.set_draft)
+        composer.recalled.connect(self.edit_last)
+        return composer
 
     def _make_top(self, open_models: Callable[[], object]) -> QHBoxLayout:
         self.model = QToolButton()
@@ -78,6 +93,9 @@ class ChatView(QWidget):
         self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
         self.show_list.setToolTip("Chats (Ctrl+B)")
         self.show_list.clicked.connect(self.toggle_list)
+        self.options = IconButton(self._theme, "options", "Options of this chat", "chat-options")
+        self.options.setToolTip("Options of this chat (Ctrl+I)")
+        self.options.clicked.connect(self.toggle_options)
         return hbox(
             self.show_list,
             self.model,
@@ -85,6 +103,7 @@ class ChatView(QWidget):
             STRETCH,
             self._context_text,
             self._context_meter,
+            self.options,
             margins=(20, 10, 20, 6),
             spacing=12,
         )
@@ -118,7 +137,13 @@ class ChatView(QWidget):
     def _make_bottom(self) -> QWidget:
         inner = QWidget()
         note = label("Runs only on your computers. Replies can be wrong.", "meta")
-        vbox(self.composer, (note, 0, Qt.AlignmentFlag.AlignHCenter), parent=inner, spacing=6)
+        vbox(
+            AdviceLine(self._theme, self.advice),
+            self.composer,
+            (note, 0, Qt.AlignmentFlag.AlignHCenter),
+            parent=inner,
+            spacing=6,
+        )
         outer = QWidget()
         hbox(WidthLimit(inner, PAGE_WIDTH + 18), parent=outer, margins=(16, 4, 16, 10))
         return outer
@@ -159,29 +184,28 @@ class ChatView(QWidget):
         self._pages.setCurrentIndex(1 if self._chat.messages.rowCount() else 0)
         self._show_context()
 
-    def _announce_reply(self, is_busy: bool) -> None:
+    def _send(self, text: str, attachments: Sequence[Attachment]) -> None:
+        self._chat.send(text, attachments)
+
+    def edit_last(self) -> None:
+        """Open the last message of the person for editing."""
+        view = self.transcript.last_own()
+        if view is not None and not self._chat.is_busy:
+            view.open_editor()
+
+    def _announce_reply(self) -> None:
         last = self._chat.messages.last()
-        if not is_busy and last is not None and last.role == "assistant":
+        if last is not None and last.role == "assistant":
             announce(self.transcript, last.error or last.text or "The reply was stopped.")
 
     def _show_context(self) -> None:
-        used = 0
-        for message in reversed(self._chat.messages.messages):
-            if message.stats is not None:
-                used = message.stats.prompt_tokens + message.stats.tokens
-                break
-        is_known = self._context > 0 and used > 0
-        self._context_text.setVisible(is_known)
-        self._context_meter.setVisible(is_known)
-        if is_known:
-            share = used / self._context
-            self._context_text.setText(
-                f"Context {wording.thousands(used)} / {wording.thousands(self._context)}"
-            )
-            tone = "err" if share >= _FULL else "warn" if share >= _WARN else "accent"
-            self._context_meter.show_fraction(share, tone)
-            tip = "Older messages will be left out." if share >= _FULL else ""
-            self._context_text.setToolTip(tip)
+        used, context = self.advice.used, self._chat.context()
+        share = used / context if context else 0.0
+        of = f" / {wording.thousands(context)}" if context else ""
+        self._context_text.setText(f"Context {wording.thousands(used)}{of}")
+        tone = "err" if share >= FULL else "warn" if share >= WARN else "accent"
+        self._context_meter.show_fraction(share, tone)
+        self._context_text.setToolTip(wording.tip(_context_tip(share, context)))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -196,6 +220,14 @@ class ChatView(QWidget):
         self._wants_list = not self._wants_list
         self._place_list()
 
+    def toggle_options(self) -> None:
+        """Show or hide the drawer with the options of the shown conversation."""
+        self.drawer.setVisible(self.drawer.isHidden())
+        if not self.drawer.isHidden():
+            self.drawer.system.setFocus()
+        else:
+            self.focus_composer()
+
     def _place_list(self) -> None:
         self.sidebar.setVisible(self._wants_list)
         self.show_list.setVisible(self._is_narrow or not self._wants_list)
@@ -204,4 +236,13 @@ class ChatView(QWidget):
         if self._is_narrow:
             self._wants_list = False
             self._place_list()
+        self.composer.show_draft(self._chat.draft)
         self.focus_composer()
+
+
+def _context_tip(share: float, context: int) -> str:
+    if not context:
+        return "What the model reads at once. How much that can be is known when it is loaded."
+    if share >= WARN:
+        return "The model reads so many tokens at once. Older messages will be left out."
+    return "The model reads so many tokens at once, with its reply."

@@ -1,90 +1,27 @@
-"""The list of conversations beside the chat."""
+"""The list of conversations beside the chat, and the search in them."""
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPoint, QRectF, QSize, Qt, QTimer
-from PySide6.QtGui import QColor, QFont, QPainter
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QFrame,
-    QInputDialog,
-    QLineEdit,
-    QListView,
-    QMenu,
-    QStyle,
-    QStyledItemDelegate,
-    QStyleOptionViewItem,
-)
+from collections.abc import Callable
+from pathlib import Path
 
-from potluck_app import resources
+from PySide6.QtCore import QModelIndex, QPoint, Qt
+from PySide6.QtGui import QIcon, QKeySequence, QShortcut
+from PySide6.QtWidgets import QAbstractItemView, QFileDialog, QFrame, QLineEdit, QListView, QMenu
+
+from potluck_app import resources, wording
+from potluck_app.chats.exchange import Form
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import ButtonIcon, ElidedLabel, TintedIcon, button, card_frame
+from potluck_app.views.chat_row import ChatRowDelegate
+from potluck_app.views.controls import ButtonIcon, IconButton, TintedIcon, announce, button, label
+from potluck_app.views.toast import Toast
 
 WIDTH = 250
-_ROW, _FIRST_HEADING, _HEADING = 33, 26, 44
-_UNDO_MS = 8000
-
-
-class _RowDelegate(QStyledItemDelegate):
-    """Draws headings and conversations."""
-
-    def __init__(self, theme: Theme) -> None:
-        super().__init__()
-        self._theme = theme
-
-    def sizeHint(
-        self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
-    ) -> QSize:
-        if index.data(ChatListRole.ID) is not None:
-            return QSize(100, _ROW)
-        return QSize(100, _FIRST_HEADING if index.row() == 0 else _HEADING)
-
-    def paint(
-        self,
-        painter: QPainter,
-        option: QStyleOptionViewItem,
-        index: QModelIndex | QPersistentModelIndex,
-    ) -> None:
-        tokens = self._theme.tokens
-        rect = QRectF(option.rect)  # pyright: ignore[reportAttributeAccessIssue] - missing in the stubs
-        state = option.state  # pyright: ignore[reportAttributeAccessIssue]
-        painter.save()
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        if index.data(ChatListRole.ID) is None:
-            painter.setFont(self._theme.ui_font(12))
-            painter.setPen(QColor(tokens.text2))
-            bottom = rect.adjusted(0, 0, 0, -6)
-            flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom
-            painter.drawText(bottom, flags, index.data())
-        else:
-            self._paint_row(painter, rect, state, str(index.data()))
-        painter.restore()
-
-    def _paint_row(
-        self, painter: QPainter, rect: QRectF, state: QStyle.StateFlag, title: str
-    ) -> None:
-        tokens = self._theme.tokens
-        is_selected = bool(state & QStyle.StateFlag.State_Selected)
-        if is_selected or state & QStyle.StateFlag.State_MouseOver:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(tokens.accent_soft if is_selected else tokens.border))
-            painter.drawRoundedRect(rect, 8, 8)
-        if (
-            state & QStyle.StateFlag.State_HasFocus
-            and state & QStyle.StateFlag.State_KeyboardFocusChange
-        ):
-            painter.setPen(QColor(tokens.accent))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), 8, 8)
-        font = self._theme.ui_font(14, QFont.Weight.Medium if is_selected else QFont.Weight.Normal)
-        painter.setFont(font)
-        painter.setPen(QColor(tokens.text))
-        inner = rect.adjusted(13, 0, -10, 0)
-        metrics = painter.fontMetrics()
-        text = metrics.elidedText(title, Qt.TextElideMode.ElideRight, int(inner.width()))
-        flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(inner, flags, text)
+_FORMS: tuple[tuple[Form, str, str], ...] = (
+    ("md", "Export as Markdown…", "Markdown (*.md)"),
+    ("json", "Export as JSON…", "JSON (*.json)"),
+)
 
 
 class ChatSidebar(QFrame):
@@ -97,53 +34,59 @@ class ChatSidebar(QFrame):
         self._theme, self._chat = theme, chat
         self.new = button("New chat", "chat-new", chat.new, kind="primary")
         ButtonIcon(self.new, theme, "plus", lambda: theme.tokens.accent_on)
-        self.search = QLineEdit()
-        self.search.setObjectName("chat-search")
-        self.search.setAccessibleName("Search chats")
-        self.search.setPlaceholderText("Search chats")
-        self.search.setClearButtonEnabled(True)
-        self.search.textChanged.connect(chat.list.search)
-        self.search.setTextMargins(24, 0, 0, 0)
-        hbox(TintedIcon(theme, "search", 16), STRETCH, parent=self.search, margins=(11, 0, 0, 0))
+        self.importing = IconButton(theme, "import", "Import a chat", "chat-import")
+        self.importing.clicked.connect(self.choose_import)
+        self.search = self._make_search()
+        self.nothing = label("", "body2", wrap=True, name="chat-nothing")
+        self.nothing.hide()
         self.list = self._make_list()
-        self._undo = self._make_undo()
+        self.toast = Toast("chat-undo", chat.undelete, chat.forget_deleted)
         vbox(
-            self.new,
+            hbox((self.new, 1), self.importing, spacing=4),
             self.search,
+            self.nothing,
             (self.list, 1),
-            self._undo,
+            self.toast,
             parent=self,
             margins=(12, 14, 11, 12),
             spacing=6,
         )
         chat.shown_changed.connect(self._select_shown)
         chat.list.modelReset.connect(self._select_shown)
-        chat.deleted.connect(self._offer_undo)
+        chat.deleted.connect(self._on_deleted)
+        chat.said.connect(self.toast.say)
+        chat.found.connect(self._on_found)
+
+    def _make_search(self) -> QLineEdit:
+        search = QLineEdit()
+        search.setObjectName("chat-search")
+        search.setAccessibleName("Search chats")
+        search.setPlaceholderText("Search chats")
+        search.setClearButtonEnabled(True)
+        search.textChanged.connect(self._chat.search)
+        search.returnPressed.connect(self._open_first)
+        search.setTextMargins(24, 0, 0, 0)
+        hbox(TintedIcon(self._theme, "search", 16), STRETCH, parent=search, margins=(11, 0, 0, 0))
+        return search
 
     def _make_list(self) -> QListView:
         view = QListView()
         view.setObjectName("chat-list")
         view.setAccessibleName("Chats")
         view.setModel(self._chat.list)
-        view.setItemDelegate(_RowDelegate(self._theme))
+        view.setItemDelegate(ChatRowDelegate(self._theme))
         view.setMouseTracking(True)
         view.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        view.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)  # F2
         view.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         view.customContextMenuRequested.connect(self._open_menu)
         view.clicked.connect(self._open_row)
         view.activated.connect(self._open_row)
+        delete = QShortcut(QKeySequence.StandardKey.Delete, view)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self._delete_current)
         return view
-
-    def _make_undo(self) -> QFrame:
-        frame = card_frame()
-        self._undo_text = ElidedLabel("", "meta")
-        undo = button("Undo", "chat-undo", self._on_undo)
-        hbox((self._undo_text, 1), undo, parent=frame, margins=(12, 6, 6, 6), spacing=8)
-        frame.hide()
-        self._undo_timer = QTimer(self, singleShot=True, interval=_UNDO_MS)
-        self._undo_timer.timeout.connect(frame.hide)
-        return frame
 
     def _select_shown(self) -> None:
         index = self._chat.list.index_of(self._chat.shown_id)
@@ -153,44 +96,91 @@ class ChatSidebar(QFrame):
             self.list.clearSelection()
             self.list.setCurrentIndex(QModelIndex())
 
+    def _on_deleted(self, what: str) -> None:
+        self.toast.offer(f"Deleted: {what}")
+
+    def _on_found(self, count: int) -> None:
+        searched = self._chat.searched
+        self.nothing.setVisible(count == 0)
+        if count == 0:
+            self.nothing.setText(f"No chat contains “{searched}”. Try fewer or shorter words.")
+            announce(self, self.nothing.text())
+        elif count > 0:
+            announce(self, wording.plural(count, "result", "results"))
+
+    def _open_first(self) -> None:
+        for row in range(self._chat.list.rowCount()):
+            index = self._chat.list.index(row)
+            if self.search.text().strip() and index.data(ChatListRole.ID) is not None:
+                self._open_row(index)
+                return
+
     def _open_row(self, index: QModelIndex) -> None:
-        conversation_id = index.data(ChatListRole.ID)
-        if conversation_id is not None:
-            self._chat.open(conversation_id)
+        chat = index.data(ChatListRole.ID)
+        if chat is not None:
+            self._chat.open(chat, index.data(ChatListRole.MESSAGE), self._chat.searched)
+
+    def _delete_current(self) -> None:
+        chat = self.list.currentIndex().data(ChatListRole.ID)
+        if chat is not None:
+            self._chat.delete(chat)
 
     def menu_for(self, index: QModelIndex) -> QMenu:
         """Return the menu of a conversation."""
-        conversation_id, title = index.data(ChatListRole.ID), str(index.data())
-        tokens = self._theme.tokens
+        chat = index.data(ChatListRole.ID)
         menu = QMenu(self)
         menu.setAccessibleName("Chat")
         menu.aboutToHide.connect(menu.deleteLater)
-        rename = menu.addAction(resources.icon("edit", tokens.text2, 16), "Rename…")
-        rename.triggered.connect(lambda: self._rename(conversation_id, title))
-        delete = menu.addAction(resources.icon("trash", tokens.text2, 16), "Delete")
-        delete.triggered.connect(lambda: self._chat.delete(conversation_id))
+        is_pinned = bool(index.data(ChatListRole.PINNED))
+        pin = menu.addAction(self._icon("pin"), "Unpin" if is_pinned else "Pin")
+        pin.triggered.connect(lambda: self._chat.pin(chat, not is_pinned))
+        if index.flags() & Qt.ItemFlag.ItemIsEditable:
+            rename = menu.addAction(self._icon("edit"), "Rename")
+            rename.triggered.connect(lambda: self._edit(chat))
+        for form, text, kinds in _FORMS:
+            export = menu.addAction(self._icon("export"), text)
+            export.triggered.connect(self._exporter(chat, form, kinds))
+        menu.addSeparator()
+        delete = menu.addAction(self._icon("trash"), "Delete")
+        delete.triggered.connect(lambda: self._chat.delete(chat))
         return menu
+
+    def _icon(self, name: str) -> QIcon:
+        return resources.icon(name, self._theme.tokens.text2, 16)
 
     def _open_menu(self, position: QPoint) -> None:
         index = self.list.indexAt(position)
         if index.isValid() and index.data(ChatListRole.ID) is not None:
             self.menu_for(index).popup(self.list.viewport().mapToGlobal(position))
 
-    def _rename(self, conversation_id: str, title: str) -> None:
-        dialog = QInputDialog(self)
-        dialog.setWindowTitle("Rename chat")
-        dialog.setLabelText("Title")
-        dialog.setTextValue(title)
-        dialog.resize(380, dialog.sizeHint().height())
-        dialog.textValueSelected.connect(lambda text: self._chat.rename(conversation_id, text))
-        dialog.finished.connect(dialog.deleteLater)
+    def _edit(self, chat: str) -> None:
+        index = self._chat.list.index_of(chat)
+        self.list.setCurrentIndex(index)
+        self.list.edit(index)
+
+    def _exporter(self, chat: str, form: Form, kinds: str) -> Callable[[], None]:
+        return lambda: self._export(chat, form, kinds)
+
+    def _export(self, chat: str, form: Form, kinds: str) -> None:
+        summary = self._chat.list.get(chat)
+        title = summary.title if summary else "Chat"
+        name = "".join(c if c.isalnum() or c in " -_" else "_" for c in title).strip() or "Chat"
+        dialog = self._file_dialog("Export chat", kinds)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix(form)
+        dialog.selectFile(f"{name}.{form}")
+        dialog.fileSelected.connect(lambda path: self._chat.export(chat, Path(path), form))
         dialog.open()
 
-    def _offer_undo(self, title: str) -> None:
-        self._undo_text.set_text(f"Deleted: {title}")
-        self._undo.show()
-        self._undo_timer.start()
+    def choose_import(self) -> None:
+        """Ask for a file with a chat."""
+        dialog = self._file_dialog("Import a chat", "Chats (*.json *.md)")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(lambda path: self._chat.import_file(Path(path)))
+        dialog.open()
 
-    def _on_undo(self) -> None:
-        self._undo.hide()
-        self._chat.undelete()
+    def _file_dialog(self, title: str, kinds: str) -> QFileDialog:
+        dialog = QFileDialog(self, title)
+        dialog.setNameFilter(kinds)
+        dialog.finished.connect(dialog.deleteLater)
+        return dialog

@@ -1,5 +1,7 @@
 """A fenced code block: its language, a button to copy it, and its coloured text."""
 
+import re
+
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import (
     QFontMetrics,
@@ -12,6 +14,7 @@ from potluck_app.viewmodels.blocks import Code
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import CopyButton, label
 from potluck_app.views.highlighter import Highlighter
+from potluck_app.views.highlights import highlight
 
 _MAX_HEIGHT = 480  # pixels; longer code scrolls inside its block
 _MARGIN = 16
@@ -65,6 +68,7 @@ class CodeView(QFrame):
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
+        self._theme = theme
         self.setProperty("code", "true")
         self._code = Code("", "", closed=False)
         self._language = label("", "meta")
@@ -79,3 +83,8 @@ class CodeView(QFrame):
         self._language.setText(code.language or "text")
         self.text.highlighter.set_language(code.language)
         self.text.show_text(code.text)
+
+    def highlight(self, pattern: re.Pattern[str]) -> int | None:
+        """Mark these words. Returns the place of the first from the top, in pixels."""
+        place = highlight(self.text, self._theme, pattern)
+        return None if place is None else self.text.y() + place

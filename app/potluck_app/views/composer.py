@@ -1,12 +1,18 @@
 """The text field for prompts: it grows with the text, Enter sends, and Send becomes Stop."""
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal
-from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QPlainTextEdit
+from pathlib import Path
 
+from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, Signal
+from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QDropEvent, QKeyEvent
+from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
+
+from potluck_app.background import Background
+from potluck_app.chats.attachments import attach
+from potluck_app.chats.values import Attachment, Draft
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import ButtonIcon, button, label, set_property
+from potluck_app.views.chips import Chips
+from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
 
 _MAX_LINES = 8
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
@@ -17,9 +23,13 @@ class ComposerText(QPlainTextEdit):
 
     Signals:
         submitted: Enter was pressed.
+        recalled: the arrow up was pressed in the empty field.
+        dropped: the files that were dropped or pasted.
     """
 
     submitted = Signal()
+    recalled = Signal()
+    dropped = Signal(object)
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
@@ -38,8 +48,32 @@ class ComposerText(QPlainTextEdit):
         is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
         if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.submitted.emit()
-            return
-        super().keyPressEvent(event)
+        elif event.key() == Qt.Key.Key_Up and not self.toPlainText():
+            self.recalled.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if not _files(event.mimeData()):
+            super().dragEnterEvent(event)
+        else:
+            event.acceptProposedAction()
+
+    def dragMoveEvent(self, event: QDragMoveEvent) -> None:
+        if not _files(event.mimeData()):
+            super().dragMoveEvent(event)
+        else:
+            event.acceptProposedAction()
+
+    def canInsertFromMimeData(self, source: QMimeData) -> bool:
+        return bool(_files(source)) or super().canInsertFromMimeData(source)
+
+    def insertFromMimeData(self, source: QMimeData) -> None:
+        """Take what was dropped or pasted: files are attached, text is inserted."""
+        if paths := _files(source):
+            self.dropped.emit(paths)
+        else:
+            self.insertPlainText(source.text())
 
     def _fit(self) -> None:
         # The layout of a QPlainTextEdit measures its height in lines.
@@ -52,25 +86,44 @@ class ComposerText(QPlainTextEdit):
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 4)
 
 
+def _files(data: QMimeData) -> list[Path]:
+    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
+
+
 class Composer(QFrame):
-    """The text field with its button.
+    """The text field with its buttons, and the files that go with the message.
 
     Signals:
-        sent: a text to send.
+        sent: a text to send, and its attachments.
         stopped: the person wants the reply to end.
+        changed: the Draft, after each change.
+        recalled: the person wants to edit the last message.
     """
 
-    sent = Signal(str)
+    sent = Signal(str, object)
     stopped = Signal()
+    changed = Signal(object)
+    recalled = Signal()
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.setProperty("composer", "true")
-        self._is_busy = False
+        self.setAcceptDrops(True)
+        self._is_busy = self._is_showing = False
+        self._attachments: tuple[Attachment, ...] = ()
         self.text = ComposerText(theme)
         self.text.submitted.connect(self._submit)
-        self.text.textChanged.connect(self._enable)
+        self.text.recalled.connect(self.recalled)
+        self.text.dropped.connect(self.attach)
+        self.text.textChanged.connect(self._on_change)
         self.text.installEventFilter(self)
+        self.chips = Chips(theme, self._take_off)
+        self.trouble = label("", "error", wrap=True, name="composer-trouble")
+        self.trouble.hide()
+        self.add = IconButton(
+            theme, "attach", "Attach text files", "composer-attach", text="Attach"
+        )
+        self.add.clicked.connect(self.choose_files)
         self.button = button("Send", "composer-send", self._on_button, kind="primary")
         self._icon = ButtonIcon(
             self.button,
@@ -79,8 +132,9 @@ class Composer(QFrame):
             lambda: theme.tokens.text if self._is_busy else theme.tokens.accent_on,
         )
         hint = label("Enter to send, Shift+Enter for a new line", "meta")
-        foot = hbox(hint, STRETCH, self.button, spacing=8)
-        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
+        foot = hbox(self.add, hint, STRETCH, self.button, spacing=8)
+        inner = vbox(self.chips, self.text, self.trouble, spacing=8, margins=(6, 0, 0, 0))
+        vbox(inner, foot, parent=self, margins=(12, 14, 8, 8), spacing=10)
         self.setFocusProxy(self.text)
         self._enable()
 
@@ -96,6 +150,47 @@ class Composer(QFrame):
         self._icon.set_icon("stop" if is_busy else "send")
         self._enable()
 
+    def show_draft(self, draft: Draft) -> None:
+        """Show what was written and not sent."""
+        if draft == self.draft():
+            return
+        self._is_showing = True
+        self.text.setPlainText(draft.text)
+        self.text.moveCursor(self.text.textCursor().MoveOperation.End)
+        self._set_attachments(draft.attachments)
+        self._say("")
+        self._is_showing = False
+
+    def draft(self) -> Draft:
+        return Draft(text=self.text.toPlainText(), attachments=self._attachments)
+
+    def attach(self, paths: list[Path]) -> None:
+        """Read these files and attach them; say which ones cannot be attached."""
+        before = self._attachments
+        thread = Background("files", self)  # a file may be on a network drive that does not answer
+
+        def done(read: tuple[list[Attachment], list[str]]) -> None:
+            thread.close(timeout_s=0)
+            thread.deleteLater()
+            self._on_read(*read)
+
+        thread.run(lambda: attach(paths, before), done)
+
+    def choose_files(self) -> None:
+        """Ask for files to attach."""
+        dialog = QFileDialog(self, "Attach text files")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if _files(event.mimeData()):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        self.attach(_files(event.mimeData()))
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.FocusIn:
             set_property(self, "composer", "focused")
@@ -103,8 +198,35 @@ class Composer(QFrame):
             set_property(self, "composer", "true")
         return super().eventFilter(watched, event)
 
+    def _on_read(self, read: list[Attachment], troubles: list[str]) -> None:
+        self._set_attachments((*self._attachments, *read))
+        self._say("\n".join(troubles))
+
+    def _take_off(self, place: int) -> None:
+        kept = list(self._attachments)
+        del kept[place]
+        self._set_attachments(tuple(kept))
+        self.text.setFocus()
+
+    def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
+        self._attachments = attachments
+        self.chips.show_files(attachments)
+        self._on_change()
+
+    def _say(self, trouble: str) -> None:
+        self.trouble.setText(trouble)
+        self.trouble.setVisible(bool(trouble))
+        if trouble:
+            announce(self, trouble)
+
+    def _on_change(self) -> None:
+        self._enable()
+        if not self._is_showing:
+            self.changed.emit(self.draft())
+
     def _enable(self) -> None:
-        self.button.setEnabled(self._is_busy or bool(self.text.toPlainText().strip()))
+        is_empty = not (self.text.toPlainText().strip() or self._attachments)
+        self.button.setEnabled(self._is_busy or not is_empty)
 
     def _on_button(self) -> None:
         if self._is_busy:
@@ -113,7 +235,16 @@ class Composer(QFrame):
             self._submit()
 
     def _submit(self) -> None:
-        text = self.text.toPlainText().strip()[:_MAX_CHARACTERS]
-        if text and not self._is_busy:
-            self.text.clear()
-            self.sent.emit(text)
+        text, attachments = self.text.toPlainText().strip(), self._attachments
+        if self._is_busy or not (text or attachments):
+            return
+        if len(text) > _MAX_CHARACTERS:
+            self._say(
+                f"This message has {len(text):,} characters, and {_MAX_CHARACTERS:,} can be sent."
+                " Shorten it, or attach the parts that matter as files."
+            )
+            return
+        self.text.clear()
+        self._set_attachments(())
+        self._say("")
+        self.sent.emit(text, attachments)

@@ -51,7 +51,7 @@ class MainWindow(QMainWindow):
         self._problem = ""
 
         self.banner = Banner(theme)
-        self.chat = ChatView(theme, chat, lambda: self.go(self.models))
+        self.chat = ChatView(theme, backend, chat, lambda: self.go(self.models))
         self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
         self.models = ModelsView(theme, backend, lambda: self.go(self.cluster))
         self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
@@ -106,6 +106,8 @@ class MainWindow(QMainWindow):
             ("Ctrl+K", self._search),
             ("Ctrl+R", self._regenerate),
             ("Ctrl+B", self.chat.toggle_list),
+            ("Ctrl+I", self._options),
+            ("Ctrl+Shift+C", self._copy_reply),
             ("Esc", self._chat.stop),
         ):
             self._add_shortcut(keys, action)
@@ -132,11 +134,21 @@ class MainWindow(QMainWindow):
         if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
 
+    def _options(self) -> None:
+        self.go(self.chat)
+        self.chat.toggle_options()
+
+    def _copy_reply(self) -> None:
+        reply = self.chat.transcript.last_reply()
+        if self.chat.isVisible() and reply is not None:
+            reply.copy.click()
+
     def _search(self) -> None:
         self.go(self.chat)
         if self.chat.sidebar.isHidden():
             self.chat.toggle_list()
         self.chat.sidebar.search.setFocus()
+        self.chat.sidebar.search.selectAll()
 
     def _start_master(self) -> None:
         self._preferences.change(mode="master")

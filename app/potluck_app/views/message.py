@@ -1,129 +1,153 @@
-"""One message of the transcript: the person's in a bubble, a reply as wide as the page."""
+"""A reply in the transcript: as wide as the page, in blocks of prose and code."""
 
+import re
 from collections.abc import Callable
+from functools import cached_property
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app import wording
-from potluck_app.history import Message
+from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.code import CodeView
-from potluck_app.views.controls import CopyButton, IconButton, Meter, button, discard, label
+from potluck_app.views.controls import (
+    CopyButton,
+    ElidedLabel,
+    IconButton,
+    Meter,
+    button,
+    discard,
+    label,
+)
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
+from potluck_app.views.versions import VersionSwitch
 
-_BUBBLE_SHARE = 0.8  # largest share of the transcript's width
-
-
-class UserMessage(QWidget):
-    """The message of the person, exactly as it was written."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__()
-        self._text = label(message.text, wrap=False)
-        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self._text.setAccessibleName("Your message")
-        bubble = QFrame()
-        bubble.setProperty("bubble", "true")
-        hbox(self._text, parent=bubble, margins=(14, 9, 14, 10))
-        hbox(STRETCH, bubble, parent=self)
-
-    def fit(self, width: int) -> None:
-        """Wrap the text if it is wider than a bubble may be on this page."""
-        limit = int(width * _BUBBLE_SHARE) - 28
-        metrics = self._text.fontMetrics()
-        lines = self._text.text().split("\n")
-        widest = max(metrics.horizontalAdvance(line) for line in lines) + 2
-        self._text.setWordWrap(widest > limit)
-        self._text.setFixedWidth(min(widest, limit))
+_LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
+READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
 
 class ReplyMessage(QWidget):
     """A reply: blocks of prose and code, and below them the actions for it."""
 
-    def __init__(self, theme: Theme, message: Message, on_regenerate: Callable[[], object]) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
         super().__init__()
-        self._theme = theme
+        self._theme, self._chat = theme, chat
         self._message = message
+        self._width = 0
         self._splitter = BlockSplitter()
         self._blocks: list[ProseView | CodeView] = []
         self._shown_text = ""
         self._answer = ""
-        self.thinking = ThinkingView(theme)
-        self._column = vbox(self.thinking, parent=self, spacing=10)
-        self._build_waiting()
-        self._build_failure(on_regenerate)
-        self._build_footer(on_regenerate)
+        self._head, self._body = vbox(), vbox(spacing=10)
+        self._tail = vbox(spacing=10)
+        vbox(self._head, self._body, self._tail, parent=self, spacing=10)
+        self._build_footer()
         self.show_message(message, is_last=False)
 
-    def _build_waiting(self) -> None:
-        self._waiting = QWidget()
-        self._waiting.setMaximumWidth(420)
-        self._waiting_line = label("Thinking…", "body2", name="reply-progress")
-        self._waiting_meter = Meter(self._theme, "Progress of the model")
-        vbox(self._waiting_line, self._waiting_meter, parent=self._waiting, spacing=8)
-        self._waiting_meter.hide()
-        self._column.addWidget(self._waiting)
+    # Most replies never show these; making them takes longer than all the rest.
 
-    def _build_failure(self, on_regenerate: Callable[[], object]) -> None:
-        self._failure = QFrame()
-        self._failure.setProperty("tone", "error")
-        self._failure_text = label("", wrap=True, name="reply-error")
-        self._failure_text.setProperty("tone", "error")
-        self.retry = button("Try again", "reply-retry", on_regenerate)
-        hbox(
-            (self._failure_text, 1),
-            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
-            parent=self._failure,
-            margins=(14, 8, 8, 8),
-            spacing=12,
-        )
-        self._column.addWidget(self._failure)
+    @cached_property
+    def thinking(self) -> ThinkingView:
+        view = ThinkingView(self._theme)
+        self._head.addWidget(view)
+        return view
 
-    def _build_footer(self, on_regenerate: Callable[[], object]) -> None:
+    @cached_property
+    def waiting(self) -> "Waiting":
+        view = Waiting(self._theme)
+        self._tail.insertWidget(0, view)
+        return view
+
+    @cached_property
+    def failure(self) -> "Failure":
+        view = Failure(self._regenerate)
+        self._tail.insertWidget(self._tail.count() - 1, view)
+        return view
+
+    @cached_property
+    def versions(self) -> VersionSwitch:
+        view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
+        self._foot.addWidget(view)
+        return view
+
+    def _build_footer(self) -> None:
         self._footer = QWidget()
         self.copy = CopyButton(self._theme, "Copy reply", "reply-copy", lambda: self._answer)
         self.regenerate = IconButton(
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
-        self.regenerate.clicked.connect(lambda: on_regenerate())
-        self.stats: QLabel = label("", "meta", name="reply-stats")
-        hbox(self.copy, self.regenerate, STRETCH, self.stats, parent=self._footer, spacing=4)
-        self._column.addWidget(self._footer)
+        self.regenerate.clicked.connect(self._regenerate)
+        self.stats = ElidedLabel("", "meta")
+        self.stats.setObjectName("reply-stats")
+        self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._foot = hbox(
+            self.copy, self.regenerate, (self.stats, 1), parent=self._footer, spacing=4
+        )
+        self._tail.addWidget(self._footer)
 
     @property
     def message(self) -> Message:
         return self._message
 
-    def show_message(self, message: Message, *, is_last: bool) -> None:
+    def _regenerate(self) -> None:
+        self._chat.regenerate(self._message.id)
+
+    def show_message(
+        self, message: Message, *, is_last: bool, versions: tuple[int, int] = (0, 1)
+    ) -> None:
         """Show the current message. If its text only grew, unchanged blocks are not drawn again."""
         self._message = message
         thoughts, self._answer, has_thought = split_thinking(message.text)
         is_streaming = message.status == "streaming"
-        self.thinking.show_thoughts(thoughts, is_done=has_thought or not is_streaming)
+        is_done = has_thought or not is_streaming
+        if thoughts or not is_done or "thinking" in self.__dict__:
+            self.thinking.show_thoughts(thoughts, is_done=is_done)
         if not self._answer.startswith(self._shown_text):
             self._splitter = BlockSplitter()
             self._shown_text = ""
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
         self._draw_from(first)
-        self._waiting.setVisible(is_streaming and not message.text)
-        self._failure.setVisible(message.status == "failed")
-        self._failure_text.setText(message.error or "")
-        self.retry.setVisible(is_last)
-        self._footer.setVisible(not is_streaming and bool(message.text))
+        is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
+        if is_waiting or "waiting" in self.__dict__:
+            self.waiting.setVisible(is_waiting)
+        if has_failed or "failure" in self.__dict__:
+            self.failure.setVisible(has_failed)
+            self.failure.text.setText(message.error or "")
+            self.failure.retry.setVisible(is_last)
+        self._footer.setVisible(not is_streaming and (bool(message.text) or versions[1] > 1))
+        self.copy.setVisible(bool(message.text))
+        if versions[1] > 1 or "versions" in self.__dict__:
+            self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
-        self.stats.setText(stats_line(message))
+        self.stats.set_text(stats_line(message))
 
     def show_progress(self, line: str, fraction: float | None) -> None:
         """Show what is happening while there is no text yet."""
-        self._waiting_line.setText(line or "Thinking…")
-        self._waiting_meter.setVisible(fraction is not None)
-        self._waiting_meter.show_fraction(fraction or 0.0)
+        self.waiting.line.setText(line or READING)
+        self.waiting.meter.setVisible(fraction is not None)
+        self.waiting.meter.show_fraction(fraction or 0.0)
+
+    def fit(self, width: int) -> None:
+        """Wrap the text for a page of this width, so that the height is right at once."""
+        self._width = width
+        for block in self._blocks:
+            if isinstance(block, ProseView):
+                block.fit(width)
+
+    def highlight(self, pattern: re.Pattern[str]) -> int:
+        """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""
+        found: list[int] = []
+        for block in self._blocks:
+            place = block.highlight(pattern)
+            if place is not None:
+                found.append(block.y() + place)
+        return found[0] if found else 0
 
     def _draw_from(self, first: int) -> None:
         blocks = self._splitter.blocks
@@ -144,30 +168,55 @@ class ReplyMessage(QWidget):
                 view.show_markdown(block.text)
 
     def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
-        self._column.insertWidget(number + 1, view)  # below the thoughts
+        self._body.insertWidget(number, view)
+        if isinstance(view, ProseView) and self._width:
+            view.fit(self._width)
         return view
 
     def _drop(self, view: ProseView | CodeView) -> None:
-        self._column.removeWidget(view)
+        self._body.removeWidget(view)
         discard(view)
+
+
+class Waiting(QWidget):
+    """What happens before the first word: the model is loaded, or the prompt is read."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self.setMaximumWidth(420)
+        self.line = label(READING, "body2", name="reply-progress")
+        self.meter = Meter(theme, "Progress of the model")
+        vbox(self.line, self.meter, parent=self, spacing=8)
+        self.meter.hide()
+
+
+class Failure(QFrame):
+    """Why a reply failed, and a button to try again."""
+
+    def __init__(self, on_retry: Callable[[], object]) -> None:
+        super().__init__()
+        self.setProperty("tone", "error")
+        self.text = label("", wrap=True, name="reply-error")
+        self.text.setProperty("tone", "error")
+        self.retry = button("Try again", "reply-retry", on_retry)
+        hbox(
+            (self.text, 1),
+            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
+            parent=self,
+            margins=(14, 8, 8, 8),
+            spacing=12,
+        )
 
 
 def stats_line(message: Message) -> str:
     """Return the line of figures: `7.9 tok/s · 118 tokens · 1.2 s to first token`."""
-    if message.status == "stopped":
-        return "Stopped"
+    parts = ["Stopped"] if message.status == "stopped" else []
     stats = message.stats
-    if stats is None:
-        return ""
-    return " · ".join(
-        (
-            wording.tokens_per_s(stats.tokens_per_s),
-            wording.plural(stats.tokens, "token", "tokens"),
-            f"{stats.time_to_first_token_s:.1f} s to first token",
-        )
-    )
-
-
-def size_policy_row(widget: QWidget) -> None:
-    """Make a message as wide as the transcript and as high as its content."""
-    widget.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
+    if stats is not None:
+        if stats.tokens_per_s > 0:  # it takes two tokens to have a speed
+            parts.append(wording.tokens_per_s(stats.tokens_per_s))
+        parts.append(wording.plural(stats.tokens, "token", "tokens"))
+        parts.append(f"{stats.time_to_first_token_s:.1f} s to first token")
+        if stats.loading_s >= _LONG_LOAD_S:
+            parts.append(f"{wording.duration(stats.loading_s)} to load before")
+    return " · ".join(parts)

@@ -5,6 +5,7 @@ to the web.
 """
 
 import math
+import re
 from collections.abc import Callable
 
 from PySide6.QtCore import QSize, Qt, QUrl
@@ -25,6 +26,8 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.formulas import formulas_as_code
+from potluck_app.views.highlights import highlight
 
 _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
 _PARAGRAPH_GAP = 10.0
@@ -67,6 +70,15 @@ class ProseView(QTextBrowser):
     def markdown(self) -> str:
         return self._markdown
 
+    def fit(self, width: int) -> None:
+        """Wrap the text at this width, before the layout gives the widget its width."""
+        self.document().setTextWidth(width)
+        self._fit()
+
+    def highlight(self, pattern: re.Pattern[str]) -> int | None:
+        """Mark these words. Returns the place of the first from the top, in pixels."""
+        return highlight(self, self._theme, pattern)
+
     def loadResource(self, kind: int, name: QUrl | str) -> object:
         return None  # a reply fetches nothing, neither from disk nor from the network
 
@@ -83,7 +95,7 @@ class ProseView(QTextBrowser):
     def _draw(self) -> None:
         document = self.document()
         document.setDefaultFont(self._theme.ui_font())
-        document.setMarkdown(self._markdown, _FEATURES)
+        document.setMarkdown(formulas_as_code(self._markdown), _FEATURES)
         self._dress(document)
         self._fit()
 
@@ -94,6 +106,8 @@ class ProseView(QTextBrowser):
 
     def _dress(self, document: QTextDocument) -> None:
         """Give the text the line height, the gaps and the fonts of the design."""
+        change = QTextCursor(document)
+        change.beginEditBlock()  # else the text is laid out again after each change
         block = document.begin()
         while block.isValid():
             self._dress_block(block, is_last=not block.next().isValid())
@@ -101,6 +115,7 @@ class ProseView(QTextBrowser):
         for frame in document.rootFrame().childFrames():
             if isinstance(frame, QTextTable):
                 self._dress_table(frame)
+        change.endEditBlock()
 
     def _dress_block(self, block: QTextBlock, *, is_last: bool) -> None:
         cursor = QTextCursor(block)

@@ -1,24 +1,35 @@
 """The messages of the conversation, one widget each, in a page that scrolls.
 
-The model holds the messages; this page follows it. Only the newest messages are built, older ones
-on demand. The page follows its end only while the person is there.
+The model holds the messages; this page follows it. Only messages near the view have widgets: the
+others have a height, as it was measured or as their text suggests. What is in view stays where it is
+when a height above it changes. The page follows its end only while the person is there.
 """
 
-from PySide6.QtCore import QModelIndex, Qt
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, pairwise
 
-from potluck_app.history import Message
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QRect, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
+
+from potluck_app.chats.search import pattern_of
+from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.boxes import vbox
-from potluck_app.views.controls import button, discard
-from potluck_app.views.message import ReplyMessage, UserMessage, size_policy_row
+from potluck_app.views.controls import discard
+from potluck_app.views.message import ReplyMessage
+from potluck_app.views.user_message import UserMessage
 
 PAGE_WIDTH = 720
 _SIDE = 24
-_BUILT_AT_ONCE = 50
+_TOP = 18
+_GAP = 20
 _AT_END = 24  # pixels from the end that still count as the end
+_AHEAD = 0.5  # of the view's height: so much is built above and below it
+_KEPT = 2.0  # of the view's height: what is farther away is dropped
+_ROUNDS = 8  # heights are known after building, and may ask for more; each round builds a view more
+
+_View = UserMessage | ReplyMessage
 
 
 class Transcript(QScrollArea):
@@ -29,38 +40,48 @@ class Transcript(QScrollArea):
         self.setObjectName("transcript")
         self.setAccessibleName("Conversation")
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._theme, self._chat = theme, chat
+        self._heights: list[int] = []  # of all rows, with the gap below each
+        self._offsets: list[int] | None = None  # where each begins, and where the last one ends
         self._first = 0  # the row of the first message that has a widget
-        self._views: list[UserMessage | ReplyMessage] = []
+        self._views: list[_View] = []
+        self._stale: set[_View] = set()  # views whose height may have changed
         self._stick = True
+        self._is_arranging = False
         self._progress: tuple[str, float | None] = ("", None)
+        self._page = QWidget()
+        self.setWidget(self._page)
 
-        page = QWidget()
-        self._column = vbox(parent=page, margins=(_SIDE, 18, _SIDE, 18), spacing=20)
-        self.earlier = button("Show earlier messages", "transcript-earlier", self._build_earlier)
-        self._column.addWidget(self.earlier, 0, Qt.AlignmentFlag.AlignHCenter)
-        self._column.addStretch(1)
-        self.setWidget(page)
-
-        bar = self.verticalScrollBar()
-        bar.valueChanged.connect(self._on_scrolled)
-        bar.rangeChanged.connect(self._on_range)
+        self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         model = chat.messages
         model.modelReset.connect(self._rebuild)
         model.rowsInserted.connect(self._on_inserted)
         model.rowsRemoved.connect(self._on_removed)
         model.dataChanged.connect(self._on_changed)
+        chat.revealed.connect(self.reveal)
         self._rebuild()
 
+    # --- what others ask for
+
     def last_reply(self) -> ReplyMessage | None:
-        """The newest reply that is shown."""
+        """The newest reply that has a widget."""
         for view in reversed(self._views):
             if isinstance(view, ReplyMessage):
                 return view
         return None
+
+    def last_own(self) -> UserMessage | None:
+        """The newest message of the person that has a widget."""
+        for view in reversed(self._views):
+            if isinstance(view, UserMessage):
+                return view
+        return None
+
+    def built(self) -> tuple[int, int]:
+        """Return the first row that has a widget, and the one after the last."""
+        return self._first, self._first + len(self._views)
 
     def show_progress(self, line: str, fraction: float | None) -> None:
         """Show what is happening to the model, for a reply that waits for it."""
@@ -71,79 +92,217 @@ class Transcript(QScrollArea):
 
     def scroll_to_end(self) -> None:
         self._stick = True
-        bar = self.verticalScrollBar()
-        bar.setValue(bar.maximum())
+        self._arrange()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        width = event.size().width()
-        side = max(_SIDE, (width - PAGE_WIDTH) // 2)
-        self._column.setContentsMargins(side, 18, side, 18)
-        for view in self._views:
-            if isinstance(view, UserMessage):
-                view.fit(width - 2 * side)
-        super().resizeEvent(event)
+    def reveal(self, row: int, words: str) -> None:
+        """Bring a message into view, and mark these words in it."""
+        self._stick = False
+        self._scroll_to(self._starts()[row])
+        pattern = pattern_of(words)
+        first, stop = self.built()
+        if pattern is not None and first <= row < stop:
+            place = self._views[row - first].highlight(pattern)
+            self._arrange()
+            self._scroll_to(self._starts()[row] + place - self.viewport().height() // 3)
 
-    def _page_width(self) -> int:
-        margins = self._column.contentsMargins()
-        return self.viewport().width() - margins.left() - margins.right()
+    # --- the model
 
     def _rebuild(self) -> None:
-        discard(*self._views)
-        self._views.clear()
-        messages = self._chat.messages.messages
-        self._first = max(len(messages) - _BUILT_AT_ONCE, 0)
-        for message in messages[self._first :]:
-            self._add(message, len(self._views))
-        self.earlier.setVisible(self._first > 0)
-        self._mark_last()
-        self.scroll_to_end()
-
-    def _build_earlier(self) -> None:
-        messages = self._chat.messages.messages
-        first = max(self._first - _BUILT_AT_ONCE, 0)
-        for place, message in enumerate(messages[first : self._first]):
-            self._add(message, place)
-        self._first = first
-        self.earlier.setVisible(first > 0)
-
-    def _add(self, message: Message, place: int) -> None:
-        if message.role == "user":
-            view: UserMessage | ReplyMessage = UserMessage(message)
-            view.fit(self._page_width())
-        else:
-            view = ReplyMessage(self._theme, message, self._chat.regenerate)
-        size_policy_row(view)
-        self._views.insert(place, view)
-        self._column.insertWidget(place + 1, view)
+        self._drop_views(0, len(self._views))
+        self._first = 0
+        self._heights = [_guess(message) for message in self._chat.messages.messages]
+        self._offsets = None
+        self._stick = True
+        self._arrange()
 
     def _on_inserted(self, _parent: QModelIndex, first: int, last: int) -> None:
         for row in range(first, last + 1):
-            self._add(self._chat.messages.messages[row], row - self._first)
-        self._mark_last()
+            self._heights.insert(row, _guess(self._chat.messages.at(row)))
+        self._offsets = None
+        self._stick = True
+        self._arrange()
+        self._mark()
         self.show_progress(*self._progress)
-        self.scroll_to_end()
 
     def _on_removed(self, _parent: QModelIndex, first: int, last: int) -> None:
-        for row in range(last, first - 1, -1):
-            discard(self._views.pop(row - self._first))
-        self._mark_last()
+        del self._heights[first : last + 1]
+        self._offsets = None
+        built = self.built()
+        self._drop_views(max(first - built[0], 0), max(last + 1 - built[0], 0))
+        self._first = min(self._first, len(self._heights))
 
     def _on_changed(self, index: QModelIndex, _last: QModelIndex) -> None:
-        view = self._views[index.row() - self._first]
-        if isinstance(view, ReplyMessage):
-            is_last = index.row() == self._chat.messages.rowCount() - 1
-            view.show_message(self._chat.messages.messages[index.row()], is_last=is_last)
+        first, stop = self.built()
+        if first <= index.row() < stop:
+            self._show(index.row())
 
-    def _mark_last(self) -> None:
-        """Offer to write a reply again only for the last one."""
-        last = len(self._views) - 1
-        for place, view in enumerate(self._views):
-            if isinstance(view, ReplyMessage):
-                view.show_message(view.message, is_last=place == last)
+    def _show(self, row: int) -> None:
+        model = self._chat.messages
+        view, message = self._views[row - self._first], model.at(row)
+        if isinstance(view, ReplyMessage):
+            is_last = row == model.rowCount() - 1
+            view.show_message(message, is_last=is_last, versions=model.versions(row))
+        else:
+            view.show_message(message, model.versions(row))
+
+    def _mark(self) -> None:
+        """Show again what depends on the place of a message: whether it is the last one."""
+        for row in range(max(self._first, len(self._heights) - 3), self.built()[1]):
+            self._show(row)
+
+    # --- what is built
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        for view in self._views:
+            view.fit(self._width())
+        self._stale.update(self._views)
+        self._arrange()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest and isinstance(watched, _View):
+            self._stale.add(watched)
+            self._arrange()
+        return super().eventFilter(watched, event)
 
     def _on_scrolled(self, value: int) -> None:
-        self._stick = value >= self.verticalScrollBar().maximum() - _AT_END
+        if not self._is_arranging:
+            self._stick = value >= self.verticalScrollBar().maximum() - _AT_END
+            self._arrange()
 
-    def _on_range(self, _minimum: int, maximum: int) -> None:
-        if self._stick:
-            self.verticalScrollBar().setValue(maximum)
+    def _arrange(self) -> None:
+        """Build what is near the view, drop what is far from it, and put all in their places."""
+        if self._is_arranging:
+            return
+        self._is_arranging = True
+        try:
+            for _ in range(_ROUNDS):
+                self._measure()
+                if not self._build():
+                    break
+            self._place()
+        finally:
+            self._is_arranging = False
+
+    def _starts(self) -> list[int]:
+        if self._offsets is None:
+            self._offsets = list(accumulate(self._heights, initial=_TOP))
+        return self._offsets
+
+    def _rows(self, margin: float) -> tuple[int, int]:
+        """Return the rows that are in view, or so many heights of the view away from it."""
+        starts = self._starts()
+        top, height = self.verticalScrollBar().value(), self.viewport().height()
+        first = bisect_right(starts, top - margin * height) - 1
+        stop = bisect_left(starts, top + (1 + margin) * height)
+        count = len(self._heights)
+        return min(max(first, 0), count), min(stop, count)
+
+    def _build(self) -> bool:
+        """Build the views that are missing. Returns whether there were any."""
+        first, stop = self._rows(_AHEAD)
+        nearest = self._rows(_KEPT)
+        begin, end = self.built()
+        if end <= first or begin >= stop:  # the view is somewhere else now
+            self._drop_views(0, len(self._views))
+            begin = end = self._first = first
+        self._drop_views(max(nearest[1] - begin, 0), len(self._views))
+        self._drop_views(0, min(max(nearest[0] - begin, 0), len(self._views)))
+        begin, end = self.built()
+        for row in range(end, stop):
+            self._add(row)
+        for row in range(begin - 1, first - 1, -1):
+            self._first = row
+            self._add(row)
+        return bool(self._stale)
+
+    def _add(self, row: int) -> None:
+        message = self._chat.messages.at(row)
+        kind = UserMessage if message.role == "user" else ReplyMessage
+        view = kind(self._theme, message, self._chat)
+        view.setParent(self._page)
+        self._views.insert(row - self._first, view)
+        self._show(row)
+        view.fit(self._width())
+        view.installEventFilter(self)
+        view.setGeometry(self._side(), self._starts()[row], self._width(), self._heights[row])
+        view.show()
+        self._stale.add(view)
+        if row == self._first and len(self._views) > 1:
+            _set_tab_order(view, self._views[1])
+
+    def _drop_views(self, begin: int, end: int) -> None:
+        dropped = self._views[begin:end]
+        if not dropped:
+            return
+        focus = QApplication.focusWidget()
+        if focus is not None and any(view.isAncestorOf(focus) for view in dropped):
+            self.setFocus()  # else Qt gives it to a neighbour, and scrolls there
+        for view in dropped:
+            view.removeEventFilter(self)
+        self._stale.difference_update(dropped)
+        del self._views[begin:end]
+        if begin == 0:
+            self._first += len(dropped)
+        discard(*dropped)
+
+    def _measure(self) -> None:
+        """Learn the heights of views, and keep what is in view where it is."""
+        bar = self.verticalScrollBar()
+        top, moved = bar.value(), 0
+        starts = self._starts()
+        for row, view in enumerate(self._views, self._first):
+            if view not in self._stale:
+                continue
+            before, self._heights[row] = self._heights[row], _height(view, self._width()) + _GAP
+            if starts[row] + before <= top:
+                moved += self._heights[row] - before
+            self._offsets = None
+        self._stale.clear()
+        self._resize_page()
+        bar.setValue(bar.maximum() if self._stick else bar.value() + moved)
+
+    def _resize_page(self) -> None:
+        size = self.viewport().size()
+        height = max(self._starts()[-1] - _GAP + _TOP, size.height())
+        if (self._page.width(), self._page.height()) != (size.width(), height):
+            self._page.resize(size.width(), height)
+
+    def _place(self) -> None:
+        starts, side, width = self._starts(), self._side(), self._width()
+        for row, view in enumerate(self._views, self._first):
+            view.setGeometry(QRect(side, starts[row], width, self._heights[row] - _GAP))
+
+    def _scroll_to(self, place: int) -> None:
+        self.verticalScrollBar().setValue(place)
+        self._arrange()
+
+    def _side(self) -> int:
+        return max(_SIDE, (self.viewport().width() - PAGE_WIDTH) // 2)
+
+    def _width(self) -> int:
+        return max(self.viewport().width() - 2 * self._side(), 100)
+
+
+def _guess(message: Message) -> int:
+    """Return about how high a message is, before it is built."""
+    lines = message.text.count("\n") + len(message.text) // 90 + 1
+    return (21 * lines + 55 if message.role == "assistant" else 19 * lines + 19) + _GAP
+
+
+def _height(view: QWidget, width: int) -> int:
+    layout = view.layout()
+    assert layout is not None
+    layout.invalidate()
+    if layout.hasHeightForWidth():
+        return layout.totalHeightForWidth(width)
+    return layout.totalSizeHint().height()
+
+
+def _set_tab_order(view: QWidget, following: QWidget) -> None:
+    """Let the Tab key reach a view before the one below it, though it was made later."""
+    policy = Qt.FocusPolicy
+    stops = [w for w in view.findChildren(QWidget) if w.focusPolicy() & policy.TabFocus]
+    above = following.previousInFocusChain()
+    for before, after in pairwise([above, *stops] if above is not None else stops):
+        QWidget.setTabOrder(before, after)

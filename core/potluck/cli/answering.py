@@ -1,19 +1,22 @@
 """Answers on the terminal. They go on, to the letter, when the node of this computer is lost.
 
-An answer is a function of its request and of the request's id, so the node that takes the place of a
-lost one is asked for the same answer, after the tokens that came already.
+An answer is a function of its request, seed included, so the node that takes the place of a lost one is
+asked for the same answer, after the tokens that came already.
 """
 
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import closing
+from itertools import chain
 
 from msgspec.structs import replace
 
-from potluck.api.openai import ChatChunk, ChatCompletionRequest
+from potluck.api.openai import ChatChunk, ChatChunkChoice, ChatCompletionRequest
 from potluck.cli.terminal import say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, PotluckError
+
+SEED_BITS = 63  # as many as the node takes
 
 
 class Answering:
@@ -49,35 +52,36 @@ class Answering:
             NodeGoneError: the node was lost too often, or its owner shut it down.
             PotluckError: why there is no answer.
         """
-        request_id = f"chat_{secrets.token_hex(12)}"
+        if request.seed is None:
+            request = replace(request, seed=secrets.randbits(SEED_BITS))
         known: list[int] = []
+        model = request.model  # no other one goes on with it
         while True:
+            asked = replace(request, known_token_ids=list(known), model=model)
             try:
-                yield from self._rest(request, request_id, known)
+                with closing(self._rest(asked)) as chunks:
+                    for chunk in chunks:
+                        known += chain.from_iterable(_ids(choice) for choice in chunk.choices)
+                        if known:
+                            model = chunk.model
+                        yield chunk
             except (NodeGoneError, ClosedError) as error:
                 self._begin_again(error)
             else:
                 return
 
-    def _rest(
-        self, request: ChatCompletionRequest, request_id: str, known: list[int]
-    ) -> Generator[ChatChunk, None, None]:
-        """Yield what follows the known tokens, and add the tokens that come to them."""
-        asked = replace(request, return_token_ids=True, known_token_ids=list(known))
-        held_back: list[ChatChunk] = []  # text that is no token's: known only when the answer ends
-        chunks = self.client.chat(asked, request_id=request_id, waits=lambda text: say(f"({text})"))
-        with closing(chunks):
+    def _rest(self, request: ChatCompletionRequest) -> Generator[ChatChunk, None, None]:
+        """Yield the chunks that one node has. Text that is no token's comes when the answer is whole."""
+        held_back: list[ChatChunk] = []
+        asked = replace(request, return_token_ids=True)
+        with closing(self.client.chat(asked, waits=lambda text: say(f"({text})"))) as chunks:
             for chunk in chunks:
-                for choice in chunk.choices:
-                    ids = choice.token_ids if isinstance(choice.token_ids, list) else []
-                    known += ids
-                    if choice.delta.content and not ids:
-                        held_back.append(chunk)
-                        break
-                    if choice.finish_reason is not None:
-                        yield from held_back
-                else:
-                    yield chunk
+                if any(choice.delta.content and not _ids(choice) for choice in chunk.choices):
+                    held_back.append(chunk)
+                    continue
+                if any(choice.finish_reason is not None for choice in chunk.choices):
+                    yield from held_back
+                yield chunk
 
     def _begin_again(self, lost: NodeGoneError | ClosedError) -> None:
         """Go on with the node that takes the place of the lost one, as soon as it has the model.
@@ -95,3 +99,7 @@ class Answering:
                 return self._load(client)
             except NodeGoneError as error:
                 lost = error
+
+
+def _ids(choice: ChatChunkChoice) -> list[int]:
+    return choice.token_ids if isinstance(choice.token_ids, list) else []

@@ -1,12 +1,18 @@
-"""The chat: what is asked, what is shown, what is kept."""
+"""The chats: what is asked, what is shown, what is kept."""
+
+import json
+import sqlite3
+from pathlib import Path
 
 import pytest
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck_app.history import History, Message, Stats
+from potluck_app.chats.history import History
+from potluck_app.chats.values import Attachment, Draft, Settings, Stats
 from potluck_app.streams import ReplyEnd
-from potluck_app.viewmodels.chat import Chat, fitting
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.chat_list import ChatListRole
 
 pytestmark = pytest.mark.qt
 
@@ -20,8 +26,34 @@ def answer(backend: ScriptedBackend, *pieces: str, end: ReplyEnd | None = None) 
     reply.finished.emit(end or ReplyEnd(stats=STATS))
 
 
+def ask(chat: Chat, backend: ScriptedBackend, question: str, reply: str) -> None:
+    chat.send(question)
+    answer(backend, reply)
+
+
 def texts(chat: Chat) -> list[tuple[str, str, str]]:
     return [(m.role, m.text, m.status) for m in chat.messages.messages]
+
+
+def words(chat: Chat) -> list[str]:
+    return [m.text for m in chat.messages.messages]
+
+
+def settled(chat: Chat, qtbot: QtBot) -> None:
+    """Wait until what was asked of the disk is done."""
+    done: list[None] = []
+    chat._keeper.write(lambda _history: None, lambda: done.append(None))
+    qtbot.waitUntil(lambda: bool(done))
+
+
+def on_disk(history: History) -> list[tuple[str, ...]]:
+    loaded = [history.load(summary.id) for summary in history.summaries()]
+    return [tuple(m.text for m in c.messages) for c in loaded if c is not None]
+
+
+def shown(chat: Chat) -> str:
+    assert chat.shown_id is not None
+    return chat.shown_id
 
 
 def test_a_message_is_sent_and_its_reply_written_and_kept(
@@ -34,12 +66,8 @@ def test_a_message_is_sent_and_its_reply_written_and_kept(
     assert [m.text for m in backend.chats[-1]] == ["What is Potluck?"]
     assert texts(chat)[1] == ("assistant", "A cluster at home.", "done")
     assert not chat.is_busy
-    qtbot.waitUntil(lambda: _on_disk(history) == [("What is Potluck?", "A cluster at home.")])
-
-
-def _on_disk(history: History) -> list[tuple[str, ...]]:
-    loaded = [history.load(summary.id) for summary in history.summaries()]
-    return [tuple(m.text for m in c.messages) for c in loaded if c is not None]
+    settled(chat, qtbot)
+    assert on_disk(history) == [("What is Potluck?", "A cluster at home.")]
 
 
 def test_nothing_is_sent_while_a_reply_comes_or_without_words(
@@ -55,8 +83,7 @@ def test_nothing_is_sent_while_a_reply_comes_or_without_words(
 def test_the_next_message_takes_the_conversation_along(
     chat: Chat, backend: ScriptedBackend
 ) -> None:
-    chat.send("one")
-    answer(backend, "1")
+    ask(chat, backend, "one", "1")
     chat.send("two")
 
     assert [(m.role, m.text) for m in backend.chats[-1]] == [
@@ -76,108 +103,337 @@ def test_stop_keeps_what_came(chat: Chat, backend: ScriptedBackend) -> None:
     assert not chat.is_busy
 
 
-def test_a_failed_reply_says_why_and_can_be_tried_again(
+def test_a_reply_is_on_disk_while_it_is_written(
+    chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot
+) -> None:
+    chat.send("one")
+    for piece in ("half ", "of ", "it"):
+        backend.replies[-1].text.emit(piece)
+
+    qtbot.waitUntil(lambda: on_disk(history) == [("one", "half of it")])
+
+
+def test_a_failed_reply_says_why_and_is_written_in_the_same_place(
     chat: Chat, backend: ScriptedBackend
 ) -> None:
     chat.send("one")
-    answer(backend, "ha", end=ReplyEnd(error="Laptop stopped answering."))
+    answer(backend, end=ReplyEnd(error="Laptop stopped answering.", code="peer_lost"))
     failed = chat.messages.last()
     assert failed is not None
-    assert (failed.status, failed.error) == ("failed", "Laptop stopped answering.")
+    assert (failed.status, failed.error, failed.code) == (
+        "failed",
+        "Laptop stopped answering.",
+        "peer_lost",
+    )
 
     chat.regenerate()
 
     assert [m.text for m in backend.chats[-1]] == ["one"]
     assert texts(chat)[-1] == ("assistant", "", "streaming")
+    assert chat.messages.versions(1) == (0, 1)
 
 
-def test_another_conversation_stops_the_reply_and_comes_back_whole(
+# --- versions
+
+
+def test_another_reply_is_a_version_beside_the_first(
+    chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot
+) -> None:
+    ask(chat, backend, "one", "first")
+    chat.regenerate()
+    answer(backend, "second")
+    assert words(chat) == ["one", "second"]
+    assert chat.messages.versions(1) == (1, 2)
+
+    chat.choose(chat.messages.at(1).id, -1)
+
+    assert words(chat) == ["one", "first"]
+    settled(chat, qtbot)
+    assert on_disk(history) == [("one", "first", "second")]
+    loaded = history.load(shown(chat))
+    assert loaded is not None
+    assert loaded.leaf == chat.messages.at(1).id
+
+
+def test_an_edited_message_is_asked_as_a_version_and_the_other_is_kept_with_its_replies(
+    chat: Chat, backend: ScriptedBackend
+) -> None:
+    file = Attachment(name="a.py", text="1")
+    ask(chat, backend, "one", "1")
+    chat.send("two", [file])
+    answer(backend, "2")
+
+    chat.edit(chat.messages.at(2).id, " two and a half ")
+    answer(backend, "2.5")
+
+    assert words(chat) == ["one", "1", "two and a half", "2.5"]
+    assert chat.messages.at(2).attachments == (file,)
+    assert [m.text.split("\n")[0] for m in backend.chats[-1]] == ["one", "1", "two and a half"]
+    chat.choose(chat.messages.at(2).id, -1)
+    assert words(chat) == ["one", "1", "two", "2"]
+
+
+def test_a_reply_goes_on_while_another_version_is_shown(
+    chat: Chat, backend: ScriptedBackend
+) -> None:
+    ask(chat, backend, "one", "first")
+    chat.regenerate()
+    chat.choose(chat.messages.at(1).id, -1)
+    answer(backend, "second")
+    assert words(chat) == ["one", "first"]
+
+    chat.choose(chat.messages.at(1).id, 1)
+
+    assert texts(chat)[1] == ("assistant", "second", "done")
+
+
+# --- several conversations
+
+
+def test_replies_go_on_in_conversations_that_are_not_shown(
     chat: Chat, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     chat.send("one")
-    backend.replies[-1].text.emit("half")
-    first = chat.shown_id
-    assert first is not None
-
+    first, reply_one = shown(chat), backend.replies[-1]
+    reply_one.text.emit("ha")
     chat.new()
-    assert texts(chat) == []
+    assert not chat.is_busy
+    chat.send("two")
+    second = shown(chat)
+    assert chat.list.index_of(first).data(ChatListRole.BUSY)
+
+    reply_one.text.emit("lf")
+    assert words(chat) == ["two", ""]
+    chat.open(first)
+    assert texts(chat) == [("user", "one", "done"), ("assistant", "half", "streaming")]
+    assert chat.is_busy
+    answer(backend, "2")
+    reply_one.finished.emit(ReplyEnd(stats=STATS))
+    assert not chat.is_busy
+
+    chat.open(second)
+    qtbot.waitUntil(lambda: words(chat) == ["two", "2"])
+
+
+def test_a_reply_that_ends_unseen_is_there_when_its_conversation_is_opened(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    chat.send("one")
+    first = shown(chat)
+    chat.new()
+    answer(backend, "1")
+
     chat.open(first)
 
-    qtbot.waitUntil(lambda: texts(chat)[-1:] == [("assistant", "half", "stopped")])
-
-
-def test_renaming_lasts(
-    chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot
-) -> None:
-    chat.send("one")
-    answer(backend, "1")
-    shown = chat.shown_id
-    assert shown is not None
-
-    chat.rename(shown, " A better\ntitle ")
-    qtbot.waitUntil(lambda: [s.title for s in history.summaries()] == ["A better title"])
-    chat.new()
-    chat.rename(shown, "The best title")
-
-    qtbot.waitUntil(lambda: [s.title for s in history.summaries()] == ["The best title"])
-    qtbot.waitUntil(lambda: chat.list.data(chat.list.index(1)) == "The best title")
-
-
-def test_renaming_does_not_make_a_chat_newer(
-    backend: ScriptedBackend, history: History, qtbot: QtBot
-) -> None:
-    clock = iter(range(100, 10_000))
-    chat = Chat(backend, history, now=lambda: float(next(clock)))
-    chat.send("one")
-    answer(backend, "1")
-    qtbot.waitUntil(lambda: _on_disk(history) == [("one", "1")])
-    (before,) = history.summaries()
-
-    chat.rename(before.id, "Better")
-    chat.close()
-
-    (after,) = history.summaries()
-    assert (after.title, after.updated) == ("Better", before.updated)
+    qtbot.waitUntil(lambda: texts(chat)[1:] == [("assistant", "1", "done")])
+    last = chat.messages.last()
+    assert last is not None
+    assert last.stats == STATS
 
 
 def test_a_new_chat_is_not_replaced_by_one_that_was_still_being_read(
     chat: Chat, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    chat.send("one")
-    answer(backend, "1")
-    first = chat.shown_id
-    assert first is not None
+    ask(chat, backend, "one", "1")
+    first = shown(chat)
     chat.new()
 
     chat.open(first)
     chat.new()
-    read: list[None] = []
-    chat._disk.run(lambda: None, read.append)  # after the one before, in the same thread
-    qtbot.waitUntil(lambda: read == [None])
+    settled(chat, qtbot)
 
     assert chat.shown_id is None
 
 
-def test_deleting_can_be_undone(
+def test_renaming_and_pinning_last_and_make_no_chat_newer(
+    backend: ScriptedBackend, history: History, qtbot: QtBot
+) -> None:
+    clock = iter(range(100, 10_000))
+    chat = Chat(backend, history, now=lambda: float(next(clock)))
+    ask(chat, backend, "one", "1")
+    settled(chat, qtbot)
+    (before,) = history.summaries()
+
+    chat.rename(before.id, " A better\ntitle ")
+    chat.pin(before.id, True)
+    settled(chat, qtbot)
+    (after,) = history.summaries()
+    assert (after.title, after.pinned, after.updated) == ("A better title", True, before.updated)
+    assert chat.title == "A better title"
+
+    chat.new()
+    chat.rename(before.id, "The best title")
+    chat.pin(before.id, False)
+    settled(chat, qtbot)
+
+    (after,) = history.summaries()
+    assert (after.title, after.pinned, after.updated) == ("The best title", False, before.updated)
+    assert chat.list.data(chat.list.index(1)) == "The best title"
+    chat.close()
+
+
+def test_deleting_can_be_undone_until_it_is_forgotten(
     chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot
 ) -> None:
-    chat.send("one")
-    answer(backend, "1")
-    shown = chat.shown_id
-    assert shown is not None
+    told: list[str] = []
+    chat.deleted.connect(told.append)
+    for question in ("one", "two"):
+        chat.new()
+        chat.send(question)
+        chat.delete(shown(chat))  # while its reply comes
+    settled(chat, qtbot)
+    assert (history.summaries(), chat.list.rowCount()) == ([], 0)
 
-    with qtbot.waitSignal(chat.deleted):
-        chat.delete(shown)
-    assert history.summaries() == []
-    assert chat.list.rowCount() == 0
     chat.undelete()
+    settled(chat, qtbot)
+    assert sorted(on_disk(history)) == [("one", ""), ("two", "")]
+    assert chat.list.rowCount() == 3
 
-    qtbot.waitUntil(lambda: _on_disk(history) == [("one", "1")])
+    assert told == ["one", "2 chats"]
+    deleted = str(chat.list.index(1).data(ChatListRole.ID))
+    chat.delete(deleted)
+    chat.forget_deleted()
+    chat.undelete()
+    settled(chat, qtbot)
+    assert history.load(deleted) is None
+
+
+# --- settings, drafts, presets
+
+
+def test_a_conversation_is_answered_by_its_settings_and_keeps_them(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    chosen = Settings(system="Be brief.", temperature=0.1)
+    chat.set_settings(chosen)
+    ask(chat, backend, "one", "1")
+    first = shown(chat)
+    chat.new()
+    assert chat.settings == Settings()
+
+    chat.open(first)
+    qtbot.waitUntil(lambda: chat.shown_id == first)
+    chat.send("two")
+
+    assert backend.settings == [chosen, chosen]
+
+
+def test_the_context_is_the_loaded_models_or_what_was_chosen_below_it(
+    chat: Chat, backend: ScriptedBackend
+) -> None:
+    backend.say(home(model=running_model(context=64)))
+    ask(chat, backend, "a" * 400, "b")
+    assert chat.context() == 64
+    chat.send("now")
+    assert [m.text for m in backend.chats[-1]] == ["now"]
+
+    chat.set_settings(Settings(context=32))
+    assert chat.context() == 32
+    chat.set_settings(Settings(context=128))
+    assert chat.context() == 64
+
+
+def test_each_chat_has_its_draft_also_after_a_restart(
+    chat: Chat, backend: ScriptedBackend, history: History, qtbot: QtBot, tmp_path: Path
+) -> None:
+    draft = Draft(text="half a", attachments=(Attachment(name="a", text="b"),))
+    ask(chat, backend, "one", "1")
+    first = shown(chat)
+    chat.set_draft(draft)
+    chat.new()
+    assert chat.draft == Draft()
+    chat.set_draft(Draft(text="new"))
+    chat.close()
+
+    again = Chat(backend, History(tmp_path / "chats.sqlite"))
+    again.start()
+    qtbot.waitUntil(lambda: again.draft == Draft(text="new"))
+    again.open(first)
+    qtbot.waitUntil(lambda: again.draft == draft)
+    again.send("whole")
+
+    assert again.draft == Draft()
+    again.close()
+
+
+def test_presets_are_kept_by_name(chat: Chat, history: History, qtbot: QtBot) -> None:
+    chat.set_settings(Settings(temperature=0.1))
+    chat.save_preset("Exact")
+    chat.set_settings(Settings(temperature=0.2))
+    chat.save_preset("Exact")
+    chat.save_preset("also")
+    assert [p.name for p in chat.presets] == ["also", "Exact"]
+    chat.delete_preset("also")
+    settled(chat, qtbot)
+
+    assert [(p.name, p.settings.temperature) for p in history.presets()] == [("Exact", 0.2)]
+
+
+# --- search, files
+
+
+def test_a_message_that_was_found_is_shown_whatever_version_it_is_in(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    ask(chat, backend, "one", "a walnut")
+    chat.regenerate()
+    answer(backend, "a pear")
+    chat.new()
+    with qtbot.waitSignal(chat.found) as found:
+        chat.search("walnut")
+    assert found.args == [1]
+    hit = chat.list.index(1)
+
+    with qtbot.waitSignal(chat.revealed) as revealed:
+        chat.open(hit.data(ChatListRole.ID), hit.data(ChatListRole.MESSAGE), "walnut")
+
+    assert revealed.args == [1, "walnut"]
+    assert words(chat) == ["one", "a walnut"]
+    chat.search("")
     assert chat.list.rowCount() == 2
 
 
+def test_only_the_newest_search_is_shown(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    ask(chat, backend, "one", "a walnut")
+    found: list[int] = []
+    chat.found.connect(found.append)
+
+    for typed in ("w", "wa", "wax"):
+        chat.search(typed)
+    settled(chat, qtbot)
+
+    assert found == [0]
+
+
+def test_a_chat_is_exported_and_imported(
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot, tmp_path: Path
+) -> None:
+    ask(chat, backend, "one", "1")
+    path = tmp_path / "chat.json"
+    with qtbot.waitSignal(chat.said) as said:
+        chat.export(shown(chat), path, "json")
+    assert said.args is not None
+    assert str(path) in said.args[0]
+    assert json.loads(path.read_text())["title"] == "one"
+    before = shown(chat)
+
+    chat.import_file(path)
+
+    qtbot.waitUntil(lambda: chat.shown_id not in (None, before))
+    assert words(chat) == ["one", "1"]
+    with qtbot.waitSignal(chat.trouble) as trouble:
+        chat.import_file(tmp_path / "none.md")
+    assert trouble.args is not None
+    assert "could not be read" in trouble.args[0]
+
+
+# --- the disk
+
+
 def test_closing_writes_what_is_still_to_be_written(
-    backend: ScriptedBackend, history: History
+    backend: ScriptedBackend, history: History, tmp_path: Path
 ) -> None:
     chat = Chat(backend, history)
     chat.send("one")
@@ -185,72 +441,43 @@ def test_closing_writes_what_is_still_to_be_written(
 
     chat.close()
 
-    assert _on_disk(history) == [("one", "half")]
+    assert on_disk(History(tmp_path / "chats.sqlite")) == [("one", "half")]
 
 
+@pytest.fixture
+def full_disk(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_given: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    for name in ("add", "put_message"):
+        monkeypatch.setattr(history, name, refuse)
+
+
+@pytest.mark.usefixtures("full_disk")
 def test_a_disk_that_refuses_is_told_and_the_chat_goes_on(
-    chat: Chat,
-    backend: ScriptedBackend,
-    history: History,
-    qtbot: QtBot,
-    monkeypatch: pytest.MonkeyPatch,
+    chat: Chat, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    def refuse(_conversation: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(history, "save", refuse)
-
     with qtbot.waitSignal(chat.trouble) as trouble:
         chat.send("one")
-    answer(backend, "1")
+    answer(backend, "1", "2")
 
     assert trouble.args is not None
-    assert "No space left" in trouble.args[0]
-    assert texts(chat)[-1] == ("assistant", "1", "done")
+    assert "disk is full" in trouble.args[0]
+    assert texts(chat)[-1] == ("assistant", "12", "done")
 
 
-def user(text: str) -> Message:
-    return Message(role="user", text=text)
+def test_a_file_of_a_newer_version_is_told(
+    backend: ScriptedBackend, qtbot: QtBot, tmp_path: Path
+) -> None:
+    path = tmp_path / "newer.sqlite"
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    chat = Chat(backend, History(path))
 
+    with qtbot.waitSignal(chat.trouble) as trouble:
+        chat.start()
 
-def reply(text: str) -> Message:
-    return Message(role="assistant", text=text)
-
-
-def test_old_messages_are_left_out_where_the_context_is_full() -> None:
-    talk = [user("a" * 600), reply("b" * 600), user("c" * 300), reply("d" * 300), user("now")]
-
-    kept = fitting(talk, context=300)
-
-    assert [m.text[0] for m in kept] == ["c", "d", "n"]
-
-
-def test_what_is_asked_now_is_always_sent() -> None:
-    assert fitting([user("a"), reply("b"), user("x" * 10_000)], context=100)[-1].text[0] == "x"
-
-
-def test_the_first_message_that_is_sent_is_the_persons() -> None:
-    talk = [user("a" * 700), reply("b" * 60), user("now")]
-
-    assert [m.role for m in fitting(talk, context=300)] == ["user"]
-
-
-def test_a_question_whose_reply_failed_is_not_sent_again() -> None:
-    talk = [user("lost"), reply(""), user("now")]
-
-    assert [m.text for m in fitting(talk, context=0)] == ["now"]
-
-
-def test_thoughts_are_not_said_again() -> None:
-    talk = [user("a"), reply("<think>hm</think>b"), user("<think> is a tag?")]
-
-    assert [m.text for m in fitting(talk, context=0)] == ["a", "b", "<think> is a tag?"]
-
-
-def test_the_context_is_the_loaded_models(chat: Chat, backend: ScriptedBackend) -> None:
-    backend.say(home(model=running_model(context=64)))
-    chat.send("a" * 400)
-    answer(backend, "b")
-    chat.send("now")
-
-    assert [m.text for m in backend.chats[-1]] == ["now"]
+    assert trouble.args is not None
+    assert "newer version" in trouble.args[0]
+    chat.close()

@@ -3,9 +3,10 @@
 from datetime import datetime
 
 import pytest
+from PySide6.QtCore import Qt
 from pytestqt.modeltest import ModelTester
 
-from potluck_app.history import Summary
+from potluck_app.chats.values import Hit, Summary
 from potluck_app.viewmodels.chat_list import ChatListModel, ChatListRole
 
 pytestmark = pytest.mark.qt
@@ -43,15 +44,47 @@ def test_it_keeps_the_promises_of_a_qt_model(
 ) -> None:
     qtmodeltester.check(model)
 
-    model.search("chat d")
+    model.show_hits([Hit(chat="d", title="Chat d")])
     model.remove("d")
-    model.search("")
+    model.show_hits(None)
 
 
-def test_a_search_looks_at_titles_in_any_case(model: ChatListModel) -> None:
-    model.search(" CHAT d ")
+def test_what_was_found_stands_below_where_it_was_found(model: ChatListModel) -> None:
+    found = Hit(chat="a", title="Chat a", message="m", excerpt="so d")
+    model.show_hits([Hit(chat="d", title="Chat d"), found, Hit(chat="deleted", title="x")])
 
-    assert rows(model) == ["Last 7 days", "Chat d"]
+    assert rows(model) == ["Titles", "Chat d", "Messages", "Chat a"]
+    hit = model.index(3)
+    assert (hit.data(ChatListRole.MESSAGE), hit.data(ChatListRole.EXCERPT)) == ("m", "so d")
+
+
+def test_pinned_conversations_stand_first(model: ChatListModel) -> None:
+    model.put(Summary(id="e", title="Chat e", updated=NOW - 30 * DAY, pinned=True))
+
+    assert rows(model)[:3] == ["Pinned", "Chat e", "Today"]
+    assert model.index(1).data(ChatListRole.PINNED) is True
+    assert model.index(1).data(Qt.ItemDataRole.AccessibleTextRole) == "Chat e, pinned"
+
+
+def test_a_title_is_edited_in_its_row(model: ChatListModel) -> None:
+    renamed: list[tuple[str, str]] = []
+    model.renamed.connect(lambda *given: renamed.append(given))
+
+    for title in ("  ", "Chat a", " Better\ntitle "):
+        model.setData(model.index(1), title)
+
+    assert renamed == [("a", "Better title")]
+    assert not model.setData(model.index(0), "Heading")
+
+
+def test_a_conversation_with_a_reply_under_way_says_so(model: ChatListModel) -> None:
+    model.set_busy("a", True)
+    assert model.index(1).data(ChatListRole.BUSY)
+    assert "being written" in model.index(1).data(Qt.ItemDataRole.AccessibleTextRole)
+
+    model.set_busy("a", False)
+
+    assert not model.index(1).data(ChatListRole.BUSY)
 
 
 def test_a_changed_conversation_moves_to_the_top(model: ChatListModel) -> None:

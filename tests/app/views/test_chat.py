@@ -1,7 +1,5 @@
 """The Chat page."""
 
-from collections.abc import Callable
-
 import pytest
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QTextDocument
@@ -9,17 +7,17 @@ from PySide6.QtWidgets import QPushButton, QToolButton
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck_app.history import Message, Stats
+from potluck_app.chats.values import Message, Stats
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import IconButton
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.message import ReplyMessage, UserMessage
+from potluck_app.views.message import ReplyMessage
 from potluck_app.views.prose import ProseView, open_in_browser
-from potluck_app.views.transcript import Transcript
 
 pytestmark = pytest.mark.qt
 
@@ -61,12 +59,12 @@ def test_a_question_is_asked_and_the_reply_streams_below_it(
 
     view = reply_view(window)
     qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
-    assert view.stats.text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
+    assert view.stats.whole_text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
     assert window.chat.composer.text.toPlainText() == ""
 
 
 def test_only_the_last_block_is_drawn_again(
-    qtbot: QtBot, theme: Theme, monkeypatch: pytest.MonkeyPatch
+    chat: Chat, qtbot: QtBot, theme: Theme, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
     original = QTextDocument.setMarkdown
@@ -76,7 +74,7 @@ def test_only_the_last_block_is_drawn_again(
         original(self, text, *rest)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     monkeypatch.setattr(QTextDocument, "setMarkdown", count)
-    view = ReplyMessage(theme, Message(role="assistant", text=""), lambda: None)
+    view = ReplyMessage(theme, Message(role="assistant", text=""), chat)
     qtbot.addWidget(view)
     long = "x" * 5000 + "\n\n"
     view.show_message(Message(role="assistant", text=long, status="streaming"), is_last=True)
@@ -128,7 +126,7 @@ def test_send_becomes_stop_and_escape_stops(
 
     assert button.text() == "Send"
     assert reply_view(window).message.status == "stopped"
-    assert reply_view(window).stats.text() == "Stopped"
+    assert reply_view(window).stats.whole_text() == "Stopped"
 
     write(window, qtbot, "And?")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
@@ -151,7 +149,7 @@ def test_a_reply_that_waits_for_the_model_says_what_happens(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     write(window, qtbot, "How?")
-    line = reply_view(window)._waiting_line
+    line = reply_view(window).waiting.line
 
     backend.say(home(model=running_model(state="loading", plan=None, progress=0.5)))
 
@@ -167,9 +165,9 @@ def test_a_failed_reply_can_be_tried_again(
     write(window, qtbot, "How?")
     backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering."))
     view = reply_view(window)
-    assert view._failure_text.text() == "Mac stopped answering."
+    assert view.failure.text.text() == "Mac stopped answering."
 
-    qtbot.mouseClick(view.retry, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(view.failure.retry, Qt.MouseButton.LeftButton)
 
     assert len(backend.chats) == 2
     assert reply_view(window).message.status == "streaming"
@@ -281,46 +279,6 @@ def test_the_page_stays_at_its_end_only_while_the_person_is_there(
     assert bar.value() == 100
 
 
-def test_a_long_conversation_is_built_from_its_end(
-    window: MainWindow, qtbot: QtBot, make_long: Callable[[int], None]
-) -> None:
-    make_long(120)
-    transcript = window.chat.transcript
-    assert len(transcript.findChildren(UserMessage)) == 25
-    qtbot.waitUntil(transcript.earlier.isVisible)
-
-    qtbot.mouseClick(transcript.earlier, Qt.MouseButton.LeftButton)
-    assert len(transcript.findChildren(UserMessage)) == 50
-    qtbot.mouseClick(transcript.earlier, Qt.MouseButton.LeftButton)
-
-    assert len(transcript.findChildren(UserMessage)) == 60
-    assert not transcript.earlier.isVisible()
-    assert _questions_in_order(transcript) == [f"question {n}" for n in range(60)]
-
-
-@pytest.fixture
-def make_long(window: MainWindow) -> Callable[[int], None]:
-    def make(count: int) -> None:
-        messages = [
-            Message(role="user", text=f"question {n // 2}")
-            if n % 2 == 0
-            else Message(role="assistant", text="so", stats=STATS)
-            for n in range(count)
-        ]
-        from potluck_app.history import Conversation
-
-        window.chat._chat.messages.reset(
-            Conversation(id="a", title="t", updated=1.0, messages=tuple(messages))
-        )
-
-    return make
-
-
-def _questions_in_order(transcript: Transcript) -> list[str]:
-    views = [view for view in transcript._views if isinstance(view, UserMessage)]
-    return [view._text.text() for view in views]
-
-
 def test_the_context_fills_and_says_so(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
@@ -365,8 +323,7 @@ def test_a_chat_of_the_list_is_opened_renamed_and_deleted(
     sidebar.list.clicked.emit(index)
     qtbot.waitUntil(window.chat.transcript.isVisible)
     assert sidebar.list.currentIndex() == index
-    _, delete = sidebar.menu_for(index).actions()
-    delete.trigger()
+    sidebar.menu_for(index).actions()[-1].trigger()
     qtbot.waitUntil(lambda: sidebar.list.model().rowCount() == 0)
     undo = window.findChild(QPushButton, "chat-undo")
     assert undo is not None

@@ -128,7 +128,7 @@ def test_an_error_stays_before_newer_and_milder_notices(
 def test_a_reply_is_replaced_only_where_it_is_seen(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    window.chat.composer.sent.emit("How?")
+    window.chat.composer.sent.emit("How?", ())
     backend.replies[-1].finished.emit(ReplyEnd(error="It failed."))
 
     window.go(window.models)

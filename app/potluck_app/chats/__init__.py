@@ -1,0 +1,1 @@
+"""Conversations: their values, and how they are kept on disk. Without Qt."""

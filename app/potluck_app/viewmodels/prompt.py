@@ -1,0 +1,64 @@
+"""What of a conversation is sent to the model. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from potluck_app.chats.values import Message, prompt_text
+from potluck_app.viewmodels.blocks import split_thinking
+
+# A token of English text has about 4 characters; 3 leaves room for code and other languages.
+_CHARACTERS_PER_TOKEN = 3
+_REPLY_SHARE = 4  # a quarter of the context is kept for the reply
+_MOST_MESSAGES = 4000  # that a request may have; the node refuses more than 4096
+
+
+def fitting(messages: Sequence[Message], context: int, system: str = "") -> list[Message]:
+    """Return the newest messages that fit into the context. The first one is the person's.
+
+    Args:
+        messages: the whole conversation; the new question is the last one.
+        context: in tokens; 0: no model is loaded yet, and the node decides.
+        system: the system prompt, which takes room too.
+
+    Returns:
+        Messages with the whole text that the model reads, and without attachments.
+    """
+    usable: list[Message] = []
+    for message in messages:
+        if usable and usable[-1].role == message.role == "user":
+            usable.pop()  # its reply failed; most chat templates need alternating roles
+        # Thoughts are left out: they fill the context, and models do not expect them.
+        is_reply = message.role == "assistant"
+        text = split_thinking(message.text)[1] if is_reply else prompt_text(message)
+        if text:
+            usable.append(msgspec.structs.replace(message, text=text, attachments=()))
+    usable = usable[-_MOST_MESSAGES:]
+    if context <= 0:
+        return _from_the_person(usable)
+    room = (context - context // _REPLY_SHARE) * _CHARACTERS_PER_TOKEN - len(system)
+    kept: list[Message] = []
+    for message in reversed(usable):
+        room -= len(message.text)
+        if kept and room < 0:
+            break
+        kept.append(message)
+    kept.reverse()
+    return _from_the_person(kept)
+
+
+def _from_the_person(messages: list[Message]) -> list[Message]:
+    """Return the messages from the first one of the person on, or the last message."""
+    last = len(messages) - 1
+    first = next((n for n, message in enumerate(messages) if message.role == "user"), last)
+    return messages[first:]
+
+
+def tokens_used(messages: Sequence[Message]) -> int:
+    """Return how much of the context a conversation takes: as the node counted it, else about."""
+    about = 0
+    for message in reversed(messages):
+        if message.stats is not None:
+            return message.stats.prompt_tokens + message.stats.tokens + about
+        about += len(prompt_text(message)) // (_CHARACTERS_PER_TOKEN + 1)
+    return about

@@ -1,0 +1,279 @@
+"""The drawer at the right: how the shown conversation is answered, and presets of that."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QFrame,
+    QLineEdit,
+    QMenu,
+    QPlainTextEdit,
+    QScrollArea,
+    QToolButton,
+    QWidget,
+)
+
+from potluck_app import wording
+from potluck_app.backend import Backend
+from potluck_app.chats.values import Preset, Settings
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.controls import IconButton, button, field, label
+
+WIDTH = 300
+_MAX_SEED = (1 << 63) - 1
+_MAX_TOKENS = 1 << 20
+
+BUILT_IN: Final = (
+    Preset(name="As the model recommends", settings=Settings()),
+    Preset(name="Exact", settings=Settings(temperature=0.2, top_p=0.9)),
+    Preset(name="Creative", settings=Settings(temperature=1.1, top_p=0.98, min_p=0.05)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of the settings: its field, what it may be, and what it does."""
+
+    name: str
+    title: str
+    low: float
+    high: float
+    help: str
+    empty: str = "as the model recommends"
+    is_whole: bool = False
+
+
+_NUMBERS: Final = (
+    _Number("temperature", "Temperature", 0, 100, "0: always the likeliest word; 1: freer"),
+    _Number("top_p", "Top-p", 0.01, 1, "Choose among the likeliest words of this share"),
+    _Number("min_p", "Min-p", 0, 1, "Leave out words that are far less likely than the best"),
+    _Number(
+        "max_tokens",
+        "Maximum tokens",
+        1,
+        _MAX_TOKENS,
+        "A reply ends after so many",
+        "all that fit",
+        True,
+    ),
+    _Number(
+        "seed",
+        "Seed",
+        0,
+        _MAX_SEED,
+        "The same seed gives the same reply",
+        "another each time",
+        True,
+    ),
+    _Number(
+        "context", "Context", 256, _MAX_TOKENS, "Send at most so many tokens", "as loaded", True
+    ),
+)
+
+
+def parsed(number: _Number, text: str) -> float | int | None:
+    """Return the value of a field; None for an empty one.
+
+    Raises:
+        ValueError: it is no number, or out of its range.
+    """
+    text = text.strip().replace(",", ".")
+    if not text:
+        return None
+    value = int(text) if number.is_whole else float(text)
+    if not number.low <= value <= number.high:  # also False for nan
+        raise ValueError(text)
+    return value
+
+
+class Drawer(QFrame):
+    """The options of the shown conversation. Each change counts from the next message on."""
+
+    def __init__(self, theme: Theme, backend: Backend, chat: Chat) -> None:
+        super().__init__()
+        self.setObjectName("drawer")
+        self.setProperty("drawer", "true")
+        self.setFixedWidth(WIDTH)
+        self._backend, self._chat = backend, chat
+        self._is_showing = False
+        close = IconButton(theme, "close", "Close the options", "drawer-close")
+        close.clicked.connect(self.hide)
+        self.presets = QToolButton()
+        self.presets.setObjectName("drawer-presets")
+        self.presets.setProperty("kind", "picker")
+        self.presets.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.presets.clicked.connect(self._open_presets)
+        self.system = self._make_system()
+        self.fields: dict[str, QLineEdit] = {}
+        inner = QWidget()
+        column = vbox(parent=inner, margins=(16, 0, 16, 16), spacing=4)
+        column.addWidget(label("Preset", "group"))
+        column.addWidget(self.presets)
+        column.addSpacing(10)
+        column.addWidget(label("System prompt", "group"))
+        column.addWidget(self.system)
+        for number in _NUMBERS:
+            column.addSpacing(8)
+            column.addWidget(label(number.title, "group"))
+            column.addWidget(self._make_field(number))
+            column.addWidget(label(number.help, "small", wrap=True))
+        self.error = label("", "error", wrap=True, name="drawer-error")
+        self.load = button("Load the model with this context", "drawer-load", self._load)
+        column.addSpacing(8)
+        column.addWidget(self.error)
+        column.addWidget(self.load)
+        column.addSpacing(12)
+        column.addWidget(self._make_saving())
+        column.addStretch(1)
+        head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
+        vbox(head, (self._scrolling(inner), 1), parent=self)
+        chat.shown_changed.connect(self._show)
+        chat.settings_changed.connect(self._show)
+        chat.presets_changed.connect(self._show)
+        backend.state_changed.connect(self._show_load)
+        self._show()
+        self.hide()
+
+    def _scrolling(self, inner: QWidget) -> QScrollArea:
+        scroll = QScrollArea()
+        scroll.setAccessibleName("Options of this chat")
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        scroll.setWidgetResizable(True)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setWidget(inner)
+        return scroll
+
+    def _make_system(self) -> QPlainTextEdit:
+        system = QPlainTextEdit()
+        system.setObjectName("drawer-system")
+        system.setAccessibleName("System prompt")
+        system.setProperty("kind", "field")
+        system.setPlaceholderText("How the model should answer: its role, its tone, its language")
+        system.setTabChangesFocus(True)
+        system.setFixedHeight(130)
+        system.textChanged.connect(self._change)
+        return system
+
+    def _make_field(self, number: _Number) -> QLineEdit:
+        line = field("field", f"drawer-{number.name}", number.title)
+        line.setPlaceholderText(number.empty)
+        line.setToolTip(wording.tip(number.help))
+        line.textEdited.connect(lambda _text: self._change())
+        self.fields[number.name] = line
+        return line
+
+    def _make_saving(self) -> QWidget:
+        self.name = field("field", "drawer-preset-name", "Name of the preset")
+        self.name.setPlaceholderText("Name of a preset")
+        self.name.returnPressed.connect(self._save)
+        holder = QWidget()
+        save = button("Save", "drawer-save", self._save)
+        row = hbox((self.name, 1), save, spacing=8)
+        vbox(label("Save these options as a preset", "group"), row, parent=holder, spacing=4)
+        return holder
+
+    # --- what is shown
+
+    def _show(self) -> None:
+        """Show the settings; a field keeps what the person just writes into it."""
+        settings = self._chat.settings
+        self._is_showing = True
+        if self.system.toPlainText() != settings.system:
+            self.system.setPlainText(settings.system)
+        for number in _NUMBERS:
+            value = getattr(settings, number.name)
+            line = self.fields[number.name]
+            try:
+                is_same = parsed(number, line.text()) == value
+            except ValueError:
+                is_same = False
+            if not is_same:
+                line.setText("" if value is None else f"{value:g}" if value < 1e6 else str(value))
+        self._is_showing = False
+        self.error.setText("")
+        self.error.hide()
+        self._show_preset(settings)
+        self._show_load()
+
+    def _show_preset(self, settings: Settings) -> None:
+        known = (*self._chat.presets, *BUILT_IN)
+        current = next((preset.name for preset in known if preset.settings == settings), "Own")
+        self.presets.setText(wording.without_mnemonic(current))
+        self.presets.setAccessibleName(f"Preset: {current}. Choose another")
+
+    def _show_load(self, _state: object = None) -> None:
+        state, wanted = self._backend.live_state, self._chat.settings.context
+        loaded = state.model.context if state else 0
+        self.load.setVisible(bool(wanted and loaded and wanted > loaded))
+
+    # --- what the person does
+
+    def _change(self) -> None:
+        if self._is_showing:
+            return
+        changes: dict[str, object] = {"system": self.system.toPlainText()}
+        for number in _NUMBERS:
+            try:
+                changes[number.name] = parsed(number, self.fields[number.name].text())
+            except ValueError:
+                kind = "a whole number" if number.is_whole else "a number"
+                high = f" to {number.high:g}" if number.high < _MAX_TOKENS else " or more"
+                self._say(f"{number.title} is {kind} of {number.low:g}{high}.")
+                return
+        self._chat.set_settings(msgspec.structs.replace(self._chat.settings, **changes))
+        self.error.hide()
+
+    def _open_presets(self) -> None:
+        self.presets_menu().popup(self.presets.mapToGlobal(self.presets.rect().bottomLeft()))
+
+    def presets_menu(self) -> QMenu:
+        """Return the menu of the presets: each to choose, and the person's own to delete."""
+        menu = QMenu(self)
+        menu.setAccessibleName("Presets")
+        menu.aboutToHide.connect(menu.deleteLater)
+        for preset in (*BUILT_IN, *self._chat.presets):
+            chosen = menu.addAction(wording.without_mnemonic(preset.name))
+            chosen.triggered.connect(self._chooser(preset))
+        if self._chat.presets:
+            menu.addSeparator()
+        for preset in self._chat.presets:
+            delete = menu.addAction(wording.without_mnemonic(f"Delete “{preset.name}”"))
+            delete.triggered.connect(
+                lambda _checked=False, name=preset.name: self._chat.delete_preset(name)
+            )
+        return menu
+
+    def _chooser(self, preset: Preset) -> Callable[[], None]:
+        def choose() -> None:
+            settings = preset.settings
+            if preset in BUILT_IN:  # they are about the choice of words alone
+                system, context = self._chat.settings.system, self._chat.settings.context
+                settings = msgspec.structs.replace(settings, system=system, context=context)
+            self._chat.set_settings(settings)
+
+        return choose
+
+    def _save(self) -> None:
+        name = " ".join(self.name.text().split())
+        if not name or any(preset.name == name for preset in BUILT_IN):
+            self._say("Give the preset a name of its own.")
+            return
+        self._chat.save_preset(name)
+        self.name.clear()
+
+    def _load(self) -> None:
+        context = self._chat.settings.context
+        if context is not None:
+            self._backend.load_context(context).failed.connect(
+                lambda problem: self._say(problem.message)
+            )
+
+    def _say(self, text: str) -> None:
+        self.error.setText(text)
+        self.error.show()

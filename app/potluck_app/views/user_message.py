@@ -1,0 +1,178 @@
+"""A message of the person: in a bubble, with its files and versions, and a field to edit it."""
+
+import re
+from functools import cached_property
+
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QPushButton, QWidget
+
+from potluck_app.chats.values import Message
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.chips import Chips
+from potluck_app.views.composer import ComposerText
+from potluck_app.views.controls import IconButton, button, label
+from potluck_app.views.versions import VersionSwitch
+
+_BUBBLE_SHARE = 0.8  # largest share of the transcript's width
+_FOLDED = 3000  # characters; a longer text is folded, since a label of a whole book takes seconds
+
+
+class UserMessage(QWidget):
+    """The message of the person, exactly as it was written."""
+
+    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
+        super().__init__()
+        self._theme, self._chat = theme, chat
+        self._message = message
+        self._is_whole = len(message.text) <= _FOLDED
+        self._width = 0
+        self.text = label("")
+        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.text.setAccessibleName("Your message")
+        self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
+        self.edit.clicked.connect(self.open_editor)
+        self._bubble = QFrame()
+        self._bubble.setProperty("bubble", "true")
+        self._inside = vbox(self.text, parent=self._bubble, margins=(14, 9, 14, 10), spacing=8)
+        self._row = QWidget()
+        top = Qt.AlignmentFlag.AlignTop
+        self._parts = hbox(
+            STRETCH, (self.edit, 0, top), (self._bubble, 0, top), parent=self._row, spacing=6
+        )
+        self._editor: Editor | None = None
+        self._column = vbox(self._row, parent=self)
+        self.show_message(message)
+
+    @cached_property
+    def more(self) -> QPushButton:
+        more = button("Show the whole message", "message-more", self._unfold)
+        self._inside.insertWidget(1, more)
+        return more
+
+    @cached_property
+    def chips(self) -> Chips:
+        chips = Chips(self._theme)
+        self._inside.addWidget(chips)
+        return chips
+
+    @cached_property
+    def versions(self) -> VersionSwitch:
+        view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
+        self._parts.insertWidget(1, view, 0, Qt.AlignmentFlag.AlignTop)
+        return view
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
+        """Show a message, and which of its versions it is."""
+        self._message = message
+        self.text.setText(message.text if self._is_whole else message.text[:_FOLDED] + "…")
+        self.text.setVisible(bool(message.text))
+        if not self._is_whole or "more" in self.__dict__:
+            self.more.setVisible(not self._is_whole)
+        if message.attachments:
+            self.chips.show_files(message.attachments)
+        if versions[1] > 1 or "versions" in self.__dict__:
+            self.versions.show_versions(*versions)
+
+    def fit(self, width: int) -> None:
+        """Wrap the text if it is wider than a bubble may be on a page of this width."""
+        self._width = width
+        limit = int(width * _BUBBLE_SHARE) - 28
+        metrics = self.text.fontMetrics()
+        lines = self.text.text().split("\n")
+        # The longest lines are the widest, but for a little: not every line is measured.
+        longest = sorted(lines, key=len, reverse=True)[:3]
+        widest = max(metrics.horizontalAdvance(line[:_FOLDED]) for line in longest) + 2
+        self.text.setWordWrap(widest > limit)
+        self.text.setFixedWidth(min(widest, limit))
+        if self._message.attachments:
+            self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
+
+    def highlight(self, pattern: re.Pattern[str]) -> int:
+        """Mark the first of the words. Returns its place from the top, in pixels."""
+        found = pattern.search(self._message.text)
+        if found is not None:
+            if found.end() > _FOLDED:
+                self._unfold()
+            self.text.setSelection(found.start(), found.end() - found.start())
+            lines = self.text.text()[: found.start()].count("\n")
+            return lines * self.text.fontMetrics().lineSpacing()
+        return 0
+
+    def open_editor(self) -> None:
+        """Let the person write another version of the message."""
+        if self._editor is None:
+            self._editor = Editor(self._theme, self._message.text)
+            self._editor.sent.connect(self._send)
+            self._editor.cancelled.connect(self._close_editor)
+            self._column.addWidget(self._editor)
+        self._row.hide()
+        self._editor.text.setFocus()
+
+    def _send(self, text: str) -> None:
+        if self._chat.is_busy:
+            return  # a reply is being written; the editor stays open
+        self._close_editor()
+        self._chat.edit(self._message.id, text)
+
+    def _close_editor(self) -> None:
+        if self._editor is not None:
+            self._editor.hide()
+            self._editor.deleteLater()
+            self._editor = None
+        self._row.show()
+        self.edit.setFocus()
+
+    def _unfold(self) -> None:
+        self._is_whole = True
+        self.show_message(self._message)
+        self.fit(self._width)
+
+
+class Editor(QFrame):
+    """The field for another version of a message.
+
+    Signals:
+        sent: the text of the version.
+        cancelled: the message stays as it is.
+    """
+
+    sent = Signal(str)
+    cancelled = Signal()
+
+    def __init__(self, theme: Theme, text: str) -> None:
+        super().__init__()
+        self.setProperty("composer", "focused")
+        self.text = ComposerText(theme)
+        self.text.setObjectName("editor-text")
+        self.text.setAccessibleName("Another version of your message")
+        self.text.setPlainText(text)
+        self.text.submitted.connect(self._submit)
+        cancel = button("Cancel", "editor-cancel", self.cancelled.emit)
+        self.send = button("Send", "editor-send", self._submit, kind="primary")
+        hint = label("The version before is kept.", "meta")
+        foot = hbox(hint, STRETCH, cancel, self.send, spacing=8)
+        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
+        self.text.moveCursor(self.text.textCursor().MoveOperation.End)
+
+    def event(self, event: QEvent) -> bool:
+        is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
+        if is_escape and event.type() == QEvent.Type.ShortcutOverride:
+            event.accept()  # else the window takes it, to stop a reply
+            return True
+        if is_escape and event.type() == QEvent.Type.KeyPress:
+            self.cancelled.emit()
+            return True
+        return super().event(event)
+
+    def _submit(self) -> None:
+        text = self.text.toPlainText().strip()
+        if text:
+            self.sent.emit(text)

@@ -1,0 +1,75 @@
+"""Files that are attached to a message."""
+
+from pathlib import Path
+
+import pytest
+
+from potluck_app.chats.attachments import (
+    MAX_BYTES,
+    MAX_FILES,
+    AttachmentError,
+    attach,
+    read_attachment,
+)
+from potluck_app.chats.values import Attachment
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a\r\nb", "a\nb"),
+        ("\ufeffé".encode(), "é"),
+        ("é".encode("utf-16"), "é"),
+        (b"", ""),
+    ],
+)
+def test_text_is_read_in_the_usual_encodings(tmp_path: Path, data: bytes, text: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+
+    assert read_attachment(path) == Attachment(name="a.py", text=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("cat.PNG", b"", "is a picture"),
+        ("paper.pdf", b"", "no plain text"),
+        ("program", b"\x7fELF\x00\x00", "no text"),
+        ("latin.txt", b"caf\xe9", "no text"),
+        ("long.txt", b"x" * (MAX_BYTES + 1), "524 kB"),
+        ("folder", None, "is no file"),
+    ],
+)
+def test_what_is_no_text_is_told(
+    tmp_path: Path, name: str, data: bytes | None, sentence: str
+) -> None:
+    path = tmp_path / name
+    if data is None:
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+
+    with pytest.raises(AttachmentError, match=sentence):
+        read_attachment(path)
+
+
+def test_the_good_ones_of_several_are_attached(tmp_path: Path) -> None:
+    good = tmp_path / "a.txt"
+    good.write_text("a")
+
+    read, troubles = attach([tmp_path / "none.txt", good], [])
+
+    assert [file.name for file in read] == ["a.txt"]
+    assert len(troubles) == 1
+
+
+def test_a_message_takes_so_many_files_and_no_more(tmp_path: Path) -> None:
+    good = tmp_path / "a.txt"
+    good.write_text("a")
+    before = [Attachment(name="b", text="")] * (MAX_FILES - 1)
+
+    read, troubles = attach([good, good], before)
+
+    assert len(read) == len(troubles) == 1
+    assert str(MAX_FILES) in troubles[0]

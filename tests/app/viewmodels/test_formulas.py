@@ -1,0 +1,32 @@
+"""Formulas as code."""
+
+import pytest
+
+from potluck_app.viewmodels.formulas import formulas_as_code
+
+
+@pytest.mark.parametrize(
+    ("markdown", "shown"),
+    [
+        ("Then $x_1$ and $a + b$.", "Then `x_1` and `a + b`."),
+        (r"So \(\frac{a}{b}\) is.", r"So `\frac{a}{b}` is."),
+        ("So\n$$\na = b \\\\\nc\n$$\nis.", "So\n\n\n`a = b \\\\`  \n`c`\n\n\nis."),
+        (r"So \[ e^x \] is.", "So \n\n`e^x`\n\n is."),
+    ],
+)
+def test_a_formula_becomes_code(markdown: str, shown: str) -> None:
+    assert formulas_as_code(markdown) == shown
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    [
+        "It costs $5 and $10.",
+        "From $5-$10 each",
+        "`$x$` and ``a`$y$`` stay",
+        r"\$x\$ is escaped",
+        "an open $x",
+    ],
+)
+def test_money_and_code_stay_as_they_are(markdown: str) -> None:
+    assert formulas_as_code(markdown) == markdown
