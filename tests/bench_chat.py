@@ -99,7 +99,7 @@ def main() -> None:
         read = history.load("long")
         print(f"read them: {1000 * (time.perf_counter() - begun):.0f} ms")
         begun = time.perf_counter()
-        found = len(history.search("question computes"))
+        found = len(history.search("pools computers"))
         print(f"search in them: {1000 * (time.perf_counter() - begun):.1f} ms ({found} hits)")
         backend = ScriptedBackend()
         chat = Chat(backend, history)

@@ -71,7 +71,7 @@ QLabel[pill="warn"] {{ color: {t.warn}; background: {t.warn_soft}; }}
 QLabel[pill="err"] {{ color: {t.err}; background: {t.err_soft}; }}
 QLabel[pill="accent"] {{ color: {t.accent}; background: {t.accent_soft}; }}
 QLabel[pill="neutral"] {{ color: {t.text2}; background: {t.surface2}; }}
-QLabel[pill] {{ font-size: 12px; font-weight: 600; border-radius: 9px; padding: 1px 10px 2px 10px; }}
+QLabel[pill] {{ font-size: 12px; font-weight: 600; border-radius: 9px; padding: 1px 10px 2px 10px; min-height: 16px; }}
 """
 
 
@@ -113,6 +113,7 @@ QToolButton:pressed {{ background: {t.border}; }}
 QToolButton:focus {{ border-color: {t.accent}; }}
 QToolButton:disabled {{ color: {t.text3}; }}
 QToolButton::menu-indicator {{ image: none; }}
+QToolButton[kind="inline"] {{ padding: 0 6px 0 0; }}
 QToolButton[kind="rail"] {{
     border-radius: 10px; font-size: 11px; padding: 5px 0 3px 0; min-width: 56px; min-height: 47px;
 }}
@@ -162,6 +163,7 @@ QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 2px; }}
 QScrollBar::handle:horizontal {{ background: {t.border}; border-radius: 3px; min-width: 32px; }}
 QScrollBar::handle:horizontal:hover {{ background: {t.border_strong}; }}
 QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
+QAbstractScrollArea::corner {{ background: transparent; border: none; }}
 QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
 """
 

@@ -2,9 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QStackedWidget, QToolButton, QWidget
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QDragEnterEvent, QDragLeaveEvent, QDropEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QHBoxLayout,
+    QStackedWidget,
+    QToolButton,
+    QWidget,
+)
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
@@ -16,9 +22,20 @@ from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
-from potluck_app.views.composer import Composer
-from potluck_app.views.controls import IconButton, Meter, Pill, WidthLimit, announce, button, label
+from potluck_app.views.composer import Composer, files_in
+from potluck_app.views.controls import (
+    IconButton,
+    Meter,
+    Pill,
+    WidthLimit,
+    announce,
+    button,
+    label,
+    set_property,
+)
+from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
 from potluck_app.views.drawer import Drawer
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
@@ -30,6 +47,10 @@ EXAMPLES = (
     "Does anything leave my home network?",
 )
 _COLLAPSE_BELOW = 860  # pixels of the page; a narrower one hides the list of chats
+_ONE_BELOW = 640  # a narrower one shows the list, the chat or the options
+_ANY_WIDTH = (1 << 24) - 1  # what Qt calls QWIDGETSIZE_MAX
+_NO_WHERE_BELOW = 620  # pixels of the chat; a narrower one does not say where the model runs
+_NO_FIGURES_BELOW = 540  # a narrower one shows the context as a bar only
 
 
 class ChatView(QWidget):
@@ -42,7 +63,7 @@ class ChatView(QWidget):
         self.setObjectName("chat-page")
         self.setProperty("page", "true")
         self._theme, self._chat = theme, chat
-        self._context = 0
+        self._model = ("", "")  # its name, and where it runs
         self._is_narrow = False
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
@@ -54,9 +75,15 @@ class ChatView(QWidget):
         self._pages.addWidget(self._make_empty())
         self._pages.addWidget(self.transcript)
 
-        main = vbox(self._make_top(open_models), (self._pages, 1), self._make_bottom())
-        hbox(self.sidebar, (main, 1), self.drawer, parent=self)
+        self._main = QWidget()
+        self._main.installEventFilter(self)
+        self._top = self._make_top(open_models)
+        vbox(self._top, (self._pages, 1), self._make_bottom(), parent=self._main)
+        hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        self.setAcceptDrops(True)
 
+        self.sidebar.fold.clicked.connect(self.toggle_list)
+        self.drawer.closed.connect(self.toggle_options)
         chat.busy_changed.connect(self.composer.set_busy)
         chat.replied.connect(self._announce_reply)
         model = chat.messages
@@ -66,7 +93,7 @@ class ChatView(QWidget):
         self.advice.changed.connect(self._show_context)
         chat.settings_changed.connect(self._show_context)
         chat.shown_changed.connect(self._on_shown)
-        self._place_list()
+        self._place()
         self.show_state(None)
         self._on_messages()
 
@@ -89,7 +116,6 @@ class ChatView(QWidget):
         self.pill.setObjectName("chat-pill")
         self._context_text = label("", "meta")
         self._context_meter = Meter(self._theme, "Context used")
-        self._context_meter.setFixedWidth(80)
         self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
         self.show_list.setToolTip("Chats (Ctrl+B)")
         self.show_list.clicked.connect(self.toggle_list)
@@ -110,27 +136,18 @@ class ChatView(QWidget):
 
     def _make_empty(self) -> QWidget:
         page = QWidget()
-        title = label("What would you like to know?", "title")
-        self._empty_line = label("", "body2")
-        grid = QGridLayout()
-        grid.setSpacing(12)
-        for number, example in enumerate(EXAMPLES):
-            prompt = button(
-                example,
-                f"example-{number}",
-                lambda text=example: self._chat.send(text),
-                kind="card",
-            )
-            grid.addWidget(prompt, number // 2, number % 2)
+        title = label("What would you like to know?", "title", wrap=True)
+        self._empty_line = label("", "body2", wrap=True)
+        for line in (title, self._empty_line):
+            line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self._grid = QGridLayout()
+        self._grid.setSpacing(12)
+        self._examples = [
+            button(text, f"example-{number}", lambda text=text: self._chat.send(text), kind="card")
+            for number, text in enumerate(EXAMPLES)
+        ]
         inner = QWidget()
-        vbox(
-            (title, 0, Qt.AlignmentFlag.AlignHCenter),
-            (self._empty_line, 0, Qt.AlignmentFlag.AlignHCenter),
-            16,
-            grid,
-            parent=inner,
-            spacing=8,
-        )
+        vbox(title, self._empty_line, 16, self._grid, parent=inner, spacing=8)
         vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
         return page
 
@@ -164,18 +181,16 @@ class ChatView(QWidget):
             known = before.model.name if state is None and before is not None else None
             self._show_model(wording.model_name(known or "guide"), "this computer")
             self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
-            self._context = 0
             self.transcript.show_progress("" if state else "Starting Potluck…", None)
         else:
             self._show_model(card.name, wording.where_it_runs(state))
             self.pill.show_state(card.pill, card.tone)
-            self._context = state.model.context
             self.transcript.show_progress(card.line, card.progress)
         self._show_context()
 
     def _show_model(self, name: str, where: str) -> None:
-        text = f"{name}  ·  {where}"
-        self.model.setText(wording.without_mnemonic(text))
+        self._model = (name, where)
+        self._fit_main()
         self.model.setAccessibleName(f"Model: {name}, on {where}. Choose another")
         self.composer.set_model_name(name)
         self._empty_line.setText(f"{name} answers on {where}.")
@@ -202,10 +217,13 @@ class ChatView(QWidget):
         used, context = self.advice.used, self._chat.context()
         share = used / context if context else 0.0
         of = f" / {wording.thousands(context)}" if context else ""
-        self._context_text.setText(f"Context {wording.thousands(used)}{of}")
+        text = f"Context {wording.thousands(used)}{of}"
+        self._context_text.setText(text)
         tone = "err" if share >= FULL else "warn" if share >= WARN else "accent"
         self._context_meter.show_fraction(share, tone)
-        self._context_text.setToolTip(wording.tip(_context_tip(share, context)))
+        tip = _context_tip(share, context)
+        self._context_text.setToolTip(wording.tip(tip))
+        self._context_meter.setToolTip(wording.tip(f"{text}. {tip}"))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -213,29 +231,78 @@ class ChatView(QWidget):
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
             self._wants_list = not is_narrow
-            self._place_list()
+        self._place()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._main and event.type() == QEvent.Type.Resize:
+            self._fit_main()
+        return super().eventFilter(watched, event)
+
+    def _fit_main(self) -> None:
+        """Show above the chat what has room there, and the examples in one column or two."""
+        width, (name, where) = self._main.width(), self._model
+        text = name if width < _NO_WHERE_BELOW else f"{name}  ·  {where}"
+        self.model.setText(wording.without_mnemonic(text))
+        is_short = width < _NO_FIGURES_BELOW
+        self._context_text.setHidden(is_short)
+        self._context_meter.setFixedWidth(36 if is_short else 80)
+        columns = 1 if is_short else 2
+        for number, example in enumerate(self._examples):
+            self._grid.addWidget(example, number // columns, number % columns)
+        side = 12 if is_short else 20
+        self._top.setContentsMargins(side, 10, side, 6)
+        self._top.setSpacing(side * 3 // 5)
+
+    # --- files that are dropped anywhere on the page
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if files_in(event.mimeData()):
+            event.acceptProposedAction()
+            set_property(self.composer, "composer", "focused")
+
+    def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
+        self._end_drag()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        self._end_drag()
+        self.composer.attach(files_in(event.mimeData()))
+
+    def _end_drag(self) -> None:
+        has_focus = self.composer.text.hasFocus()
+        set_property(self.composer, "composer", "focused" if has_focus else "true")
+
+    # --- the list and the drawer
 
     def toggle_list(self) -> None:
         """Show or hide the list of chats."""
         self._wants_list = not self._wants_list
-        self._place_list()
+        self._place()
 
     def toggle_options(self) -> None:
         """Show or hide the drawer with the options of the shown conversation."""
         self.drawer.setVisible(self.drawer.isHidden())
+        self._place()
         if not self.drawer.isHidden():
             self.drawer.system.setFocus()
         else:
             self.focus_composer()
 
-    def _place_list(self) -> None:
-        self.sidebar.setVisible(self._wants_list)
-        self.show_list.setVisible(self._is_narrow or not self._wants_list)
+    def _place(self) -> None:
+        """Show the list and the drawer beside the chat, or where there is no room, in its place."""
+        only_one = self.width() < _ONE_BELOW
+        has_drawer = not self.drawer.isHidden()
+        has_list = self._wants_list and not (only_one and has_drawer)
+        self.sidebar.setVisible(has_list)
+        self._main.setVisible(not (only_one and (has_list or has_drawer)))
+        self.show_list.setVisible(not has_list)
+        for panel, width in ((self.sidebar, LIST_WIDTH), (self.drawer, DRAWER_WIDTH)):
+            panel.setMinimumWidth(width)
+            panel.setMaximumWidth(_ANY_WIDTH if only_one else width)
 
     def _on_shown(self) -> None:
         if self._is_narrow:
             self._wants_list = False
-            self._place_list()
+            self._place()
         self.composer.show_draft(self._chat.draft)
         self.focus_composer()
 

@@ -30,19 +30,20 @@ class ChatSidebar(QFrame):
     def __init__(self, theme: Theme, chat: Chat) -> None:
         super().__init__()
         self.setProperty("side", "true")
-        self.setFixedWidth(WIDTH)
         self._theme, self._chat = theme, chat
         self.new = button("New chat", "chat-new", chat.new, kind="primary")
         ButtonIcon(self.new, theme, "plus", lambda: theme.tokens.accent_on)
         self.importing = IconButton(theme, "import", "Import a chat", "chat-import")
         self.importing.clicked.connect(self.choose_import)
+        self.fold = IconButton(theme, "list", "Hide chats", "chat-list-hide")
+        self.fold.setToolTip("Hide chats (Ctrl+B)")
         self.search = self._make_search()
         self.nothing = label("", "body2", wrap=True, name="chat-nothing")
         self.nothing.hide()
         self.list = self._make_list()
         self.toast = Toast("chat-undo", chat.undelete, chat.forget_deleted)
         vbox(
-            hbox((self.new, 1), self.importing, spacing=4),
+            hbox((self.new, 1), self.importing, self.fold, spacing=4),
             self.search,
             self.nothing,
             (self.list, 1),

@@ -12,7 +12,7 @@ from potluck_app.theme import Theme
 from potluck_app.views.boxes import hbox
 from potluck_app.views.controls import IconButton, TintedIcon, discard, label
 
-_NAME_LENGTH = 36
+_NAME_LENGTH = 20
 _GAP = 6
 _PREVIEW = 400  # characters of a file in its tooltip
 
@@ -105,7 +105,7 @@ class Chips(QWidget):
         nbytes = size(len(attachment.text.encode("utf-8", "replace")))
         text = label(f"{short} · {nbytes}", "meta")
         text.setAccessibleName(f"Attached file {name}, {nbytes}")
-        chip.setToolTip(wording.tip(attachment.text[:_PREVIEW]))
+        chip.setToolTip(wording.tip(f"{name}\n\n{attachment.text[:_PREVIEW]}"))
         row = hbox(
             TintedIcon(self._theme, "file", 14), text, parent=chip, margins=(8, 3, 8, 3), spacing=6
         )

@@ -36,6 +36,8 @@ class CodeText(QPlainTextEdit):
         self.setTabChangesFocus(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        # The height is that of the lines: Qt would show a needless bar beside a horizontal one.
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFont(theme.mono_font())
         self.document().setDocumentMargin(0)
         self.highlighter = Highlighter(self.document(), theme)
@@ -48,12 +50,17 @@ class CodeText(QPlainTextEdit):
         else:
             self.setPlainText(text)
         self.updateGeometry()
-        self.setFixedHeight(self.sizeHint().height())
+        height = self._whole_height()
+        self.setFixedHeight(min(height, _MAX_HEIGHT))
+        if height > _MAX_HEIGHT:
+            self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
 
     def sizeHint(self) -> QSize:
+        return QSize(200, min(self._whole_height(), _MAX_HEIGHT))
+
+    def _whole_height(self) -> int:
         metrics = QFontMetrics(self._theme.mono_font())
-        height = self.document().blockCount() * metrics.lineSpacing() + _MARGIN
-        return QSize(200, min(height, _MAX_HEIGHT))
+        return self.document().blockCount() * metrics.lineSpacing() + _MARGIN
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         sideways = abs(event.angleDelta().x()) > abs(event.angleDelta().y())

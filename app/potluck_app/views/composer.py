@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, Signal
-from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QDropEvent, QKeyEvent
+from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 
 from potluck_app.background import Background
@@ -15,6 +15,7 @@ from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
 
 _MAX_LINES = 8
+_NARROW = 480  # pixels; a narrower composer has no room for the hint
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
 
 
@@ -54,23 +55,23 @@ class ComposerText(QPlainTextEdit):
             super().keyPressEvent(event)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if not _files(event.mimeData()):
+        if not files_in(event.mimeData()):
             super().dragEnterEvent(event)
         else:
             event.acceptProposedAction()
 
     def dragMoveEvent(self, event: QDragMoveEvent) -> None:
-        if not _files(event.mimeData()):
+        if not files_in(event.mimeData()):
             super().dragMoveEvent(event)
         else:
             event.acceptProposedAction()
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:
-        return bool(_files(source)) or super().canInsertFromMimeData(source)
+        return bool(files_in(source)) or super().canInsertFromMimeData(source)
 
     def insertFromMimeData(self, source: QMimeData) -> None:
         """Take what was dropped or pasted: files are attached, text is inserted."""
-        if paths := _files(source):
+        if paths := files_in(source):
             self.dropped.emit(paths)
         else:
             self.insertPlainText(source.text())
@@ -86,7 +87,8 @@ class ComposerText(QPlainTextEdit):
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 4)
 
 
-def _files(data: QMimeData) -> list[Path]:
+def files_in(data: QMimeData) -> list[Path]:
+    """Return the files that are dragged, dropped or pasted."""
     return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
 
 
@@ -108,7 +110,6 @@ class Composer(QFrame):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.setProperty("composer", "true")
-        self.setAcceptDrops(True)
         self._is_busy = self._is_showing = False
         self._attachments: tuple[Attachment, ...] = ()
         self.text = ComposerText(theme)
@@ -131,8 +132,8 @@ class Composer(QFrame):
             "send",
             lambda: theme.tokens.text if self._is_busy else theme.tokens.accent_on,
         )
-        hint = label("Enter to send, Shift+Enter for a new line", "meta")
-        foot = hbox(self.add, hint, STRETCH, self.button, spacing=8)
+        self._hint = label("Enter to send, Shift+Enter for a new line", "meta")
+        foot = hbox(self.add, self._hint, STRETCH, self.button, spacing=8)
         inner = vbox(self.chips, self.text, self.trouble, spacing=8, margins=(6, 0, 0, 0))
         vbox(inner, foot, parent=self, margins=(12, 14, 8, 8), spacing=10)
         self.setFocusProxy(self.text)
@@ -184,12 +185,9 @@ class Composer(QFrame):
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
-    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if _files(event.mimeData()):
-            event.acceptProposedAction()
-
-    def dropEvent(self, event: QDropEvent) -> None:
-        self.attach(_files(event.mimeData()))
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._hint.setVisible(event.size().width() >= _NARROW)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.FocusIn:

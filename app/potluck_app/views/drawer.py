@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
     QLineEdit,
     QMenu,
     QPlainTextEdit,
     QScrollArea,
-    QToolButton,
     QWidget,
 )
 
@@ -21,8 +20,8 @@ from potluck_app.backend import Backend
 from potluck_app.chats.values import Preset, Settings
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.controls import IconButton, button, field, label
+from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.controls import IconButton, TintedIcon, button, field, label
 
 WIDTH = 300
 _MAX_SEED = (1 << 63) - 1
@@ -92,26 +91,42 @@ def parsed(number: _Number, text: str) -> float | int | None:
 
 
 class Drawer(QFrame):
-    """The options of the shown conversation. Each change counts from the next message on."""
+    """The options of the shown conversation. Each change counts from the next message on.
+
+    Signals:
+        closed: the person wants the drawer to go.
+    """
+
+    closed = Signal()
 
     def __init__(self, theme: Theme, backend: Backend, chat: Chat) -> None:
         super().__init__()
         self.setObjectName("drawer")
         self.setProperty("drawer", "true")
-        self.setFixedWidth(WIDTH)
         self._backend, self._chat = backend, chat
         self._is_showing = False
         close = IconButton(theme, "close", "Close the options", "drawer-close")
-        close.clicked.connect(self.hide)
-        self.presets = QToolButton()
-        self.presets.setObjectName("drawer-presets")
-        self.presets.setProperty("kind", "picker")
-        self.presets.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.presets.clicked.connect(self._open_presets)
+        close.clicked.connect(self.closed)
+        self.presets = button("", "drawer-presets", self._open_presets, kind="choice")
+        arrow = TintedIcon(theme, "chevron-down", 16)
+        hbox(STRETCH, arrow, parent=self.presets, margins=(0, 0, 11, 0))
         self.system = self._make_system()
         self.fields: dict[str, QLineEdit] = {}
-        inner = QWidget()
-        column = vbox(parent=inner, margins=(16, 0, 16, 16), spacing=4)
+        self.error = label("", "error", wrap=True, name="drawer-error")
+        self.load = button("Load the model with this context", "drawer-load", self._load)
+        head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
+        trouble = hbox((self.error, 1), margins=(16, 0, 16, 4))
+        vbox(head, trouble, (self._scrolling(self._make_options()), 1), parent=self)
+        chat.shown_changed.connect(self._show)
+        chat.settings_changed.connect(self._show)
+        chat.presets_changed.connect(self._show)
+        backend.state_changed.connect(self._show_load)
+        self._show()
+        self.hide()
+
+    def _make_options(self) -> QWidget:
+        options = QWidget()
+        column = vbox(parent=options, margins=(16, 0, 16, 16), spacing=4)
         column.addWidget(label("Preset", "group"))
         column.addWidget(self.presets)
         column.addSpacing(10)
@@ -122,22 +137,12 @@ class Drawer(QFrame):
             column.addWidget(label(number.title, "group"))
             column.addWidget(self._make_field(number))
             column.addWidget(label(number.help, "small", wrap=True))
-        self.error = label("", "error", wrap=True, name="drawer-error")
-        self.load = button("Load the model with this context", "drawer-load", self._load)
         column.addSpacing(8)
-        column.addWidget(self.error)
         column.addWidget(self.load)
         column.addSpacing(12)
         column.addWidget(self._make_saving())
         column.addStretch(1)
-        head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
-        vbox(head, (self._scrolling(inner), 1), parent=self)
-        chat.shown_changed.connect(self._show)
-        chat.settings_changed.connect(self._show)
-        chat.presets_changed.connect(self._show)
-        backend.state_changed.connect(self._show_load)
-        self._show()
-        self.hide()
+        return options
 
     def _scrolling(self, inner: QWidget) -> QScrollArea:
         scroll = QScrollArea()
@@ -203,7 +208,7 @@ class Drawer(QFrame):
 
     def _show_preset(self, settings: Settings) -> None:
         known = (*self._chat.presets, *BUILT_IN)
-        current = next((preset.name for preset in known if preset.settings == settings), "Own")
+        current = next((preset.name for preset in known if preset.settings == settings), "Custom")
         self.presets.setText(wording.without_mnemonic(current))
         self.presets.setAccessibleName(f"Preset: {current}. Choose another")
 

@@ -27,6 +27,7 @@ from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
 from potluck_app.views.versions import VersionSwitch
 
+_NARROW = 480  # pixels; a narrower footer has icons without words, to leave the figures their room
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
@@ -72,7 +73,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def versions(self) -> VersionSwitch:
         view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
-        self._foot.addWidget(view)
+        self._foot.insertWidget(2, view)  # so that the figures end where the text ends
         return view
 
     def _build_footer(self) -> None:
@@ -85,6 +86,8 @@ class ReplyMessage(QWidget):
         self.stats = ElidedLabel("", "meta")
         self.stats.setObjectName("reply-stats")
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        for flat in (self.copy, self.regenerate):
+            flat.setProperty("kind", "inline")
         self._foot = hbox(
             self.copy, self.regenerate, (self.stats, 1), parent=self._footer, spacing=4
         )
@@ -136,6 +139,8 @@ class ReplyMessage(QWidget):
     def fit(self, width: int) -> None:
         """Wrap the text for a page of this width, so that the height is right at once."""
         self._width = width
+        self.copy.set_text("" if width < _NARROW else "Copy")
+        self.regenerate.set_text("" if width < _NARROW else "Regenerate")
         for block in self._blocks:
             if isinstance(block, ProseView):
                 block.fit(width)
@@ -147,6 +152,8 @@ class ReplyMessage(QWidget):
             place = block.highlight(pattern)
             if place is not None:
                 found.append(block.y() + place)
+        if not found and pattern.search(split_thinking(self._message.text)[0]):
+            self.thinking.unfold()
         return found[0] if found else 0
 
     def _draw_from(self, first: int) -> None:

@@ -14,12 +14,13 @@ class ThinkingView(QWidget):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.toggle = IconButton(theme, "chevron-right", "", "reply-thinking", text="Thinking…")
+        self.toggle.setProperty("kind", "inline")
         self.toggle.clicked.connect(self._toggle)
         self.text: QLabel = label("", "body2", wrap=True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self.text.setAccessibleName("Thoughts")
-        self.text.setContentsMargins(28, 0, 0, 0)
+        self.text.setContentsMargins(22, 0, 0, 0)
         head = hbox(self.toggle, STRETCH)
         vbox(head, self.text, parent=self, spacing=4)
         self.text.hide()
@@ -31,6 +32,11 @@ class ThinkingView(QWidget):
         self.toggle.set_text("Thoughts" if is_done else "Thinking…")
         self._name()
         self.text.setText(thoughts)
+
+    def unfold(self) -> None:
+        """Show the thoughts."""
+        if self.text.isHidden():
+            self._toggle()
 
     def _toggle(self) -> None:
         self.text.setVisible(self.text.isHidden())

@@ -17,6 +17,9 @@ from potluck_app.views.controls import IconButton, button, label
 from potluck_app.views.versions import VersionSwitch
 
 _BUBBLE_SHARE = 0.8  # largest share of the transcript's width
+_NARROWEST = 40  # pixels of text; a narrower page cuts it
+_GAP = 6  # pixels between the parts of the row
+_PADDING = 14
 _FOLDED = 3000  # characters; a longer text is folded, since a label of a whole book takes seconds
 
 
@@ -37,11 +40,13 @@ class UserMessage(QWidget):
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()
         self._bubble.setProperty("bubble", "true")
-        self._inside = vbox(self.text, parent=self._bubble, margins=(14, 9, 14, 10), spacing=8)
+        self._inside = vbox(
+            self.text, parent=self._bubble, margins=(_PADDING, 9, _PADDING, 10), spacing=8
+        )
         self._row = QWidget()
         top = Qt.AlignmentFlag.AlignTop
         self._parts = hbox(
-            STRETCH, (self.edit, 0, top), (self._bubble, 0, top), parent=self._row, spacing=6
+            STRETCH, (self.edit, 0, top), (self._bubble, 0, top), parent=self._row, spacing=_GAP
         )
         self._editor: Editor | None = None
         self._column = vbox(self._row, parent=self)
@@ -84,7 +89,11 @@ class UserMessage(QWidget):
     def fit(self, width: int) -> None:
         """Wrap the text if it is wider than a bubble may be on a page of this width."""
         self._width = width
-        limit = int(width * _BUBBLE_SHARE) - 28
+        beside = self.edit.sizeHint().width() + _GAP
+        if "versions" in self.__dict__:
+            beside += self.versions.sizeHint().width() + _GAP
+        room = min(int(width * _BUBBLE_SHARE), width - beside)
+        limit = max(room - 2 * _PADDING, _NARROWEST)
         metrics = self.text.fontMetrics()
         lines = self.text.text().split("\n")
         # The longest lines are the widest, but for a little: not every line is measured.
@@ -118,7 +127,9 @@ class UserMessage(QWidget):
 
     def _send(self, text: str) -> None:
         if self._chat.is_busy:
-            return  # a reply is being written; the editor stays open
+            assert self._editor is not None
+            self._editor.hint.setText("Stop the reply that is being written first.")
+            return
         self._close_editor()
         self._chat.edit(self._message.id, text)
 
@@ -157,8 +168,8 @@ class Editor(QFrame):
         self.text.submitted.connect(self._submit)
         cancel = button("Cancel", "editor-cancel", self.cancelled.emit)
         self.send = button("Send", "editor-send", self._submit, kind="primary")
-        hint = label("The version before is kept.", "meta")
-        foot = hbox(hint, STRETCH, cancel, self.send, spacing=8)
+        self.hint = label("The version before is kept.", "meta", wrap=True)
+        foot = hbox((self.hint, 1), cancel, self.send, spacing=8)
         vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
         self.text.moveCursor(self.text.textCursor().MoveOperation.End)
 

@@ -265,7 +265,7 @@ def test_a_preset_is_saved_chosen_and_deleted(window: MainWindow, chat: Chat, qt
     brief.trigger()
     assert chat.settings == Settings(system="Be brief.")
     next(a for a in drawer.presets_menu().actions() if a.text() == "Delete “Brief”").trigger()
-    assert drawer.presets.text() == "Own"
+    assert drawer.presets.text() == "Custom"
 
 
 def test_a_longer_context_is_loaded_from_the_drawer(
