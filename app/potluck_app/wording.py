@@ -98,7 +98,8 @@ def without_mnemonic(text: str) -> str:
 
 def tip(text: str) -> str:
     """Escape a text for a tooltip. Qt would show a text with tags as HTML."""
-    return f"<qt>{html.escape(text)}</qt>" if text else ""
+    lines = html.escape(text).replace("\n", "<br>")
+    return f"<qt>{lines}</qt>" if text else ""
 
 
 def spaced_code(code: str) -> str:

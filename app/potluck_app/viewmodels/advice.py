@@ -112,11 +112,21 @@ class Advice(QObject):
         speed = wording.tokens_per_s(plan.predicted_tokens_per_s)
         where = wording.plural(len({s.node_id for s in plan.stages}), "computer", "computers")
         self._say(
-            f"A context of {size} tokens fits into the memory of {where}: about {speed}."
-            " The model is loaded again for it.",
+            f"A context of {size} tokens takes {self._memory(plan)}. It fits on {where}: about"
+            f" {speed}. The model is loaded again for it.",
             ("load", "Load it"),
             ("close", "Cancel"),
         )
+
+    def _memory(self, plan: PlanView) -> str:
+        """Return what a plan takes: more than the one in force, or with other weights, in all."""
+        state = self._backend.state
+        loaded = state.model.plan if state else None
+        more = _memory_of(plan) - (_memory_of(loaded) if loaded else 0)
+        if loaded is not None and loaded.scheme == plan.scheme and more > 0:
+            return f"{wording.size(more)} more memory"
+        weights = wording.precision(plan.scheme)
+        return f"{wording.size(_memory_of(plan))} of memory, with weights in {weights}"
 
     def _on_problem(self, problem: Problem) -> None:
         self._say(problem.message, *_OTHERS)
@@ -191,6 +201,10 @@ class Advice(QObject):
 
     def _show(self, text: str, actions: tuple[tuple[str, str], ...]) -> None:
         self.text, self.actions = text, actions
+
+
+def _memory_of(plan: PlanView) -> int:
+    return sum(stage.memory for stage in plan.stages)
 
 
 _OTHERS = (("summary", "Summarise"), ("new", "New chat"))

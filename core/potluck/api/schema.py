@@ -141,6 +141,7 @@ class StageView(Struct, frozen=True, kw_only=True):
     embedding: bool
     head: bool
     predicted_ms: float  # for one token in this stage
+    memory: int = 0  # bytes of its weights and KV caches
 
 
 class PlanView(Struct, frozen=True, kw_only=True):

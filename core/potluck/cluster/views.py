@@ -66,6 +66,7 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
                 embedding=stage.embedding,
                 head=stage.head,
                 predicted_ms=stage.predicted_ms,
+                memory=stage.memory,
             )
             for stage in plan.stages
         ),
