@@ -241,7 +241,10 @@ def test_a_search_without_a_hit_is_empty_whatever_is_typed(history: History, tex
 
 FORMER = """{"id": "ab12", "title": "Before", "updated": 3.5, "messages": [
  {"role": "user", "text": "How?"},
- {"role": "assistant", "text": "So f", "status": "streaming"}]}"""
+ {"role": "assistant", "text": "So f", "status": "streaming"},
+ {"role": "user", "text": "And?"},
+ {"role": "assistant", "text": "No", "status": "failed", "error": "Mac is gone.",
+  "stats": {"tokens": 2, "tokens_per_s": 9.5, "time_to_first_token_s": 0.5}}]}"""
 
 
 def test_the_files_of_before_are_taken_over_once_and_kept(tmp_path: Path, path: Path) -> None:
@@ -259,9 +262,20 @@ def test_the_files_of_before_are_taken_over_once_and_kept(tmp_path: Path, path: 
     history.close()
 
     assert loaded is not None
-    assert [(m.text, m.status) for m in loaded.messages] == [("How?", "done"), ("So f", "stopped")]
-    assert loaded.leaf == loaded.messages[1].id
-    assert loaded.messages[1].parent == loaded.messages[0].id
+    assert (loaded.title, loaded.updated) == ("Before", 3.5)
+    assert [(m.role, m.text, m.status) for m in loaded.messages] == [
+        ("user", "How?", "done"),
+        ("assistant", "So f", "stopped"),
+        ("user", "And?", "done"),
+        ("assistant", "No", "failed"),
+    ]
+    ids = [m.id for m in loaded.messages]
+    assert [m.parent for m in loaded.messages] == [None, *ids[:3]]
+    assert loaded.leaf == ids[3]
+    assert loaded.messages[3].error == "Mac is gone."
+    assert loaded.messages[3].stats == Stats(
+        tokens=2, tokens_per_s=9.5, time_to_first_token_s=0.5, prompt_tokens=0
+    )
     assert {file.name: file.read_bytes() for file in former.iterdir()} == before
     after = History(path, former)
     after.open()
