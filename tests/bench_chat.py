@@ -5,6 +5,7 @@ in which the GUI thread computes; a frame of 60 in a second has 16.7.
 """
 
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -115,6 +116,7 @@ def main() -> None:
         assert read is not None
         print(f"show them: {timed(lambda: chat._show(chat._opened(read))):.0f} ms")
         scrolls(window)
+        print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
         chat.new()
         streams(window, backend, "paragraphs", PROSE + "\n\n")
         streams(window, backend, "one list", "- a point with `code` and **more** words\n")

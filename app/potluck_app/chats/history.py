@@ -132,19 +132,28 @@ class History:
             for summary in self.summaries()
             if wanted and wanted in summary.title.casefold()
         ]
-        query = search.query_of(text)
-        if query:
-            rows = self._sql.execute(
-                "SELECT c.id, c.title, m.id, m.text FROM words JOIN messages m ON m.seq = words.rowid"
-                " JOIN chats c ON c.id = m.chat WHERE words MATCH ? AND NOT c.deleted"
-                " ORDER BY m.seq DESC LIMIT ?",
-                (query, MOST_HITS),
-            )
-            hits += [
-                Hit(chat=chat, title=title, message=message, excerpt=search.excerpt(found, text))
-                for chat, title, message, found in rows
-            ]
+        hits += [
+            Hit(chat=chat, title=title, message=message, excerpt=search.excerpt(found, text))
+            for chat, title, message, found in self._messages_with(text)
+        ]
         return hits[:MOST_HITS]
+
+    def _messages_with(self, text: str) -> list[tuple[str, str, str, str]]:
+        """Return id and title of the chat, id and text of each message with these words."""
+        words = search.words_of(text)
+        if not words:
+            return []
+        if search.is_unspaced(text):
+            source = "messages m"
+            condition = "m.status <> 'streaming'" + " AND instr(m.text, ?)" * len(words)
+        else:
+            source, words = "words JOIN messages m ON m.seq = words.rowid", [search.query_of(text)]
+            condition = "words MATCH ?"
+        return self._sql.execute(
+            f"SELECT c.id, c.title, m.id, m.text FROM {source} JOIN chats c ON c.id = m.chat"  # noqa: S608 - ours
+            f" WHERE {condition} AND NOT c.deleted ORDER BY m.seq DESC LIMIT ?",
+            (*words, MOST_HITS),
+        ).fetchall()
 
     def draft(self, chat: str) -> Draft:
         """Read what was written in a conversation and not sent. An empty id: the new chat."""

@@ -3,6 +3,8 @@
 import re
 
 _WORD = re.compile(r"\w+")
+# Thai, Lao, Chinese and Japanese are written without spaces: a word may begin anywhere in them.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]")
 _EXCERPT = 90  # characters
 _BEFORE = 30  # characters of an excerpt before its first word
 
@@ -17,12 +19,18 @@ def query_of(text: str) -> str:
     return " AND ".join(f'"{word}"*' for word in words_of(text))
 
 
+def is_unspaced(text: str) -> bool:
+    """Return whether the index cannot find this text, since it knows whole runs of letters only."""
+    return _UNSPACED.search(text) is not None
+
+
 def pattern_of(text: str) -> re.Pattern[str] | None:
-    """Return what finds these words at the beginnings of words, to highlight them."""
+    """Return what finds these words where the search finds them, to highlight them."""
     words = sorted(words_of(text), key=len, reverse=True)
     if not words:
         return None
-    return re.compile(r"\b(?:" + "|".join(map(re.escape, words)) + ")", re.IGNORECASE)
+    places = (("" if is_unspaced(word) else r"\b") + re.escape(word) for word in words)
+    return re.compile("|".join(places), re.IGNORECASE)
 
 
 def excerpt(text: str, searched: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from potluck_app.chats.database import VERSION
 from potluck_app.chats.history import History
+from potluck_app.chats.search import pattern_of
 from potluck_app.chats.values import (
     Attachment,
     Conversation,
@@ -228,6 +229,20 @@ def test_a_search_finds_titles_and_then_messages(history: History) -> None:
     ]
     assert hits[1].excerpt == "A garden needs water in the évening."
     assert [hit.chat for hit in history.search("EVEN wat")] == [by_text.id]
+
+
+def test_a_word_is_found_in_a_text_without_spaces(history: History) -> None:
+    text = "\u5ead\u306e\u6728\u306f\u9ad8\u3044"  # "the trees of the garden are high", in Japanese
+    saved = conversation()
+    message = msgspec.structs.replace(saved.messages[1], text=text)
+    history.save(msgspec.structs.replace(saved, messages=(saved.messages[0], message)))
+
+    (hit,) = history.search("\u6728 \u9ad8")  # "tree", "high"
+
+    assert (hit.message, hit.excerpt) == (message.id, text)
+    pattern = pattern_of("\u6728")
+    assert pattern is not None
+    assert pattern.findall(text) == ["\u6728"]
 
 
 @pytest.mark.parametrize("text", ["", "  ", '"', "a AND (", "* - ^", "NEAR(", "nothing like it"])
