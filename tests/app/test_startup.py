@@ -20,6 +20,7 @@ ALLOWED = {
     "api",
     "api.schema",
     "api.benching",
+    "api.hub",
     "api.openai",
     "api.weights",
     "model",

@@ -3,17 +3,27 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from potluck.ids import Role
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.wire import activation_messages, fields, frame, messages, pairing, token
+from potluck.wire import (
+    activation_messages,
+    fields,
+    frame,
+    measuring_messages,
+    messages,
+    pairing,
+    token,
+)
 from potluck.wire.connection import (
     HEARTBEAT_INTERVAL_S,
     LOST_AFTER_S,
     OPENING_TIMEOUT_S,
 )
 from potluck.wire.messages import Message
-from potluck.wire.operations import ALL, ANSWERS
+from potluck.wire.operations import ALL, ANSWERS, BULK, known_from
 from potluck.wire.pairing_messages import MAX_PAIRING_HEADER, PAIRING
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -28,16 +38,42 @@ def rows_of(op: str) -> list[list[str]]:
 
 
 EVERYTHING = {**ALL, **PAIRING}
+MODULES = (messages, activation_messages, measuring_messages)
+STRUCTS = {v for m in MODULES for v in vars(m).values() if isinstance(v, msgspec.StructMeta)}
+PARTS = {kind.__name__: kind for kind in STRUCTS if not issubclass(kind, Message)}
+
+
+def marked(kind: type[msgspec.Struct]) -> set[tuple[str, str]]:
+    """Each field, with the mark of those that may be left out."""
+    return {(field.name, "" if field.required else "?") for field in msgspec.structs.fields(kind)}
 
 
 @pytest.mark.parametrize("op", sorted(EVERYTHING))
 def test_every_message_is_described_with_all_its_fields(op: str) -> None:
-    message: type[Message] = EVERYTHING[op]
+    fields_of_all = {("id", "?"), ("re", "?")}
+    payload = {("tensors", "?")} if EVERYTHING[op] in BULK else set[tuple[str, str]]()
     text = " ".join(cell for row in rows_of(op) for cell in row)
 
     assert text
-    described = set(re.findall(r"`(\w+)`", text))
-    assert set(message.__struct_fields__) - {"id", "re"} <= described
+    described = set(re.findall(r"`(\w+)`(\??)", text))
+    assert marked(EVERYTHING[op]) - fields_of_all - payload <= described
+    assert ("`tensors`" in text) == hasattr(EVERYTHING[op], "tensors")
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_every_value_of_several_fields_is_described_with_them(name: str) -> None:
+    values = [set(re.findall(r"`(\w+)`(\??)", v)) for v in re.findall(r"\{[^{}]*\}", DOCUMENT)]
+
+    assert marked(PARTS[name]) in values
+
+
+@pytest.mark.parametrize("role", ["master", "worker"])
+def test_every_control_message_names_its_sender(role: Role) -> None:
+    sent = known_from(role, "control")
+    other: Role = "worker" if role == "master" else "master"
+
+    for op in sent.keys() - known_from(other, "control").keys():
+        assert rows_of(op)[0][2].startswith(role)
 
 
 def test_every_request_names_its_answer() -> None:
