@@ -5,7 +5,15 @@ from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_deployment import deployment_on, three
 
 from potluck.cluster.master.stage_deployment import Retries
-from potluck.errors import BusyError, EngineError, IntegrityError, PeerLostError, RemoteError
+from potluck.errors import (
+    BusyError,
+    EngineError,
+    IntegrityError,
+    PeerError,
+    PeerLostError,
+    RemoteError,
+    UnreachableError,
+)
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address
 
@@ -88,6 +96,25 @@ def test_a_device_that_refuses_is_named(model: LocalModel) -> None:
         with pytest.raises(EngineError, match=r"^Laptop/cuda:0: No memory"):
             await deployment.start()
         await deployment.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_next_stage_that_cannot_be_reached_is_to_blame_and_not_who_calls_it(
+    model: LocalModel, is_remote: bool
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        caller, called = (laptop, mac) if is_remote else (desk, laptop)
+        away = UnreachableError("The computer cannot be reached.")
+        remote = RemoteError(away.message, kind=away.code)
+        caller.errors["load"] = failing(remote if is_remote else away)
+        deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
+        with pytest.raises(PeerError):
+            await deployment.start()
+
+        assert deployment.culprit == called.node_id
 
     run(main())
 

@@ -356,10 +356,10 @@ class Deployment:
         try:
             return await step
         except PeerLostError as error:
-            self.culprit = self.culprit or task.computer.node_id
+            self.culprit = self.culprit or task.culprit
             raise lost_while_loading(name, "closed its connection") from error
         except PotluckError as error:
-            self.culprit = self.culprit or task.computer.node_id
+            self.culprit = self.culprit or task.culprit
             if name not in error.message:
                 error.message = f"{name}: {error.message}"
                 error.args = (error.message,)

@@ -16,11 +16,13 @@ from potluck.errors import (
     BrokenModelError,
     EngineError,
     IntegrityError,
+    PeerError,
     PeerLostError,
     PotluckError,
     RemoteError,
     RemoteProtocolError,
     StoreError,
+    UnreachableError,
 )
 from potluck.ids import Digest, NodeId
 from potluck.plan.placement import StagePlan
@@ -65,7 +67,7 @@ class StageProgress:
 class StageDeployment:
     """Deploys one stage: call `prepare`, `pack`, `give` and `load` in this order.
 
-    `changed` is called when progress is made.
+    `changed` is called when progress is made. `culprit` is the computer whose fault an error is.
     """
 
     stage: StagePlan
@@ -77,6 +79,10 @@ class StageDeployment:
     retries: Retries = Retries()
     sources: Sources | None = None  # None: all weights come from the master
     workers: Mapping[NodeId, Computer] = field(default_factory=dict[NodeId, Computer])
+    culprit: NodeId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.culprit = self.computer.node_id
 
     async def prepare(self, *, is_packed_first: bool) -> None:
         """Look up which tensors are packed already, and how many bytes have to be packed."""
@@ -262,7 +268,13 @@ class StageDeployment:
             if found is None:
                 raise IntegrityError("Packing again gave other bytes.")  # `load` assigns anew
             sources = found
-        return await self.computer.load(self.assign, sources, message, self._loaded)
+        try:
+            return await self.computer.load(self.assign, sources, message, self._loaded)
+        except PeerError as error:
+            is_unreachable = UnreachableError.code in (error.code, error.data.get("kind"))
+            if is_unreachable and message.next_hop is not None:
+                self.culprit = NodeId(message.next_hop.node_id)  # its process may have ended
+            raise
 
     def _loaded(self, fraction: float) -> None:
         self.progress.loaded = fraction
