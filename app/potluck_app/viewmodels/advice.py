@@ -10,7 +10,7 @@ from potluck_app.chats.values import Draft, Message
 from potluck_app.http import Problem
 from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.prompt import fitting, tokens_used
+from potluck_app.viewmodels.prompt import fitting, tokens_needed, tokens_used
 
 WARN, FULL = 0.8, 0.95  # shares of the context
 
@@ -99,16 +99,19 @@ class Advice(QObject):
     def _ask_for_longer(self) -> None:
         state = self._backend.state
         loaded = state.model.context if state else 0
-        self._asked_context = min(max(2 * loaded, 2048), _LONGEST)
+        needed = tokens_needed(self._chat.messages.messages)
+        self._asked_context = min(_power_of_two(max(2 * loaded, needed, 2048)), _LONGEST)
         size = wording.thousands(self._asked_context)
         self._say(f"Potluck looks whether a context of {size} tokens fits…")
         self._backend.plan_context(self._asked_context).then(self._on_plan, self._on_problem)
 
     def _on_plan(self, plan: PlanView) -> None:
         size = wording.thousands(plan.context)
-        if plan.context < self._asked_context:
+        loaded = self._backend.state.model.context if self._backend.state else 0
+        if plan.context <= loaded:
             self._say(f"This model takes a context of at most {size} tokens.", *_OTHERS)
             return
+        self._asked_context = plan.context  # the model may take less than was asked for
         speed = wording.tokens_per_s(plan.predicted_tokens_per_s)
         where = wording.plural(len({s.node_id for s in plan.stages}), "computer", "computers")
         self._say(
@@ -201,6 +204,10 @@ class Advice(QObject):
 
     def _show(self, text: str, actions: tuple[tuple[str, str], ...]) -> None:
         self.text, self.actions = text, actions
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
 
 
 def _memory_of(plan: PlanView) -> int:

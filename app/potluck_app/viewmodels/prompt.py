@@ -62,3 +62,10 @@ def tokens_used(messages: Sequence[Message]) -> int:
             return message.stats.prompt_tokens + message.stats.tokens + about
         about += len(prompt_text(message)) // (_CHARACTERS_PER_TOKEN + 1)
     return about
+
+
+def tokens_needed(messages: Sequence[Message]) -> int:
+    """Return the context, in tokens, in which the newest question and a reply fit for sure."""
+    asked = next((message for message in reversed(messages) if message.role == "user"), None)
+    about = len(prompt_text(asked)) // _CHARACTERS_PER_TOKEN if asked is not None else 0
+    return about * _REPLY_SHARE // (_REPLY_SHARE - 1)

@@ -57,6 +57,33 @@ def test_a_full_context_offers_a_longer_one_that_fits(
     assert window.chat.advice.text == ""
 
 
+def test_a_longer_context_has_room_for_the_message_that_was_too_long(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(model=running_model(context=640)))
+    window.chat.composer.sent.emit("word " * 6000, ())
+    backend.replies[-1].finished.emit(ReplyEnd(error="It is too long.", code="prompt"))
+
+    click(window, "advice-longer", qtbot)
+
+    assert backend.last("/cluster/plan").body.context == 16384
+
+
+@pytest.mark.parametrize(
+    ("takes", "sentence"), [(1024, "A context of 1k tokens"), (640, "at most 640 tokens")]
+)
+def test_a_model_that_takes_less_is_offered_what_it_takes(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot, takes: int, sentence: str
+) -> None:
+    fill(window, backend, 640)
+    click(window, "advice-longer", qtbot)
+
+    plan = msgspec.structs.replace(PLAN, context=takes)
+    backend.last("/cluster/plan").call.done.emit(plan)
+
+    assert sentence in window.chat.advice.text
+
+
 def test_a_longer_context_that_does_not_fit_says_why_and_offers_the_rest(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:

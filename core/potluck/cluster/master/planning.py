@@ -281,8 +281,8 @@ async def search_in_thread(search: Callable[..., _T], *, limit_s: float) -> _T:
 
 
 def context_of(request: PlanRequest, model: LocalModel) -> int:
-    """How many tokens a conversation may have at most."""
-    return request.context or min(model.config.max_position, DEFAULT_CONTEXT)
+    """How many tokens a conversation may have at most: never more than the model was trained for."""
+    return min(request.context or DEFAULT_CONTEXT, model.config.max_position)
 
 
 def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
