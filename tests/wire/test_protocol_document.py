@@ -39,7 +39,8 @@ def rows_of(op: str) -> list[list[str]]:
 
 EVERYTHING = {**ALL, **PAIRING}
 MODULES = (messages, activation_messages, measuring_messages)
-STRUCTS = {v for m in MODULES for v in vars(m).values() if isinstance(v, msgspec.StructMeta)}
+VALUES = [value for module in MODULES for value in vars(module).values()]
+STRUCTS = {v for v in VALUES if isinstance(v, type) and issubclass(v, msgspec.Struct)}
 PARTS = {kind.__name__: kind for kind in STRUCTS if not issubclass(kind, Message)}
 
 
