@@ -1,12 +1,13 @@
 """Run scenarios: load, ask, disturb, judge, repair, and see that nothing is left over."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Lock
 
 from faults.cluster import MASTER, WORKERS, Cluster
-from faults.host import Counts, Host, TooLateError, eventually
+from faults.host import Counts, Host, NodeClient, TooLateError, eventually
 from faults.judging import Answer, Judgement, judge, stall_s, worst
 from faults.kinds import FAULTS, Scene
 from faults.loads import Load, by_hand
@@ -53,6 +54,7 @@ class Harness:
     _loaded: tuple[str, Scheme, int] | None = None
     _undisturbed: dict[tuple[str, Scheme, Question], Answer] = field(default_factory=dict)
     _at_rest: dict[str, Counts] = field(default_factory=dict[str, Counts])
+    _reloading: Lock = field(default_factory=Lock)
 
     def run(self, scenario: Scenario) -> Result:
         """Carry out one scenario.
@@ -116,7 +118,7 @@ class Harness:
     def _answer_under_fault(self, scene: Scene) -> Disturbed:
         """Ask, wait for the moment, and let the fault happen."""
         scenario = scene.scenario
-        streams = self.ask(scenario.questions)
+        streams = self.ask(scenario.questions, lambda: self._next_node(scene))
         if scenario.in_prefill:
             time.sleep(scenario.moment * PREFILL_S * (1 + len(streams) / 4))
         else:
@@ -174,10 +176,31 @@ class Harness:
     def _wait(self, what: str) -> None:
         eventually(lambda: not self.cluster.missing(), what, LOAD_S)
 
-    def ask(self, questions: Sequence[Question]) -> list[Stream]:
-        """Ask all these questions at once."""
+    def ask(
+        self, questions: Sequence[Question], again: Callable[[], NodeClient] | None = None
+    ) -> list[Stream]:
+        """Ask all these questions at once. `again`: see `Stream`."""
         client = self.cluster.client
-        return [Stream(client, question.request(VOCABULARY)) for question in questions]
+        return [Stream(client, question.request(VOCABULARY), again) for question in questions]
+
+    def _next_node(self, scene: Scene) -> NodeClient:
+        """Return the node that was started in place of the master's, with the model loaded.
+
+        Raises:
+            TooLateError: nothing has killed the master's node, or none takes its place.
+        """
+        if not scene.forgotten:
+            raise TooLateError("The connection ended, and the node had no reason.")
+        with self._reloading:
+            eventually(lambda: self._has_loaded(scene.scenario), "the next node is there", LOAD_S)
+            return self.cluster.client
+
+    def _has_loaded(self, scenario: Scenario) -> bool:
+        """Load the model of the scenario. Return whether it was loaded."""
+        with suppress(PotluckError):  # the node that was killed may still be named
+            self.cluster.load(self._request(scenario))
+            return True
+        return False
 
     def follow(self, scene: Scene, streams: Sequence[Stream]) -> None:
         """Follow the answers to their ends, or until they bring nothing for too long."""
@@ -268,7 +291,7 @@ def _result(
     scenario, at = scene.scenario, disturbed.at
     answers = [stream.answer for stream in disturbed.streams]
     judged = [
-        judge(answer, expected[question], is_cut_off=scene.forgotten)
+        judge(answer, expected[question])
         for question, answer in zip(scenario.questions, answers, strict=True)
     ]
     found = worst([*judged, *([disturbed.load] if disturbed.load is not None else [])])

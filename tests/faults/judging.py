@@ -34,6 +34,11 @@ class Answer:
         return not self.times or (bool(self.told) and self.told[-1] > self.times[-1])
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether its connection ended, or has brought neither its end nor an error so far."""
+        return not (self.done or self.error is not None or self.given_up)
+
+    @property
     def last_at(self) -> float:
         """When anything came last; at first, when it was asked."""
         return max([self.asked_at, *self.times[-1:], *self.told[-1:]])
@@ -47,11 +52,8 @@ class Judgement:
     why: str = ""
 
 
-def judge(answer: Answer, undisturbed: Answer, *, is_cut_off: bool = False) -> Judgement:
-    """Compare an answer with the one to the same question that nothing disturbed.
-
-    `is_cut_off`: the process that sent it was killed, so nobody could tell its client an error.
-    """
+def judge(answer: Answer, undisturbed: Answer) -> Judgement:
+    """Compare an answer with the one to the same question that nothing disturbed."""
     if answer.given_up:
         return Judgement("lost", f"silence after {len(answer.ids)} tokens")
     beginning = undisturbed.ids[: len(answer.ids)]
@@ -61,9 +63,7 @@ def judge(answer: Answer, undisturbed: Answer, *, is_cut_off: bool = False) -> J
         )
     if answer.error is not None:
         return judge_error(answer.error, answer.code)
-    if not answer.done and is_cut_off:
-        return Judgement("error", "the node that answered was killed")
-    if not answer.done:
+    if answer.is_cut_off:
         return Judgement("lost", f"a bare end after {len(answer.ids)} tokens")
     if (answer.ids, answer.text) != (undisturbed.ids, undisturbed.text):
         return Judgement("lost", f"ended after {len(answer.ids)} tokens as if it were whole")

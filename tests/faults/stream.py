@@ -5,35 +5,59 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from faults.host import NodeClient
+from faults.host import NodeClient, TooLateError
 from faults.judging import Answer
+from potluck.errors import PotluckError
 
 SILENCE_S = 30.0  # of the connection: the harness gives up earlier, by its own deadline
 DATA, QUEUED = b"data: ", b": waiting"
 
 
 class Stream(threading.Thread):
-    """Asks `POST /v1/completions`, and reads to the end. `answer` may be read meanwhile."""
+    """Asks `POST /v1/completions`, and reads to the end. `answer` may be read meanwhile.
 
-    def __init__(self, client: NodeClient, request: Mapping[str, object]) -> None:
+    Args:
+        client: the node that is asked.
+        request: the body.
+        again: returns the node that takes its place if it ends. That one is asked for the rest.
+    """
+
+    def __init__(
+        self,
+        client: NodeClient,
+        request: Mapping[str, object],
+        again: Callable[[], NodeClient] | None = None,
+    ) -> None:
         super().__init__(daemon=True)
         self.answer = Answer(asked_at=time.monotonic())
-        self._client, self._request = client, request
+        self._client, self._request, self._again = client, request, again
         self._connection = client._connection(SILENCE_S)
         self._socket: socket.socket | None = None
         self.start()
 
     def run(self) -> None:
         try:
+            self._follow_to_its_end()
+            while self._again is not None and self.answer.is_cut_off:
+                self._client = self._again()
+                self._request = {**self._request, "known_token_ids": list(self.answer.ids)}
+                self._connection = self._client._connection(SILENCE_S)
+                self._follow_to_its_end()
+        except (PotluckError, TooLateError):
+            pass  # nothing takes its place
+        finally:
+            self.answer.ended_at = time.monotonic()
+
+    def _follow_to_its_end(self) -> None:
+        try:
             self._follow()
         except (OSError, ValueError, http.client.HTTPException):
             pass  # the end of the connection: `judge` says what it means
         finally:
-            self.answer.ended_at = time.monotonic()
             self._connection.close()
 
     def _follow(self) -> None:

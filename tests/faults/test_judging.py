@@ -37,11 +37,6 @@ def test_everything_else_is_lost(seen: Answer, why: str) -> None:
     assert judge(seen, UNDISTURBED) == Judgement("lost", why)
 
 
-def test_the_bare_end_of_an_answer_whose_node_was_killed_is_an_error() -> None:
-    assert judge(answer([1, 2]), UNDISTURBED, is_cut_off=True).verdict == "error"
-    assert judge(answer([1, 3]), UNDISTURBED, is_cut_off=True).verdict == "lost"
-
-
 def test_an_answer_that_was_given_up_is_lost_though_its_tokens_are_right() -> None:
     silent = Answer(asked_at=0.0, ids=[1, 2], given_up=True)
 
