@@ -1,8 +1,10 @@
 """The long actions of the master: make a plan, put it into force, and take it out of force."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,9 +15,10 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
-from potluck.cluster.master.deadlines import DEADLINES
-from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
+from potluck.cluster.master.deployment import Deployment, unload
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import ModelInUse, Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
@@ -56,7 +59,7 @@ class Loader:
         events: Events,
         *,
         recover: Callable[[], Awaitable[None]],
-        quiet_s: float = DEADLINES.quiet_s,
+        deadlines: PlanningDeadlines = DEADLINES,
         packing: Packing | None = None,
     ) -> None:
         """Make a loader that has loaded nothing.
@@ -66,7 +69,7 @@ class Loader:
             planner: makes the plans.
             events: receives `ModelChanged`.
             recover: loads the model again, for answers whose pipeline broke.
-            quiet_s: without a request, before spare copies are sent.
+            deadlines: how long is waited before spare copies are sent, and before answers are interrupted.
             packing: packs weights before they are sent; None: they are sent as the files have them.
         """
         self.deployment: Deployment | None = None
@@ -75,6 +78,7 @@ class Loader:
         self._planner = planner
         self._events = events
         self._recover = recover
+        self._answers_s = deadlines.answers_s
         self._packing = packing
         self._planned: Planned | None = None  # the plan that was made last
         self._sources = Sources(
@@ -89,7 +93,7 @@ class Loader:
             packing=packing,
             sources=self._sources,
             link_rate=self._link_rate,
-            quiet_s=quiet_s,
+            quiet_s=deadlines.quiet_s,
             changed=lambda: events.publish(ModelChanged()),
         )
         self._generator: Generator | None = None
@@ -129,7 +133,7 @@ class Loader:
     async def _improve(self, action: MakePlan) -> PlanMade:
         """Make a plan beside the one in force.
 
-        If it is worth the change, the computers that join are sent what they lack meanwhile.
+        If it is worth the change, the others are sent what they lack meanwhile.
         """
         running = self.deployment
         assert running is not None
@@ -148,17 +152,27 @@ class Loader:
         def pays(nbytes: int, rate: float) -> bool:
             return is_asked_for or is_better(planned.plan, now, nbytes, bytes_per_s=rate)
 
-        if not await joining.send_ahead(running.uses, pays):
+        if not (
+            await self.spares.send_for(planned, before, pays)
+            and await joining.send_ahead(running.uses, pays)
+        ):
             return PlanMade(stages=None)
-        if action.is_handover:
-            await self.spares.send_for(planned, before)
+        if not action.is_handover:
+            await self._wait_for_answers()
         self._planned = planned
         logger.info("a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, now.token_ms)
         return PlanMade(stages=planned.plan.stages)
 
+    async def _wait_for_answers(self) -> None:
+        """Wait until no answer is under way, but not for long: some are always asked for."""
+        assert self._generator is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._answers_s):
+                await self._generator.turns.idle.wait()
+
     async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
         try:
-            return await self._planner.plan(request, settle=False)
+            return await self._planner.plan(request, settle=False, near=self._planned)
         except (PlanError, OutOfMemoryError):
             if action.is_handover:
                 for computer in self._computers.leaving():
@@ -190,6 +204,7 @@ class Loader:
             check=action.check,
             is_recovery=action.is_recovery,
             avoid=action.avoid,
+            near=self._planned if action.is_recovery else None,
             enter=self._enter,
         )
         logger.info(

@@ -29,13 +29,14 @@ from potluck.cluster.events import (
 from potluck.cluster.master.callers import Callers
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.decision import next_action
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers
@@ -111,7 +112,7 @@ class Master:
             self._planner,
             events,
             recover=self._recover,
-            quiet_s=deadlines.quiet_s,
+            deadlines=deadlines,
             packing=packing,
         )
         self._improve_s = deadlines.improve_s
@@ -219,7 +220,9 @@ class Master:
 
     def weigh(self) -> None:
         """Weigh the plan in force, if nothing else is asked for, with computers that came or leave."""
-        if not self._improving and self._can_be_improved:
+        if self._improving and self._computers.leaving():
+            self.happened(self._present())  # what is under way may have to give way
+        elif not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
         self.spares.look(self.deployment if self._is_idle else None, time.monotonic())
