@@ -278,6 +278,7 @@ class Generator:
                 ahead.give_up()
                 error = failure
             else:
+                self._pace.note_token(arrived.seconds)
                 yield token_of(arrived.result, arrived.seconds)
                 return
         losses = 0
@@ -355,7 +356,7 @@ class Generator:
                 result = (await under_way[0][0].future).result
                 _, tokens, before = under_way.popleft()
                 conversation.arrived = before + tokens
-                self._pace.note(tokens, result.compute_ms)
+                self._pace.note_chunk(tokens, result.compute_ms)
                 self.turns.goes_on()
                 self._tell()
                 if not under_way:
