@@ -11,8 +11,11 @@ from cache_pools import CPU, FULL, WINDOW, A, B
 
 from potluck.cluster.driver.computed import prefix_digests
 from potluck.engine.cache_pool import CachePool
+from potluck.engine.disk_work import at_once, do_now
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.session_files import RESERVE, SessionFiles
+from potluck.engine.session_keeper import SessionKeeper
+from potluck.ids import SessionId
 from potluck.model.caches import CacheSpec, RecurrentCache, State
 
 TOKENS = list(range(1000))
@@ -28,16 +31,28 @@ def files_in(
     )
 
 
+class KeptPool(CachePool):
+    """A pool whose caches are written when their sessions are closed."""
+
+    def __init__(self, files: SessionFiles, specs: Sequence[CacheSpec], *, shares: bool) -> None:
+        super().__init__(
+            specs or (FULL, FULL),
+            dtype=torch.float32,
+            device=CPU,
+            context=4096,
+            budget=1 << 30,
+            shares=shares,
+        )
+        self._keeper = SessionKeeper(files, self, at_once)
+
+    def close(self, session: SessionId, *, keeps: bool = True) -> None:
+        known = self._caches.get(session)
+        super().close(session, keeps=known is not None and self._keeper.wants(known))
+        self._keeper.look()
+
+
 def pool_of(files: SessionFiles, *specs: CacheSpec, shares: bool = False) -> CachePool:
-    return CachePool(
-        specs or (FULL, FULL),
-        dtype=torch.float32,
-        device=CPU,
-        context=4096,
-        budget=1 << 30,
-        shares=shares,
-        leaving=files.save,
-    )
+    return KeptPool(files, specs, shares=shares)
 
 
 def fill(cache: SessionCache, end: int, *, seed: int = 0) -> None:
@@ -71,7 +86,7 @@ def restored(
         return None
     cache = pool.open(B)
     pool.reserve(B, found.tokens)
-    return cache if files.read(found, cache) else None
+    return cache if do_now(files.read(found, cache)) else None
 
 
 def kept(tmp_path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ a process that uses more memory than there is.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -38,7 +38,6 @@ class CachePool:
         budget: int,
         budget_now: Callable[[int], int] | None = None,
         shares: bool = False,
-        leaving: Callable[[SessionCache], None] = lambda cache: None,
     ) -> None:
         """Make an empty pool.
 
@@ -52,13 +51,16 @@ class CachePool:
                 It is asked whenever a session grows. None: the budget does not change.
             shares: whether rows that sessions have in common are in memory once. Who computes with the
                 caches must then read `LayerCache.shared`.
-            leaving: called with a cache before it is emptied. It must raise no error.
+
+        Attributes:
+            closed: caches of closed sessions that are not given back yet, the oldest first. If their memory is
+                needed, they are the first to go.
         """
         self._specs, self._dtype, self._device = tuple(specs), dtype, device
         self._context, self._budget, self._budget_now = context, budget, budget_now
         self._shares = shares
-        self._leaving = leaving
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
+        self.closed: list[SessionCache] = []
         self._nbytes = 0  # of all caches
 
     @property
@@ -71,24 +73,41 @@ class CachePool:
         """Tokens that one session can hold when it has the budget for itself."""
         return self._tokens_in(self._budget)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a session as long as the context finds room without an eviction."""
+        return self._budget - self._nbytes >= self._bytes_of(self._context)
+
+    def __iter__(self) -> Iterator[SessionCache]:
+        """The caches of all sessions, least recently used first."""
+        return iter(tuple(self._caches.values()))
+
     def open(self, session: SessionId) -> SessionCache:
         """Make an empty cache. One of the same name is forgotten."""
         self.close(session)
         cache = self._caches[session] = SessionCache(self._specs, self._dtype, self._device)
         return cache
 
-    def close(self, session: SessionId) -> None:
-        """Forget a session's cache. One that is not known is forgotten already."""
+    def close(self, session: SessionId, *, keeps: bool = False) -> None:
+        """Forget a session's cache. One that is not known is forgotten already.
+
+        Args:
+            session: whose cache.
+            keeps: whether it stays in memory until `give_back`.
+        """
         cache = self._caches.pop(session, None)
-        if cache is not None:
+        if cache is None:
+            return
+        if keeps:
+            self.closed.append(cache)
+        else:
             self._let_go(cache)
 
-    def save(self, is_late: Callable[[], bool]) -> None:
-        """Call `leaving` with each cache, the last used first, until it is late. They stay as they are."""
-        for cache in reversed(self._caches.values()):
-            if is_late():
-                return
-            self._leaving(cache)
+    def give_back(self, cache: SessionCache) -> None:
+        """Free the memory of a closed session. One that is open keeps its memory."""
+        if cache in self.closed:
+            self.closed.remove(cache)
+            self._let_go(cache)
 
     def reserve(self, session: SessionId, tokens: int) -> list[SessionId]:
         """Make the session the most recently used one and let it hold so many tokens.
@@ -199,6 +218,10 @@ class CachePool:
     def _evict(self, excess: int) -> list[SessionId]:
         """Evict the least recently used until so many bytes are free; the one that grows is the last."""
         evicted: list[SessionId] = []
+        while excess > 0 and self.closed:
+            before = self._nbytes
+            self.give_back(self.closed[0])
+            excess -= before - self._nbytes
         for name, other in self._caches.items():
             if excess <= 0:
                 break
@@ -211,7 +234,6 @@ class CachePool:
 
     def _let_go(self, cache: SessionCache) -> None:
         """Give back all memory of a cache, but what it shares with others."""
-        self._leaving(cache)
         self._nbytes -= cache.own_bytes
         if (shared := cache.shared) is not None:
             shared.users -= 1

@@ -26,10 +26,21 @@ class SessionCache:
 
     `place` becomes another object whenever rows move. No other cache has the same one. `shared` are the rows
     that it has in common with other sessions, if there are any. `prefix` are the digests of its first tokens, as
-    far as they were told: see `KeepSession`.
+    far as they were told: see `KeepSession`. `kept` are those under which it was last written to the disk. `changes`
+    counts what was done to it: as long as it stays the same, rows can be copied one after the other.
     """
 
-    __slots__ = ("_kinds", "capacity", "layers", "length", "place", "prefix", "shared")
+    __slots__ = (
+        "_kinds",
+        "capacity",
+        "changes",
+        "kept",
+        "layers",
+        "length",
+        "place",
+        "prefix",
+        "shared",
+    )
 
     def __init__(
         self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
@@ -39,7 +50,8 @@ class SessionCache:
         self.length = self.capacity = 0  # tokens
         self.place = object()
         self.shared: SharedRows | None = None
-        self.prefix = b""
+        self.prefix = self.kept = b""
+        self.changes = 0
         # Layers of one kind hold the same positions.
         self._kinds = [
             (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
@@ -60,6 +72,7 @@ class SessionCache:
     def resize(self, capacity: int) -> None:
         """Make room for so many tokens. If that fails, some layers are larger; no token is lost."""
         self.place = object()
+        self.changes += 1
         for spec, layers in self._kinds:
             shared = 0 if layers[0].shared is None else layers[0].first
             rows = spec.rows(capacity) - shared
@@ -74,6 +87,7 @@ class SessionCache:
         The tokens must be within the capacity, and `position` must be where the cache ends. From now
         on they count as cached. If the step fails, `trim` to `position` makes that undone.
         """
+        self.changes += 1
         for spec, layers in self._kinds:
             held = spec.advance(layers[0].held, position, tokens)
             if held != layers[0].held:
@@ -89,6 +103,7 @@ class SessionCache:
         """
         if position == self.length:
             return
+        self.changes += 1
         position = self.restart(position)
         shared = max((layer.first for layer in self.layers if layer.shared is not None), default=0)
         self.capacity -= max(
@@ -124,7 +139,7 @@ class SessionCache:
         """
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.copy(theirs, position)
-        self.length, self.prefix = other.length, other.prefix
+        self.length, self.prefix, self.kept = other.length, other.prefix, other.kept
         self.trim(position)
 
     def share(self, position: int) -> None:
@@ -132,6 +147,7 @@ class SessionCache:
         if self.shared is not None or not any(spec.shared(position) for spec, _ in self._kinds):
             return
         self.place, nbytes = object(), 0
+        self.changes += 1
         for spec, layers in self._kinds:
             if tokens := spec.shared(position):
                 nbytes += sum(layer.share(tokens, self.length).nbytes for layer in layers)
@@ -153,16 +169,18 @@ class SessionCache:
 
     def swap(self, other: "SessionCache") -> None:
         """Hold what another cache with the same layers holds, which then holds what this one did."""
-        for name in ("layers", "_kinds", "length", "capacity", "shared", "prefix"):
+        for name in ("layers", "_kinds", "length", "capacity", "shared", "prefix", "kept"):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)
             setattr(other, name, mine)
         self.place, other.place = object(), object()
+        self.changes, other.changes = self.changes + 1, other.changes + 1
 
     def evict(self) -> None:
         """Give all memory back."""
         self.place, self.shared = object(), None
+        self.changes += 1
         for layer in self.layers:
             layer.clear()
         self.length = self.capacity = 0
-        self.prefix = b""
+        self.prefix = self.kept = b""

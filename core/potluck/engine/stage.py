@@ -15,12 +15,14 @@ from contextlib import AbstractContextManager
 from torch import Tensor
 
 from potluck.engine.cache_pool import CachePool
+from potluck.engine.disk_work import Disk, at_once
 from potluck.engine.forward_pass import ForwardPass
 from potluck.engine.head import StageHead
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.session_files import SessionFiles
+from potluck.engine.session_keeper import SessionKeeper
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import (
@@ -52,6 +54,7 @@ class Stage:
         slack: int = WINDOW_SLACK,
         max_sessions: int = MAX_SESSIONS,
         files: SessionFiles | None = None,
+        disk: Disk = at_once,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -65,6 +68,7 @@ class Stage:
             slack: rows that a sliding window's cache has beside the window, as `WindowCache` has it.
             max_sessions: that are known at a time.
             files: where caches are kept whose memory is given back. None: they are not kept.
+            disk: has work done that waits for the disk.
         """
         config = weights.config
         self.weights = weights
@@ -77,7 +81,7 @@ class Stage:
             context=context,
         )
         self._max_sessions = max_sessions
-        self._files = files if weights.is_exact_in_chunks else None
+        files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
@@ -89,8 +93,8 @@ class Stage:
             budget=cache_budget,
             budget_now=budget_now,
             shares=weights.has_generated_attention,
-            **({} if self._files is None else {"leaving": self._files.save}),
         )
+        self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
         self._forward_pass = ForwardPass(weights, context)
@@ -113,7 +117,7 @@ class Stage:
     @property
     def keeps_sessions(self) -> bool:
         """Whether caches are kept on disk: where chunks change nothing, a prompt goes on from any token."""
-        return self._files is not None
+        return self.keeper.has_files
 
     @property
     def cache_tokens(self) -> int:
@@ -168,7 +172,8 @@ class Stage:
         self._check_epoch(epoch)
         if (known := self._sessions.pop(session, None)) is not None:
             self._forget_last(known)
-        self._pool.close(session)
+            self._pool.close(session, keeps=self.keeper.wants(known.cache))
+            self.keeper.look()
 
     def trim(self, session: SessionId, position: int, *, epoch: int) -> None:
         """Forget the cached tokens from `position` on.
@@ -188,37 +193,47 @@ class Stage:
     def keep(self, session: SessionId, prefix: bytes, *, epoch: int) -> None:
         """Note the digests of a session's first tokens: it can be kept on disk under them."""
         self._find(session, epoch).cache.name(prefix)
+        self.keeper.look()
 
-    def save(self, is_late: Callable[[], bool]) -> None:
-        """Write the caches that can be kept on disk, the last used first, until it is late. They stay in memory."""
-        self._pool.save(is_late)
-
-    def restore(self, session: SessionId, prefix: bytes, most: int, *, epoch: int) -> int:
+    def restore(
+        self,
+        session: SessionId,
+        prefix: bytes,
+        most: int,
+        *,
+        epoch: int,
+        done: Callable[[int], object],
+    ) -> None:
         """Let an empty session begin with tokens that are kept on disk.
+
+        Until `done` is called, no step of the session may be done.
 
         Args:
             session: one that was opened.
             prefix: the digests of the tokens to come.
             most: tokens that are of use.
             epoch: of the plan in force.
-
-        Returns:
-            How many tokens it has now. 0: nothing is kept that pays, or it could not be read.
+            done: called with how many tokens it has then. 0: nothing is kept that pays, or it could not be read.
         """
         known = self._find(session, epoch)
-        if self._files is None or known.cache.length:
-            return 0
-        if (found := self._files.find(prefix, most)) is None:
-            return 0
-        try:
-            with out_of_memory("read a conversation's cache", self._device):
-                self._reserve(session, found.tokens)
-        except OutOfMemoryError as error:
-            logger.info("a conversation is computed again: %s", error)
-            return 0
-        if not self._files.read(found, known.cache):
-            known.cache = self._pool.open(session)
-        return known.cache.length
+        cache = known.cache
+
+        def is_open() -> bool:
+            return self._sessions.get(session) is known and known.cache is cache
+
+        def has_room(tokens: int) -> bool:
+            if is_open():
+                self._reserve(session, tokens)
+            return is_open()
+
+        def restored(is_whole: bool | None) -> None:
+            if (
+                not is_whole and is_open()
+            ):  # the disk may still be read into the memory of this cache
+                known.cache = self._pool.open(session)
+            done(known.cache.length)
+
+        self.keeper.restore(cache, prefix, most, has_room, restored)
 
     def forward(
         self,

@@ -1,7 +1,7 @@
 """Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +17,14 @@ from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.errors import NeedReplayError, OutOfMemoryError, PeerLostError
 from potluck.ids import HomeId, NodeId
-from potluck.wire.activation_messages import Attach, Forward, OpenSession, Result, TensorHeader
+from potluck.wire.activation_messages import (
+    Attach,
+    Forward,
+    OpenSession,
+    RestoreSession,
+    Result,
+    TensorHeader,
+)
 from potluck.wire.messages import Message, NodeInfo, StepFailed
 
 HOME = HomeId("home")
@@ -55,11 +62,20 @@ class FakeStage:
         self.error: Exception | None = None
         self.failing = dict[str, Exception]()  # by session
         self.together: list[int] = []  # how many steps of each forward pass
+        self.head: object | None = object()
+        self.restored: list[Callable[[int], object]] = []  # to be called when the disk is done
 
     def open(self, session: str, *, epoch: int, source: str | None, position: int) -> None:
         if self.error is not None:
             raise self.error
         self.opened.append(session)
+
+    def restore(
+        self, session: str, prefix: bytes, most: int, *, epoch: int, done: Callable[[int], object]
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        self.restored.append(done)
 
     def forward_together(self, steps: Sequence[StepTokens]) -> list[Output | Exception]:
         if self.error is not None:
@@ -87,6 +103,9 @@ class Bench:
     def receive(self, link: FakeLink, message: Message) -> None:
         tokens = message.tensor.shape[0] if isinstance(message, Forward) else 1
         self.scheduler.put(cast("Any", link), message, memoryview(bytes(4 * tokens)))
+        self.go_on()
+
+    def go_on(self) -> None:
         while (group := self.scheduler.next()) is not None:
             self.chain.run_group(group)
 
@@ -345,5 +364,68 @@ def test_a_process_whose_gpu_is_lost_ends_and_one_that_failed_in_a_step_does_not
         bench.stage.error = RuntimeError("CUDA error: unspecified launch failure")
         bench.receive(FakeLink(), OpenSession(session="s", epoch=1))
         assert bench.deaths == int(is_lost)
+
+    run(main())
+
+
+RESTORE = RestoreSession(epoch=1, session="s", step=1, position=640, prefix=b"")
+
+
+def restoring() -> tuple[Bench, FakeLink]:
+    """A session of which a cache is being read from the disk, with its next step behind it."""
+    bench, link = Bench(), FakeLink()
+    bench.receive(link, Attach(epoch=1))
+    bench.receive(link, RESTORE)
+    bench.receive(link, msgspec.structs.replace(STEP, step=2))
+    return bench, link
+
+
+def test_a_session_waits_while_its_cache_is_read_and_the_others_go_on() -> None:
+    async def main() -> None:
+        bench, link = restoring()
+        bench.receive(link, msgspec.structs.replace(STEP, session="other"))
+        assert [message.session for message in link.sent if isinstance(message, Result)] == [
+            "other"
+        ]
+
+        bench.stage.restored[0](512)
+        bench.go_on()
+
+        came = [message for message in link.sent if isinstance(message, Result)][1:]
+        assert [(result.step, result.position) for result in came] == [(1, 512), (2, 2)]
+
+    run(main())
+
+
+def test_a_stage_that_was_unloaded_while_a_cache_was_read_answers_nothing() -> None:
+    async def main() -> None:
+        bench, link = restoring()
+        bench.chain.loaded = None
+        bench.stage.restored[0](512)
+        assert link.sent == []
+
+    run(main())
+
+
+def test_what_the_stage_before_does_not_have_is_not_read() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.receive(link, Attach(epoch=1))
+        bench.receive(link, msgspec.structs.replace(RESTORE, position=0))
+        assert bench.stage.restored == []
+        assert link.sent == [Result(epoch=1, session="s", step=1, position=0)]
+
+    run(main())
+
+
+def test_a_session_that_cannot_be_restored_says_so_and_goes_on() -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink()
+        bench.stage.error = NeedReplayError("no")
+        bench.receive(link, RESTORE)
+        await until(lambda: bench.failed)
+        bench.stage.error = None
+        bench.receive(link, msgspec.structs.replace(STEP, step=2))
+        assert bench.stage.together == [1]
 
     run(main())

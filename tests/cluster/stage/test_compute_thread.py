@@ -280,3 +280,26 @@ def test_a_process_that_cannot_compute_any_more_ends(
     thread.join(10)
     assert "the selector is broken" in caplog.text
     thread.reactor.close()
+
+
+def test_a_short_job_may_use_the_scheduler_and_what_it_releases_is_computed() -> None:
+    async def main() -> None:
+        computed: list[str] = []
+        scheduler = Scheduler()
+        thread = new_thread(
+            lambda group: computed.append(cast("Any", group.members[0].message).session),
+            scheduler=scheduler,
+        )
+        scheduler.hold("a")
+        message = Forward(
+            epoch=1, session="a", step=1, position=1, tensor=TensorHeader(dtype="I32", shape=(1,))
+        )
+        scheduler.put(cast("Any", None), message, memoryview(b""))
+        thread.start()
+        await thread.call(lambda: None)
+        assert not computed
+
+        thread.submit_short(lambda: scheduler.release("a"))
+        await until(lambda: computed == ["a"])
+
+    run(main())

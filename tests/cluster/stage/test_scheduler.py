@@ -9,7 +9,6 @@ from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
     Forward,
-    KeepSession,
     OpenSession,
     RestoreSession,
     Sampling,
@@ -328,22 +327,37 @@ def test_a_history_counts_as_what_it_takes() -> None:
     assert bench.scheduler.is_full
 
 
-@pytest.mark.parametrize(
-    ("message", "uses_disk"),
-    [
-        (OpenSession(epoch=1, session="a"), True),
-        (CloseSession(epoch=1, session="a"), True),
-        (RestoreSession(epoch=1, session="a", step=1, position=64, prefix=b""), True),
-        (TrimSession(epoch=1, session="a", position=0), False),
-        (KeepSession(epoch=1, session="a", prefix=b""), False),
-        (Attach(epoch=1), False),
-    ],
-)
-def test_a_group_says_whether_the_disk_may_be_used_for_it(
-    message: Message, uses_disk: bool
-) -> None:
+def test_a_session_that_waits_for_the_disk_holds_up_no_other_one() -> None:
     bench = Bench()
-    bench.put(message)
-    group = bench.scheduler.next()
-    assert group is not None
-    assert group.uses_disk is uses_disk
+    bench.put(RestoreSession(epoch=1, session="a", step=1, position=64, prefix=b""))
+    bench.chunk("a", 2)
+    assert bench.next() == "control RestoreSession a"
+    bench.scheduler.hold("a")
+    bench.chunk("a", 3, is_last=True)
+    bench.token("b")
+    bench.chunk("c", 1, is_last=True)
+
+    assert bench.rest() == ["token b1", "chunk c1"]
+    assert bench.scheduler.waiting == 2
+
+    bench.scheduler.release("a")
+    assert bench.rest() == ["chunk a2", "chunk a3"]
+
+
+def test_a_prompt_that_is_cancelled_while_it_waits_for_the_disk_is_dropped() -> None:
+    bench = Bench()
+    bench.scheduler.hold("a")
+    bench.chunk("a", 1)
+    bench.put(CloseSession(epoch=1, session="a"))
+    assert bench.next() == "nothing"
+
+    bench.scheduler.release("a")
+    assert bench.rest() == ["control CloseSession a"]
+
+
+def test_a_session_of_which_nothing_waits_can_be_held() -> None:
+    bench = Bench()
+    bench.scheduler.hold("a")
+    bench.scheduler.release("a")
+    bench.token("a")
+    assert bench.rest() == ["token a1"]

@@ -13,7 +13,7 @@ from functools import partial
 
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
-from potluck.cluster.stage.steps import Answer, SessionMessage, apply, forward
+from potluck.cluster.stage.steps import Answer, SessionMessage, apply, forward, restore
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
@@ -141,7 +141,11 @@ class StageChain:
             ):
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
-                elif _is_taken(loaded, link):
+                elif not _is_taken(loaded, link):
+                    return
+                elif isinstance(message, RestoreSession):
+                    self._restore(loaded, message)
+                else:
                     self._step(loaded, message, payload)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
@@ -160,6 +164,21 @@ class StageChain:
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
+            self._failed(loaded, message, error)
+
+    def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
+        """Read what is on the disk. Meanwhile the other messages of this session wait."""
+
+        def restored(answer: Answer) -> None:
+            self._scheduler.release(message.session)
+            if self.loaded is loaded:
+                self._send_on(loaded, *answer)
+
+        self._scheduler.hold(message.session)
+        try:
+            restore(loaded.stage, message, restored)
+        except PotluckError as error:
+            self._scheduler.release(message.session)
             self._failed(loaded, message, error)
 
     def _step_together(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:

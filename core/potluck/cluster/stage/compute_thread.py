@@ -64,6 +64,7 @@ class ComputeThread(threading.Thread):
         self._die = die
         self._watch = watch if watch is not None else StepWatch()
         self._jobs: deque[Callable[[], None]] = deque()
+        self._short: deque[Callable[[], None]] = deque()
         self._relief = _Relief(self.reactor, die)
 
     def run(self) -> None:
@@ -87,6 +88,9 @@ class ComputeThread(threading.Thread):
     def _work(self) -> "Kind | Literal['job'] | None":
         """Run the next job or group, and return its kind; None: there was nothing to do."""
         try:
+            if self._short:
+                self._short.popleft()()
+                return "job"
             if self._jobs:
                 with self._relieved():
                     self._jobs.popleft()()
@@ -94,7 +98,7 @@ class ComputeThread(threading.Thread):
             group = self._scheduler.next()
             if group is None:
                 return None
-            self._watch.begin("disk" if group.uses_disk else group.kind, group.tokens)
+            self._watch.begin(group.kind, group.tokens)
             try:
                 if group.kind == "chunk":
                     with self._relieved():
@@ -115,6 +119,11 @@ class ComputeThread(threading.Thread):
     def submit(self, job: Callable[[], None]) -> None:
         """Have a job run on this thread. It must handle its own errors."""
         self._jobs.append(job)
+        self.reactor.wake()
+
+    def submit_short(self, job: Callable[[], None]) -> None:
+        """Have a job run on this thread that takes no longer than a token. It may use the scheduler."""
+        self._short.append(job)
         self.reactor.wake()
 
     async def call(self, function: Callable[[], _T]) -> _T:

@@ -22,6 +22,7 @@ from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.engine.device import cache_dtype, set_threads
+from potluck.engine.disk_work import Disk, at_once
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.session_files import SessionFiles
@@ -66,6 +67,7 @@ class StageLoader:
         report: called with the progress of a load, in the event loop.
         sessions: folder where conversations' caches are kept; None: they are not.
         sessions_limit: bytes that they may take.
+        disk: has work done that waits for the disk.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class StageLoader:
         report: Callable[[LoadProgress], None],
         sessions: Path | None = None,
         sessions_limit: int = 0,
+        disk: Disk = at_once,
     ) -> None:
         self.threads = threads
         self._name = name
@@ -87,6 +90,7 @@ class StageLoader:
         self._compute = compute
         self._report = report
         self._sessions, self._sessions_limit = sessions, sessions_limit
+        self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._weights: StageWeights | None = None
         self._content: _Content | None = None
@@ -236,6 +240,7 @@ class StageLoader:
             budget_now=budget,
             epoch=message.epoch,
             files=self._session_files(message),
+            disk=self._disk,
         )
 
     def _session_files(self, message: LoadStage) -> SessionFiles | None:

@@ -2,10 +2,11 @@
 
     python -m potluck.cluster.stage.process        started by the node, never by a person
 
-It has four threads:
+It has five threads:
 - asyncio handles the node's requests and the start of connections;
 - the computing thread uses torch (the only one that does), and receives and sends steps itself;
 - the relief receives and sends steps while the computing thread is busy for long;
+- the disk thread reads and writes conversations' caches;
 - the last one reads the node's messages from stdin, and answers those that ask whether it hangs.
 When stdin ends, the node is gone, and this process ends too.
 """
@@ -50,6 +51,7 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.stage.chain import LoadedStage, StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
+from potluck.cluster.stage.disk_thread import DiskThread
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.scheduler import Scheduler
@@ -111,6 +113,7 @@ class StageServer:
             report=self._tell,
             sessions=None if start.sessions_folder is None else Path(start.sessions_folder),
             sessions_limit=start.sessions_limit,
+            disk=DiskThread(self._compute.submit_short),
         )
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
@@ -142,7 +145,9 @@ class StageServer:
         """Have the stage in force write its conversations' caches to the disk."""
         if (loaded := self._chain.loaded) is not None:
             end = time.monotonic() + SAVE_S
-            await self._compute.call(lambda: loaded.stage.save(lambda: time.monotonic() > end))
+            await self._compute.call(
+                lambda: loaded.stage.keeper.save(lambda: time.monotonic() > end)
+            )
 
     async def _try_device(self) -> None:
         """Write to the log what works on this device, and what had to be replaced."""

@@ -9,6 +9,7 @@ The rules:
 - A chunk of a prompt goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
+- The messages of a session that waits for the disk (`hold`) wait as well. Those of others do not.
 - Single tokens of different sessions that are ready together are one group. Those that were computed
   together before (`Forward.more`) are ready when the last of them has come, so that a group stays one.
 
@@ -26,7 +27,6 @@ from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
     OpenSession,
-    RestoreSession,
     TrimSession,
 )
 from potluck.wire.frame import Buffer
@@ -79,11 +79,6 @@ class Group(NamedTuple):
             return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
         return len(self.members)
 
-    @property
-    def uses_disk(self) -> bool:
-        """Whether it is a control message for which caches may be written to the disk, or read from there."""
-        return isinstance(self.members[0].message, OpenSession | CloseSession | RestoreSession)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
@@ -107,6 +102,7 @@ class Scheduler:
         # Sessions by what their first message is, in the order in which they became ready.
         self._ready_now: deque[str] = deque()  # tokens and control messages
         self._ready_chunks: deque[str] = deque()
+        self._held: set[str] = set()  # sessions that are in neither
         self._open_prompts: dict[
             str, None
         ] = {}  # sessions with a prompt whose last chunk has not come
@@ -165,11 +161,23 @@ class Scheduler:
         self._nbytes -= sum(each.nbytes for each in queue) - sum(each.nbytes for each in kept)
         self._sessions[session] = kept
         if not kept or kept[0] is not queue[0]:
-            (self._ready_chunks if queue[0].kind == "chunk" else self._ready_now).remove(session)
+            self._make_unready(session, queue[0])
             if kept:
                 self._make_ready(session, kept[0])
             else:
                 del self._sessions[session]
+
+    def hold(self, session: str) -> None:
+        """Let the other messages of a session wait, until `release`."""
+        if session in self._sessions:
+            self._make_unready(session, self._sessions[session][0])
+        self._held.add(session)
+
+    def release(self, session: str) -> None:
+        """Go on with a session."""
+        self._held.discard(session)
+        if session in self._sessions:
+            self._make_ready(session, self._sessions[session][0])
 
     def _kind(self, session: str, message: Message) -> Kind:
         """The kind of a message. It also depends on the messages before it in its session."""
@@ -226,7 +234,12 @@ class Scheduler:
         return taken
 
     def _make_ready(self, session: str, first: Waiting) -> None:
-        (self._ready_chunks if first.kind == "chunk" else self._ready_now).append(session)
+        if session not in self._held:
+            (self._ready_chunks if first.kind == "chunk" else self._ready_now).append(session)
+
+    def _make_unready(self, session: str, first: Waiting) -> None:
+        if session not in self._held:
+            (self._ready_chunks if first.kind == "chunk" else self._ready_now).remove(session)
 
 
 def _session(message: Message) -> str:

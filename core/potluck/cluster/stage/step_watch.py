@@ -19,8 +19,7 @@ class StepWatch:
     def begin(self, kind: str, tokens: int) -> None:
         """A step of so many tokens begins.
 
-        Of the kinds, "control" is a message that computes nothing, and "disk" one for which a cache may be
-        written to the disk or read from there.
+        Of the kinds, "control" is a message that computes nothing.
         """
         self._under_way = (kind, tokens, self._clock())
 
@@ -44,6 +43,6 @@ class StepWatch:
         if kind == "control":
             return LEAST_S
         slowest_s = self._slowest_s.get(kind)
-        if kind == "disk" or slowest_s is None:  # one cache says nothing of the size of another
+        if slowest_s is None:
             return FIRST_S
         return max(LEAST_S, FACTOR * tokens * slowest_s)

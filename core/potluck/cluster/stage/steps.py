@@ -1,7 +1,7 @@
 """Apply messages to a stage, and make the messages for the next stage or for the driver."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -23,9 +23,7 @@ from potluck.wire.activation_messages import (
 )
 from potluck.wire.messages import Message
 
-SessionMessage: TypeAlias = (
-    OpenSession | Forward | TrimSession | CloseSession | KeepSession | RestoreSession
-)
+SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession | KeepSession
 Answer: TypeAlias = tuple[Message, memoryview]
 """A message and its payload, for the next stage or for the driver."""
 
@@ -46,8 +44,6 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
                 stage.trim(session, message.position, epoch=message.epoch)
         case KeepSession():
             stage.keep(session, message.prefix, epoch=message.epoch)
-        case RestoreSession():
-            return _restored(stage, message), memoryview(b"")
         case Forward():
             (answer,) = forward(stage, [(message, payload)])
             if isinstance(answer, Exception):
@@ -56,15 +52,22 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
     return message, payload
 
 
-def _restored(stage: Stage, message: RestoreSession) -> RestoreSession | Result:
-    """Restore what all stages before have restored as well, or less; tell the next stage or the driver."""
-    session, epoch = SessionId(message.session), message.epoch
-    position = 0
-    if message.position:  # else a stage before has nothing
-        position = stage.restore(session, message.prefix, message.position, epoch=epoch)
-    if stage.head is None:
-        return msgspec.structs.replace(message, position=position)
-    return Result(epoch=epoch, session=message.session, step=message.step, position=position)
+def restore(stage: Stage, message: RestoreSession, done: Callable[[Answer], object]) -> None:
+    """Restore what all stages before have restored as well, or less; then tell the next stage or the driver."""
+
+    def restored(position: int) -> None:
+        answer: RestoreSession | Result = msgspec.structs.replace(message, position=position)
+        if stage.head is not None:
+            answer = Result(
+                epoch=message.epoch, session=message.session, step=message.step, position=position
+            )
+        done((answer, memoryview(b"")))
+
+    if not message.position:  # a stage before has nothing
+        restored(0)
+        return
+    session = SessionId(message.session)
+    stage.restore(session, message.prefix, message.position, epoch=message.epoch, done=restored)
 
 
 def forward(
