@@ -282,6 +282,9 @@ class Backend(QObject):
         body.setdefault("seed", secrets.randbits(_SEED_BITS))  # the same if it is asked for again
         reply = Reply(self, body)
         reply.asks.connect(self._ask)
+        self.state_changed.connect(reply.show_model)
+        if self.live_state is not None:
+            reply.show_model(self.live_state)
         reply.begin()
         return reply
 
