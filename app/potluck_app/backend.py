@@ -37,7 +37,9 @@ from potluck_app.streams import Load, Reply
 logger = logging.getLogger(__name__)
 
 Connection: TypeAlias = Literal["starting", "connected", "restarting", "failed"]
-Holder: TypeAlias = Literal["window", "worker"]
+Holder: TypeAlias = Literal[
+    "window", "worker", "tray"
+]  # "tray" only looks: the node holds nothing for it
 
 _SILENCE_MS = 25_000  # the node sends a comment every 10 s; after two missed ones it hangs
 _RETRY_FIRST_MS = 200
