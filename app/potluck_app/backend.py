@@ -29,6 +29,8 @@ from potluck.api.schema import (
     PlanView,
     RoleRequest,
 )
+from potluck.errors import PotluckError
+from potluck.reasons import reason
 from potluck_app.background import Background
 from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, EventStream, Http, Method, Problem
@@ -138,7 +140,9 @@ class Backend(QObject):
 
     def _on_not_found(self, error: Exception) -> None:
         logger.warning("the node could not be started: %s", error)
-        self._set_connection("failed", str(error))
+        known = error.message if isinstance(error, PotluckError) else ""
+        why = known or f"Potluck cannot start in the background: {reason(error)}."
+        self._set_connection("failed", why)
         self._schedule_retry()
 
     def _follow(self, http: Http) -> None:
