@@ -96,12 +96,17 @@ class Turns:
         self._queue: list[Turn] = []
         self._answer_s: float | None = None  # mean time of a turn
         self._last_token = clock()
-        self._told = 0  # how many waited when the last change was told
+        self._told = (0, False)  # how many waited, and whether one had a turn, when that was told
 
     @property
     def is_idle(self) -> bool:
         """Whether no request has a turn, or waits for one."""
         return not self._running and not self._queue
+
+    @property
+    def running(self) -> int:
+        """How many requests have a turn."""
+        return self._running
 
     @property
     def waiting(self) -> int:
@@ -143,8 +148,9 @@ class Turns:
             first.move(0)
         for place, turn in enumerate(self._queue, 1):
             turn.move(place)
-        if self._told != self.waiting:
-            self._told = self.waiting
+        now = (self.waiting, self._running > 0)
+        if self._told != now:
+            self._told = now
             self._changed()
 
     # --- what a turn says of its answer
