@@ -306,7 +306,7 @@ class Studio:
             self.chat,
             self.preferences,
             on_share=lambda: None,
-            on_closed=lambda: None,
+            on_close=lambda: True,
         )
         window.show()
         return window

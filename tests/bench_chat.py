@@ -108,7 +108,7 @@ def main() -> None:
         preferences.change(mode="master")
         theme = Theme(qapp, "light")
         window = MainWindow(
-            theme, backend, chat, preferences, on_share=lambda: None, on_closed=lambda: None
+            theme, backend, chat, preferences, on_share=lambda: None, on_close=lambda: True
         )
         window.show()
         backend.say(home(model=running_model()))

@@ -1,8 +1,9 @@
 """The program: one window per node, for chatting or for lending; how each of them starts and ends.
 
 When the chat window closes, it stops to hold the node. The node then frees the memory of an unused
-model by itself; another window or program may still use the model. Closing the small window of a
-computer that lends hides it in the tray, if the desktop has one; only Quit ends the lending.
+model at once; another window or program may still use the model. Where something goes on without it
+(a port for other programs, a download), and for a computer that lends, the window hides in the tray,
+or asks if the desktop has none; only Quit ends that.
 """
 
 import logging
@@ -22,6 +23,7 @@ from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.main_window import MainWindow
@@ -93,6 +95,9 @@ class Application(QObject):
         """Bring the window to the front."""
         window = self.main or self.worker
         if window is not None:
+            if window is self.main:
+                self.backend.set_holder("window")
+                self._drop_tray()
             window.show()
             window.raise_()
             window.activateWindow()
@@ -117,7 +122,7 @@ class Application(QObject):
             self.chat,
             self.preferences,
             on_share=self._share,
-            on_closed=self.leave,
+            on_close=self._on_main_close,
         )
         self.main.show()
 
@@ -133,6 +138,35 @@ class Application(QObject):
         """End after the chat window was closed."""
         if not self._is_ending:
             self._end()
+
+    def _on_main_close(self) -> bool:
+        """Return whether the chat window may close. If something goes on without it, that is said."""
+        state = self.backend.live_state
+        rest = going_on(state)
+        if not rest or self._is_ending:
+            self.leave()
+            return True
+        assert state is not None
+        assert self.main is not None
+        if self._is_tray_available():
+            # Only a port needs the model: a download goes on with a node that nobody holds.
+            self.backend.set_holder("window" if state.listeners else "tray")
+            self._show_tray(lends=False)
+            self._say_in_tray("Potluck goes on", f"{rest} Quit it from here.")
+            return True
+        confirm(
+            self.main,
+            title="Quit Potluck?",
+            text=f"{rest} This desktop has no tray where that could go on. Keep the window, or quit.",
+            action="Quit",
+            keep="Keep the window",
+            on_confirmed=self._quit_all,
+        )
+        return False
+
+    def _quit_all(self) -> None:
+        """End the node, and then this program."""
+        self._end_after(lambda: self._end_node(None))
 
     # --- lending
 
@@ -177,12 +211,19 @@ class Application(QObject):
         if self.worker is None:
             return
         if available:
-            self.tray = Tray(self.theme, self.backend, self)
-            self.tray.open_requested.connect(self.show)
-            self.tray.quit_requested.connect(self.stop_lending)
-            self.tray.show()
+            self._show_tray(lends=True)
         else:
             self.worker.show()
+
+    def _show_tray(self, *, lends: bool) -> None:
+        self.tray = Tray(self.theme, self.backend, self, lends=lends)
+        self.tray.open_requested.connect(self.show)
+        self.tray.quit_requested.connect(self.stop_lending if lends else self._quit_all)
+        self.tray.show()
+
+    def _say_in_tray(self, title: str, text: str) -> None:
+        if self.tray is not None:
+            self.tray.say(title, text)
 
     def _on_worker_close(self) -> bool:
         """Return whether the worker window may close: it hides only if there is a tray."""
@@ -191,7 +232,7 @@ class Application(QObject):
         if self._waiter is not None and self._is_tray_available():
             self._on_tray(True)
         if self.tray is not None and self._is_tray_available():
-            self.tray.say("Potluck keeps helping", "Quit it from here to stop sharing.")
+            self._say_in_tray("Potluck keeps helping", "Quit it from here to stop sharing.")
             return True
         assert self.worker is not None
         yet = " yet" if self._waiter is not None else ""
@@ -206,28 +247,26 @@ class Application(QObject):
         return False
 
     def stop_lending(self) -> None:
-        """Stop the lending and end, with a deadline for the node's answers."""
-        if self._is_ending:
-            return
-        if self.backend.connection != "connected":
-            self._end()
-            return
-        self._begin_end()
-        self.backend.set_role(worker=False).then(self._end_node, self._end_node)
-        QTimer.singleShot(_FAREWELL_MS, self, self._end)
+        """Stop the lending and end."""
+        self._end_after(
+            lambda: self.backend.set_role(worker=False).then(self._end_node, self._end_node)
+        )
 
     def _end_node(self, _answer: object) -> None:
         self.backend.shut_down().then(lambda _: self._end(), lambda _: self._end())
 
     def _drop_worker(self) -> None:
         self._stop_waiting()
+        self._drop_tray()
+        if self.worker is not None:
+            discard(self.worker)
+            self.worker = None
+
+    def _drop_tray(self) -> None:
         if self.tray is not None:
             self.tray.hide()
             self.tray.deleteLater()
             self.tray = None
-        if self.worker is not None:
-            discard(self.worker)
-            self.worker = None
 
     def _on_connection(self, connection: Connection, _message: str) -> None:
         """Lend again after the node was restarted, since a new node may not know the role."""
@@ -244,15 +283,17 @@ class Application(QObject):
             self._waiter = None
 
     def _on_state(self, state: ClusterState) -> None:
-        """Show the hidden window when a computer asks to use this one."""
+        """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
+        if self.main is not None and self.tray is not None and not going_on(state):
+            self.leave()
+            return
         for request in cluster.worker_requests(state) if self.worker is not None else ():
             if request.id not in self._announced:
                 self._announced.add(request.id)
                 self.show()
-                if self.tray is not None:
-                    code = wording.spaced_code(request.code or "")
-                    text = f"{request.name} wants to use this computer. Code {code}"
-                    self.tray.say("Potluck", text)
+                code = wording.spaced_code(request.code or "")
+                text = f"{request.name} wants to use this computer. Code {code}"
+                self._say_in_tray("Potluck", text)
 
     # --- the end
 
@@ -262,6 +303,17 @@ class Application(QObject):
             self.stop_lending()
         else:
             self.leave()
+
+    def _end_after(self, farewell: Callable[[], object]) -> None:
+        """End after what is to be said to the node, with a deadline for its answers."""
+        if self._is_ending:
+            return
+        if self.backend.connection != "connected":
+            self._end()
+            return
+        self._begin_end()
+        farewell()
+        QTimer.singleShot(_FAREWELL_MS, self, self._end)
 
     def _begin_end(self) -> None:
         if not self._is_ending:

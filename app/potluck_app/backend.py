@@ -29,6 +29,8 @@ from potluck.api.schema import (
     PlanView,
     RoleRequest,
 )
+from potluck.errors import PotluckError
+from potluck.reasons import reason
 from potluck_app.background import Background
 from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, EventStream, Http, Method, Problem
@@ -37,7 +39,9 @@ from potluck_app.streams import Load, Reply
 logger = logging.getLogger(__name__)
 
 Connection: TypeAlias = Literal["starting", "connected", "restarting", "failed"]
-Holder: TypeAlias = Literal["window", "worker"]
+Holder: TypeAlias = Literal[
+    "window", "worker", "tray"
+]  # "tray" only looks: the node holds nothing for it
 
 _SILENCE_MS = 25_000  # the node sends a comment every 10 s; after two missed ones it hangs
 _RETRY_FIRST_MS = 200
@@ -136,7 +140,9 @@ class Backend(QObject):
 
     def _on_not_found(self, error: Exception) -> None:
         logger.warning("the node could not be started: %s", error)
-        self._set_connection("failed", str(error))
+        known = error.message if isinstance(error, PotluckError) else ""
+        why = known or f"Potluck cannot start in the background: {reason(error)}."
+        self._set_connection("failed", why)
         self._schedule_retry()
 
     def _follow(self, http: Http) -> None:
@@ -282,6 +288,9 @@ class Backend(QObject):
         body.setdefault("seed", secrets.randbits(_SEED_BITS))  # the same if it is asked for again
         reply = Reply(self, body)
         reply.asks.connect(self._ask)
+        self.state_changed.connect(reply.show_model)
+        if self.live_state is not None:
+            reply.show_model(self.live_state)
         reply.begin()
         return reply
 

@@ -110,8 +110,8 @@ class EventStream(QObject):
             return
         try:
             events = self._parser.feed(_rest(reply))
-        except EventTooLargeError as error:
-            self._end(Problem(f"The answer could not be read: {error}."))
+        except EventTooLargeError:
+            self._end(Problem("The answer could not be read: a part of it is too long."))
             reply.abort()
             return
         for data in events:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
-from potluck.api.schema import LoadProgress
+from potluck.api.schema import ClusterState, LoadProgress
 from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem
@@ -42,7 +42,7 @@ class _ChatEvent(Struct, frozen=True, kw_only=True):
     """One event of a streamed chat: a chunk, or an error after the start of the answer."""
 
     choices: tuple[ChatChunkChoice, ...] = ()
-    prompt_token_ids: tuple[int, ...] = ()  # in the first one, when the model is loaded
+    prompt_token_ids: tuple[int, ...] = ()  # in the first one, which comes with the first token
     model: str | None = None
     usage: Usage | None = None
     potluck: Timings | None = None
@@ -80,7 +80,7 @@ class Reply(QObject):
         self._body, self._clock = body, clock
         self._losses = 0
         self._asked = clock()
-        self._begun: float | None = None  # when the model was loaded and the prompt accepted
+        self._begun: float | None = None  # when the model was loaded
         self._first: float | None = None  # when the first token came
         self._newest = self._asked
         self._tokens: list[int] = []
@@ -105,6 +105,11 @@ class Reply(QObject):
         if self._tokens:
             rest |= {"known_token_ids": tuple(self._tokens), "model": self._last.model}
         self.asks.emit(self.stream, rest)
+
+    def show_model(self, state: ClusterState) -> None:
+        """Note when the model is ready: from then on the prompt is read, before that it is loaded."""
+        if self._begun is None and state.model.state == "ready":
+            self._begun = self._clock()
 
     def stop(self) -> None:
         """End the reply here; the text received so far stays."""
@@ -173,7 +178,7 @@ class Reply(QObject):
         now = self._clock()
         if self._begun is None:
             self._begun = now
-            self._prompt_tokens = len(event.prompt_token_ids)
+        self._prompt_tokens = self._prompt_tokens or len(event.prompt_token_ids)
         came = [c.token_ids for c in event.choices if isinstance(c.token_ids, list)]
         if any(came):
             self._tokens += chain.from_iterable(came)

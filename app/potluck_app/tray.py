@@ -1,4 +1,4 @@
-"""The tray icon of a computer that lends itself.
+"""The tray icon of a computer that lends itself, or on which something goes on without its window.
 
 A desktop may have no tray (GNOME), or its tray may appear some seconds after the login. So the
 program waits for the tray, and hides a window only if there is one. Only `isSystemTrayAvailable` is
@@ -17,6 +17,7 @@ from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels.going_on import going_on
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
@@ -72,15 +73,18 @@ class Tray(QObject):
 
     Signals:
         open_requested: the person wants to see the window.
-        quit_requested: the person wants to end the lending and the program.
+        quit_requested: the person wants to end the program, and what goes on in the background.
     """
 
     open_requested = Signal()
     quit_requested = Signal()
 
-    def __init__(self, theme: Theme, backend: Backend, parent: QObject) -> None:
+    def __init__(
+        self, theme: Theme, backend: Backend, parent: QObject, *, lends: bool = True
+    ) -> None:
+        """`lends`: this computer helps others; otherwise its own window is hidden."""
         super().__init__(parent)
-        self._theme, self._backend = theme, backend
+        self._theme, self._backend, self._lends = theme, backend, lends
         self.menu = QMenu()
         self.menu.setAccessibleName("Potluck")
         self.status = self.menu.addAction("Starting…")
@@ -89,11 +93,12 @@ class Tray(QObject):
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
         self.pause = self.menu.addAction("Pause")
+        self.pause.setVisible(lends)
         self.pause.triggered.connect(lambda: backend.toggle_pause())
         self.leave_now = self.menu.addAction("Leave now")
         self.leave_now.triggered.connect(lambda: backend.leave_now())
         self.menu.addSeparator()
-        self.quit = self.menu.addAction("Quit and stop sharing")
+        self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)
         self._icon = QSystemTrayIcon(self._picture(), self)
         self._icon.setContextMenu(self.menu)
@@ -118,6 +123,10 @@ class Tray(QObject):
         self.leave_now.setVisible(state is not None and state.node.leaving)
         if state is None:
             self.status.setText("Starting…")
+            self._icon.setToolTip("Potluck")
+            return
+        if not self._lends:
+            self.status.setText(wording.without_mnemonic(going_on(state)))
             self._icon.setToolTip("Potluck")
             return
         view = cluster.lend_view(state)

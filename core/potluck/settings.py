@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 
 from potluck.errors import UsageError
 from potluck.files import try_lock, write_atomically
+from potluck.reasons import reason
 
 HOME_VARIABLE = "POTLUCK_HOME"
 CPUS_VARIABLE = "POTLUCK_CPUS"
@@ -248,7 +249,7 @@ def make_private(folder: Path) -> None:
             folder.chmod(0o700)
     except OSError as error:
         raise SettingsError(
-            f"The folder {folder} cannot be used: {error.strerror}. Choose another with --home."
+            f"The folder {folder} cannot be used: {reason(error)}. Choose another with --home."
         ) from None
 
 
@@ -258,7 +259,7 @@ def _load(file: Path, kind: type[_T]) -> _T | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror}.") from None
+        raise SettingsError(f"{file} cannot be read: {reason(error)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(
             f"{file} is not as it must be: {error}. Correct it, or delete it to start afresh."
@@ -270,4 +271,4 @@ def _write(file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(file, data)
     except OSError as error:
-        raise SettingsError(f"{file} cannot be written: {error.strerror}.") from None
+        raise SettingsError(f"{file} cannot be written: {reason(error)}.") from None

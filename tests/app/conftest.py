@@ -84,13 +84,11 @@ def make_window(
         *,
         first_run: bool = False,
         on_share: Callable[[], object] = lambda: None,
-        on_closed: Callable[[], object] = lambda: None,
+        on_close: Callable[[], bool] = lambda: True,
     ) -> MainWindow:
         if not first_run:
             preferences.change(mode="master")
-        window = MainWindow(
-            theme, backend, chat, preferences, on_share=on_share, on_closed=on_closed
-        )
+        window = MainWindow(theme, backend, chat, preferences, on_share=on_share, on_close=on_close)
         qtbot.addWidget(window)
         window.show()
         return window

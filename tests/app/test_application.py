@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from potluck.api.hub import Download
 from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
@@ -127,6 +128,86 @@ def test_closing_the_chat_leaves_the_model_to_who_else_uses_it(
     assert server.backend.released.wait(10)  # the node unloads what nobody holds and uses
     assert server.backend.state().model.name == "big"
     assert not server.backend.stopped.is_set()
+
+
+def going_on(make: Make, server: Server, qtbot: QtBot, *, tray: bool) -> Application:
+    """Return a program whose window is closed while other programs can use the model."""
+    application = make(tray=tray)
+    application.preferences.change(mode="master")
+    application.start()
+    server.update(listeners=(Listener(host="127.0.0.1", port=8000),))
+    backend = application.backend
+    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.listeners))
+    assert application.main is not None
+    application.main.close()
+    return application
+
+
+def test_what_goes_on_without_the_window_is_said_in_the_tray(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = going_on(make, server, qtbot, tray=True)
+    assert application.main is not None
+    assert application.tray is not None
+    assert not application.main.isVisible()
+    assert application.tray.status.text() == "Other programs can use the model on port 8000."
+    assert not application.tray.pause.isVisible()
+
+    application.tray.open.trigger()
+    assert application.main.isVisible()
+    assert application.tray is None
+
+    application.main.close()
+    with qtbot.waitSignal(application.ended):
+        application.tray.quit.trigger()
+    assert server.backend.stopped.is_set()
+
+
+def test_a_hidden_window_ends_when_nothing_goes_on_any_more(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = going_on(make, server, qtbot, tray=True)
+
+    with qtbot.waitSignal(application.ended):
+        server.update(listeners=())
+
+    assert server.backend.released.wait(10)
+    assert not server.backend.stopped.is_set()
+
+
+def test_a_download_goes_on_without_the_model(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = make(tray=True)
+    application.preferences.change(mode="master")
+    application.start()
+    connect(application, qtbot)
+    download = Download(
+        id="d1", model="Qwen/Qwen3-8B", variant="Q4", state="running", done=1, total=2
+    )
+    server.update(downloads=(download,))
+    backend = application.backend
+    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.downloads))
+
+    assert application.main is not None
+    application.main.close()
+
+    assert application.tray is not None
+    assert application.tray.status.text() == "Qwen3-8B is still being downloaded."
+    assert server.backend.released.wait(10)
+
+
+def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = going_on(make, server, qtbot, tray=False)
+    assert application.main is not None
+    assert application.main.isVisible()
+    question = application.main.findChild(Confirmation)
+    assert question is not None
+
+    with qtbot.waitSignal(application.ended):
+        qtbot.mouseClick(question.yes, Qt.MouseButton.LeftButton)
+
+    assert server.backend.stopped.is_set()
 
 
 def test_the_window_ends_without_a_node_too(make: Make, qtbot: QtBot) -> None:

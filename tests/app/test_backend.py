@@ -1,5 +1,6 @@
 """The window's client, over real HTTP to the node's real server with a scripted node behind it."""
 
+import errno
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -271,13 +272,16 @@ def test_a_node_that_cannot_be_started_is_a_sentence_and_tried_again(
     def find() -> Endpoint:
         tries.append(None)
         if len(tries) < 3:
-            raise OSError("The disk is full.")
+            raise OSError(errno.ENOSPC, "No space left on device")
         return endpoint_of(server)
 
     backend = Backend(find)
     with qtbot.waitSignal(backend.connection_changed) as changed:
         backend.start()
-    assert changed.args == ["failed", "The disk is full."]
+    assert changed.args == [
+        "failed",
+        "Potluck cannot start in the background: the disk is full.",
+    ]
     qtbot.waitUntil(lambda: backend.connection == "connected")
     backend.close()
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, running_model
 
+from potluck.api.schema import ModelPhase
 from potluck_app.http import Problem
 from potluck_app.streams import MOST_LOSSES, Load, Reply, ReplyEnd
 
@@ -72,6 +74,39 @@ def test_the_figures_of_the_last_chunk_are_the_replys(parent: QObject) -> None:
     assert stats is not None
     assert (stats.model, stats.tokens, stats.prompt_tokens) == ("guide", 2, 3)
     assert (stats.time_to_first_token_s, stats.tokens_per_s) == (0.5, 20.0)
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_stopped_reply_tells_the_time_of_its_prompt_from_that_of_loading(
+    parent: QObject, *, is_loaded: bool
+) -> None:
+    """The node's first event comes with the first token, so it does not say when loading ended."""
+    clock = Clock()
+    reply = Reply(parent, {"seed": 5}, clock)
+    reply.begin()
+    heard = Heard(reply)
+    if not is_loaded:
+        reply.show_model(home(model=running_model(state="loading")))
+        clock.now += 30
+    reply.show_model(home(model=running_model(state="ready")))
+    clock.now += 4
+    reply.show_model(home(model=running_model(state="ready")))
+    reply.stream.received.emit(piece("Half"))
+    reply.stop()
+
+    stats = heard.ends[0].stats
+    assert stats is not None
+    assert (stats.loading_s, stats.time_to_first_token_s) == (0 if is_loaded else 30, 4)
 
 
 def test_an_error_in_the_middle_keeps_what_came(parent: QObject) -> None:
@@ -237,3 +272,19 @@ def test_a_load_that_does_not_end_well_fails_once(
         load.stream.ended.emit(end)
 
     assert [message in problem.message for problem in failed] == [True]
+
+
+@pytest.mark.parametrize("first", ["loading", "ready"])
+def test_a_reply_learns_from_the_nodes_states_when_the_model_is_ready(
+    parent: QObject, first: ModelPhase
+) -> None:
+    backend = ScriptedBackend()
+    backend.setParent(parent)
+    backend.say(home(model=running_model(state=first)))
+    reply = backend.chat([])
+    backend.say(home(model=running_model()))
+    reply.stream.received.emit(piece("Half"))
+
+    stats = reply.figures()
+    assert stats is not None
+    assert stats.time_to_first_token_s > 0

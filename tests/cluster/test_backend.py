@@ -106,19 +106,6 @@ def test_a_typed_address_is_looked_at(air: Air, tmp_path: Path) -> None:
     run(main())
 
 
-def test_notices_count_up_and_old_ones_go(air: Air, tmp_path: Path) -> None:
-    async def main() -> None:
-        backend = backend_in(tmp_path)
-        for number in range(30):
-            backend.notice("info", f"Line {number}")
-        notices = backend._notices
-        assert len(notices) == 20
-        assert [n.id for n in notices] == list(range(11, 31))
-        assert notices[-1].text == "Line 29"
-
-    run(main())
-
-
 def test_a_listener_serves_until_it_is_closed(air: Air, tmp_path: Path) -> None:
     async def main() -> None:
         backend = backend_in(tmp_path)

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Run
-from whole_nodes import QUESTION, chat, eventually, folders_of, half_of, join, load, running, stages
+from whole_nodes import (
+    QUESTION,
+    SPLIT,
+    chat,
+    eventually,
+    folders_of,
+    half_of,
+    join,
+    load,
+    running,
+    stages,
+)
 
 from potluck.api.backend import Finished, Piece
 from potluck.api.schema import PlanRequest, RoleRequest
@@ -93,5 +104,20 @@ def test_both_owners_are_told_when_the_model_does_not_fit_without_the_one_that_l
             await laptop.backend.set_role(RoleRequest(worker=True, paused=False))
             assert await chat(desk) == expected
             assert sorted(stages(desk)) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_a_main_computer_that_its_owner_ends_has_its_helpers_free_their_layers(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        async with running(folders_of(tmp_path, "Laptop")) as laptop:
+            async with running(folders_of(tmp_path, "Desk"), QUICK) as desk:
+                await laptop.backend.set_role(RoleRequest(worker=True))
+                await join(desk, laptop)
+                await load(desk, SPLIT)
+                assert laptop.worker.lease is not None
+            await eventually(laptop, lambda: laptop.worker.lease is None)
 
     run(main())

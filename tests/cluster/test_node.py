@@ -1,6 +1,7 @@
 """One whole node with a real stage process; only discovery is without a network."""
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -58,6 +59,44 @@ def test_the_model_is_given_back_before_the_node_ends(tmp_path: Path, run: Run) 
             assert node.master.is_ready
         await serving
         assert node.master.deployment is None
+
+    run(main())
+
+
+PROMPT = NodeDeadlines(idle_check_s=0.01)
+
+
+@pytest.mark.parametrize("is_answering", [False, True])
+def test_a_window_that_is_closed_leaves_no_model_behind(
+    tmp_path: Path, run: Run, *, is_answering: bool
+) -> None:
+    """Also when its last answer is noticed to be unwanted a moment later."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Desk"), deadlines=PROMPT)
+        serving = asyncio.create_task(node.run())
+        with ExitStack() as answer:
+            with node.activity.hold("window"):
+                assert await chat(node)
+                if is_answering:
+                    answer.enter_context(node.activity.hold("request"))
+            assert node.master.is_ready
+        await serving
+        assert node.master.deployment is None
+
+    run(main())
+
+
+def test_a_window_that_is_closed_leaves_the_model_to_who_else_uses_it(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        async with running(folders_of(tmp_path, "Desk")) as node:
+            with node.activity.hold("serve"):
+                with node.activity.hold("window"):
+                    assert await chat(node)
+                await node._end_if_idle()
+                assert node.master.is_ready
 
     run(main())
 

@@ -148,7 +148,7 @@ def test_packed_matrices_are_what_is_sent_and_they_are_sent_once(master: Host, m
     assert sum(last["streamed_bytes"].values()) == 0
 
 
-@pytest.mark.parametrize("end", [Host.kill, Host.shut_down])
+@pytest.mark.parametrize("end", [Host.kill, Host.terminate])
 def test_a_main_computer_that_is_restarted_finds_what_its_workers_have_loaded(
     lan: Lan, master: Host, model: Path, end: Callable[[Host], None]
 ) -> None:

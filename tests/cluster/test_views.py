@@ -9,7 +9,7 @@ from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, unt
 from msgspec import structs
 from packing_engine import Workplace
 
-from potluck.api.schema import Computer, PlanRequest
+from potluck.api.schema import Computer, ModelState, PlanRequest
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
@@ -49,9 +49,11 @@ class Home:
         async def read(folder: Path, progress: Callable[[int, int], None]) -> LocalModel:
             progress(1, 2)
             self.seen.append(load_progress(self.master).fraction)
+            self.while_read.append(model_state(self.master, None))
             return model
 
         self.seen: list[float] = []
+        self.while_read: list[ModelState] = []
         events = Events()
         events.on(ModelChanged, lambda _: self.seen.append(load_progress(self.master).fraction))
         self.master = Master(
@@ -177,6 +179,33 @@ def test_the_devices_of_a_computer_are_shown_as_one(model: LocalModel) -> None:
     at_home(model, scenario)
 
 
+def test_while_another_model_is_planned_the_state_is_of_that_one(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        await home.master.load(SPLIT)
+        assert home.master.deployment is not None
+        _, stage = home.master.deployment.planned.plan.stages
+        assert home.view("Laptop").memory_lent == stage.memory > 0
+        await home.master.load(structs.replace(SPLIT, model="/models/Qwen3 8B"))
+        state = home.while_read[-1]
+        assert (state.name, state.plan, state.model_id) == ("Qwen3 8B", None, None)
+
+    at_home(model, scenario)
+
+
+def test_an_answer_under_way_is_counted(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        await home.master.load(SPLIT)
+        assert home.master.turns is not None
+        seen = len(home.seen)
+        with home.master.turns.turn():
+            assert model_state(home.master, None).answering == 1
+            assert len(home.seen) == seen + 1
+        assert model_state(home.master, None).answering == 0
+        assert len(home.seen) == seen + 2
+
+    at_home(model, scenario)
+
+
 def test_packing_is_shown_and_so_is_that_the_disk_took_no_more(
     model: LocalModel, tmp_path: Path
 ) -> None:
@@ -286,9 +315,10 @@ def test_a_computer_that_helps_shows_how_far_it_is(
 ) -> None:
     async def scenario(home: Home) -> None:
         fields = {"is_loaded": False, "awaits_weights": False, "transfer": None, "progress": None}
-        home.worker.lease = SimpleNamespace(layers=(4, 8), **(fields | lease))
+        home.worker.lease = SimpleNamespace(layers=(4, 8), nbytes=5, **(fields | lease))
         here = home.view("Desk")
         assert (here.state, here.progress, here.layers) == (state, progress, (4, 8))
+        assert here.memory_lent == 5
         home.worker.is_paused = True
         assert home.view("Desk").state == "paused"
 

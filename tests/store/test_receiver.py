@@ -140,7 +140,7 @@ def test_disk_that_fails_at_the_last_step_is_told_to_the_sender(model, store, mo
     at_sender, at_receiver = run(transfer(store, model, *link_pair()))
 
     assert isinstance(at_receiver, StoreError)
-    assert "Input/output error" in str(at_receiver)
+    assert "the disk does not work" in str(at_receiver)
     assert isinstance(at_sender, RemoteError)
     assert at_sender.data["kind"] == "store"
     assert not any(store.has(digest) for digest in model.sources)

@@ -105,6 +105,10 @@ class Host:
         """End the node without a goodbye, as a power failure would."""
         os.kill(self.node_pid(), signal.SIGKILL)
 
+    def terminate(self) -> None:
+        """End the node as the system does when the computer is restarted."""
+        os.kill(self.node_pid(), signal.SIGTERM)
+
     def end_engines(self, how: signal.Signals) -> None:
         """Send this signal to the stage processes of the node."""
         for child in psutil.Process(self.node_pid()).children(recursive=True):

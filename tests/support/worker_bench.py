@@ -7,7 +7,7 @@ from typing import Any
 from fake_engine import DEVICE, OTHER, FakeEngine
 from memory_links import link_pair
 
-from potluck.cluster.worker.worker import Worker
+from potluck.cluster.worker.worker import KEEP_LOADED_S, Worker
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId
 from potluck.store.chunks import ChunkStore
@@ -46,7 +46,7 @@ class Bench:
     """A worker that lends itself, with fake stage processes and a real store."""
 
     def __init__(
-        self, folder: Path, *, quota: int | None = None, keep_loaded_s: float = 600.0
+        self, folder: Path, *, quota: int | None = None, keep_loaded_s: float = KEEP_LOADED_S
     ) -> None:
         self.stage, self.other = FakeEngine(), FakeEngine(OTHER)
         self.store = ChunkStore(folder / "tensors", quota=quota, reserve=0)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from potluck.reasons import reason
 from potluck_app.chats.values import Attachment
 
 MAX_BYTES = 512 << 10  # of one file: some 150,000 tokens, which few models take
@@ -65,7 +66,7 @@ def read_attachment(path: Path) -> Attachment:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise AttachmentError(f"{name} could not be read: {error.strerror or error}.") from error
+        raise AttachmentError(f"{name} could not be read: {reason(error)}.") from error
     return Attachment(name=name, text=_decoded(name, data))
 
 

@@ -9,7 +9,18 @@ import os
 import sqlite3
 from pathlib import Path
 
+from potluck.reasons import reason
+
 VERSION = 1  # of the tables, in `PRAGMA user_version`
+
+_WHY = {  # the beginning of SQLite's name for an error → the words for it
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_BUSY": "another program uses it",
+    "SQLITE_LOCKED": "another program uses it",
+    "SQLITE_READONLY": "it can only be read",
+    "SQLITE_CANTOPEN": "its folder is not there, or you are not allowed to",
+    "SQLITE_IOERR": "the disk does not work",
+}
 
 _TABLES = """
 CREATE TABLE chats (
@@ -57,6 +68,14 @@ class HistoryError(Exception):
     """The file of the conversations cannot be used. The message is a sentence for the person."""
 
 
+def why(error: Exception) -> str:
+    """Return why the file of chats cannot be read or written, in the words of a person."""
+    if not isinstance(error, sqlite3.Error):
+        return reason(error)
+    name = getattr(error, "sqlite_errorname", "")
+    return next((words for code, words in _WHY.items() if name.startswith(code)), "it is damaged")
+
+
 def open_database(path: Path) -> sqlite3.Connection:
     """Open the file, and make it if there is none. Only its owner may read it.
 
@@ -70,7 +89,7 @@ def open_database(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:
         raise HistoryError(
-            f"The file of your chats, {path}, cannot be opened: {error}. Check that the disk is "
+            f"The file of your chats, {path}, cannot be opened: {why(error)}. Check that the disk is "
             "there and not full. Until then, chats are not kept."
         ) from error
     try:
@@ -78,7 +97,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         database.close()
         raise HistoryError(
-            f"The file of your chats, {path}, is damaged or in use: {error}. It stays as it is; "
+            f"The file of your chats, {path}, cannot be used: {why(error)}. It stays as it is; "
             "what you write now is not kept. Restore it from a backup, or move it away to begin "
             "anew."
         ) from error

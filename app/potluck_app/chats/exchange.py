@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from potluck.files import write_atomically
+from potluck.reasons import reason
 from potluck_app.chats.attachments import size
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import (
@@ -58,7 +59,7 @@ def export(conversation: Conversation, path: Path, form: Form) -> str:
     try:
         write_atomically(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        return f"{path} could not be written: {error.strerror or error}."
+        return f"{path} could not be written: {reason(error)}."
     return f"“{conversation.title}” is in {path}."
 
 
@@ -100,7 +101,7 @@ def import_file(path: Path, now: float) -> Conversation:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise ExchangeError(f"{path.name} could not be read: {error.strerror or error}.") from error
+        raise ExchangeError(f"{path.name} could not be read: {reason(error)}.") from error
     try:
         text = data.decode("utf-8-sig")
         read = _from_json(text) if text.lstrip().startswith("{") else _from_markdown(text)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from potluck_app.background import Background
+from potluck_app.chats.database import why
 from potluck_app.chats.history import History
 
 logger = logging.getLogger(__name__)
@@ -57,4 +58,4 @@ class Keeper(QObject):
     def _on_failed(self, error: Exception) -> None:
         if not isinstance(error, (OSError, sqlite3.Error)):
             logger.error("work on the history failed", exc_info=error)
-        self.trouble.emit(f"This chat could not be written to the disk: {error}.")
+        self.trouble.emit(f"This chat could not be written to the disk: {why(error)}.")

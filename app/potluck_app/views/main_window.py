@@ -36,7 +36,7 @@ class MainWindow(QMainWindow):
         preferences: PreferencesFile,
         *,
         on_share: Callable[[], object],
-        on_closed: Callable[[], object],
+        on_close: Callable[[], bool],
     ) -> None:
         super().__init__()
         self.setObjectName("main-window")
@@ -45,7 +45,7 @@ class MainWindow(QMainWindow):
         self.setMinimumSize(MINIMUM)
         self.resize(preferences.current.width, preferences.current.height)
         self._theme, self._backend, self._chat = theme, backend, chat
-        self._preferences, self._on_closed = preferences, on_closed
+        self._preferences, self._on_close = preferences, on_close
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
         self._newest = 0  # highest id of a notice
         self._problem = ""
@@ -227,5 +227,4 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self.isMaximized():
             self._preferences.change(width=self.width(), height=self.height())
-        event.accept()
-        self._on_closed()
+        event.setAccepted(self._on_close())

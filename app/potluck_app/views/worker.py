@@ -207,10 +207,7 @@ class WorkerWindow(QWidget):
         return self._theme.tokens.color(self._view.tone)
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        if self._on_close():
-            event.accept()
-        else:
-            event.ignore()
+        event.setAccepted(self._on_close())
 
     # --- memory
 

@@ -33,6 +33,7 @@ from potluck.api.peer_user import Address, is_own_user
 from potluck.api.taken import Listens, port_taken
 from potluck.api.wrong_keys import WrongKeys
 from potluck.errors import UsageError
+from potluck.reasons import reason
 
 BACKLOG = 128
 _STOPS = {"type": "http.disconnect", "stops": True}  # see `streams.wait_disconnect`
@@ -264,4 +265,4 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         return f"This system does not let Potluck use port {port}; choose another above 1023."
     if error.errno == errno.EADDRNOTAVAIL:
         return f"“{host}” is no address of this computer."
-    return f"Listening on {host} port {port} is not possible: {error.strerror or error}."
+    return f"Listening on {host} port {port} is not possible: {reason(error)}."

@@ -130,6 +130,7 @@ class Computer(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    memory_lent: int = 0  # bytes of a model's weights and caches that it holds, or is to hold
     spare: SpareCopy | None = None
     color: int = 0  # 0 to 5; stays the same as long as the computer is known
 
@@ -168,9 +169,10 @@ class ModelState(Struct, frozen=True, kw_only=True):
     state: ModelPhase = "none"
     message: str | None = None
     progress: float | None = None  # 0 to 1, from the start to `ready`
-    tokens_per_s: float | None = None  # in the last answer
+    tokens_per_s: float | None = None  # in the last answer of this plan
     plan: PlanView | None = None
     context: int = 0
+    answering: int = 0  # prompts that are being answered
     waiting: int = 0  # prompts that wait for other answers to end
     wait_s: float | None = None  # about how long the last of them waits; None: not known
 

@@ -24,6 +24,7 @@ from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
 from potluck.cluster.text.client import ModelText, open_text
 from potluck.cluster.upkeep import Upkeep
@@ -50,7 +51,6 @@ from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken
 
 _LOAD_INTERVAL_S = 0.1  # between two events of a load
-_MAX_NOTICES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,8 @@ class NodeBackend:
             pairings=parts.pairings,
         )
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
-        self._notices: list[schema.Notice] = []
-        self._tokens_per_s: float | None = None
+        self._notices = Notices(parts.activity.touch)
+        self._measured: tuple[Deployment, float] | None = None  # tokens/s of the last answer
         self._reading = asyncio.Lock()
         self._read: tuple[ModelText, GenerationDefaults] | None = None
 
@@ -112,13 +112,13 @@ class NodeBackend:
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
             ),
             computers=self._views.all(parts.discovery.peers(), parts.worker),
-            model=model_state(parts.master, self._tokens_per_s),
+            model=model_state(parts.master, self._tokens_per_s()),
             transfers=load_progress(parts.master).nodes,
             pairings=parts.pairings.views(),
             listeners=tuple(
                 schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
-            notices=tuple(self._notices),
+            notices=self._notices.all(),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=served_models(parts.master, parts.library.chosen),
             downloads=parts.library.downloads.views(),
@@ -137,10 +137,13 @@ class NodeBackend:
 
     def notice(self, level: NoticeLevel, text: str) -> None:
         """Show one line to the person at this computer."""
-        number = self._notices[-1].id + 1 if self._notices else 1
-        self._notices.append(schema.Notice(id=number, level=level, text=text))
-        del self._notices[:-_MAX_NOTICES]
-        self._parts.activity.touch()
+        self._notices.add(level, text)
+
+    def _tokens_per_s(self) -> float | None:
+        """How fast the plan in force gave its last answer; None: it has not answered yet."""
+        if self._measured is None or self._measured[0] is not self._parts.master.deployment:
+            return None
+        return self._measured[1]
 
     # --- computers
 
@@ -325,16 +328,16 @@ class NodeBackend:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         activity = self._parts.activity
         with activity.hold("request"):
-            loaded = await self._ready_model(request.model)
+            deployment, loaded = await self._ready_model(request.model)
             async with aclosing(complete(loaded, request)) as events:
                 async for event in events:
-                    if isinstance(event, Finished):
-                        self._tokens_per_s = event.timings.tokens_per_s or self._tokens_per_s
+                    if isinstance(event, Finished) and event.timings.tokens_per_s:
+                        self._measured = (deployment, event.timings.tokens_per_s)
                         activity.touch()
                     yield event
 
-    async def _ready_model(self, model: str | None) -> LoadedModel:
-        """The loaded model.
+    async def _ready_model(self, model: str | None) -> tuple[Deployment, LoadedModel]:
+        """The plan in force, and its model.
 
         Raises:
             NotFoundError: another model than the one asked for was loaded meanwhile.
@@ -344,13 +347,14 @@ class NodeBackend:
         if model is not None and model != planned.model.name:
             raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
         text, defaults = await self._words(deployment)
-        return LoadedModel(
+        loaded = LoadedModel(
             text=text,
             defaults=defaults,
             generator=generator,
             stage_names=planned.stage_names,
             vocab_size=planned.model.config.vocab_size,
         )
+        return deployment, loaded
 
     async def _words(self, deployment: Deployment) -> tuple[ModelText, GenerationDefaults]:
         """The words and the recommended sampling of a model, read once per model."""

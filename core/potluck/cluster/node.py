@@ -83,7 +83,7 @@ class NodeDeadlines:
     """How long a node waits, in seconds."""
 
     idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
-    idle_check_s: float = 5.0  # between two checks of that
+    idle_check_s: float = 1.0  # between two checks of that
     leave_s: float = 3.0  # for a load that is under way to be undone when the node ends
     hand_over_s: float = LEAVE_S  # for the masters that it helps to do without this computer
     planning: PlanningDeadlines = DEADLINES
@@ -103,6 +103,7 @@ class Node:
         settings = load_settings(folders.settings_file)
         self._stop = asyncio.Event()
         self._is_interrupted = False
+        self._is_left = False  # the programs that used the model for a person have ended
         self._tasks = TaskSet()
         self.events = Events()
         use = DeviceUse()
@@ -331,10 +332,10 @@ class Node:
             remove_node_file(self._folders, node_file)
 
     async def _leave(self) -> None:
-        """Take the model out of force. The other computers free its memory by themselves."""
+        """Take the model out of force, and free its memory unless a program starts this node again."""
         with suppress(PotluckError, TimeoutError):
             async with asyncio.timeout(self._deadlines.leave_s):
-                await self.master.leave()
+                await self.master.leave(keeps_layers=self._is_interrupted)
 
     async def _end_if_idle(self) -> None:
         """Unload the model if nobody needs it; some time after that, end the node."""
@@ -377,11 +378,14 @@ class Node:
     def _let_go(self, holder: Holder) -> None:
         """A program that held the node has ended: a node that only it needed ends as well.
 
-        A `serve` that was killed has unloaded nothing.
+        A `serve` that was killed, and a window that was closed, have unloaded nothing. Their last
+        request may end a moment after them.
         """
         self.lending.let_go(holder)
         is_only_lent = holder == "worker" and not self.master.holds_anything
-        if is_only_lent or (holder == "serve" and not self.activity.is_held()):
+        self._is_left |= holder in ("window", "serve")
+        if is_only_lent or (self._is_left and not self.activity.is_held()):
+            self._is_left = False
             self.activity.done()
 
     def _changed(self) -> None:

@@ -44,6 +44,9 @@ _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
 }
 
 
+_WITHOUT_PLAN = ("hashing", "waiting", "planning")
+
+
 def device(info: DeviceInfo) -> schema.Device:
     """Convert a device from its form on the wire."""
     return msgspec.convert(info, schema.Device, from_attributes=True)
@@ -145,7 +148,9 @@ def loaded(deployment: Deployment, *, was_there: bool) -> LoadProgress:
 
 def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState:
     """The model that is loaded or being loaded."""
-    state, deployment, turns = master.state, master.deployment, master.turns
+    state, turns = master.state, master.turns
+    # The plan before says nothing of a model that is being opened or planned.
+    deployment = None if state.phase in _WITHOUT_PLAN else master.deployment
     waiting = turns.waiting if turns is not None else 0
     planned = deployment.planned if deployment is not None else None
     phases: Mapping[str | None, schema.ModelPhase] = {
@@ -164,7 +169,7 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
     if phase == "ready" and not master.is_ready:
         phase, message = "failed", "A computer of this plan was lost. The next message plans anew."
     return schema.ModelState(
-        name=planned.model.name if planned is not None else None,
+        name=planned.model.name if planned is not None else state.name,
         model_id=planned.model.manifest.model_id if planned is not None else None,
         state=phase,
         message=message,
@@ -172,6 +177,7 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
         tokens_per_s=tokens_per_s,
         plan=deployment_plan(deployment) if deployment is not None else None,
         context=planned.context if planned is not None else 0,
+        answering=turns.running if turns is not None else 0,
         waiting=waiting,
         wait_s=turns.wait_s(waiting) if turns is not None and waiting else None,
     )
@@ -218,6 +224,8 @@ class ComputerViews:
             devices=tuple(map(device, local.devices)),
             rtt_ms=0.0,
             layers=layers,
+            memory_lent=self._memory_lent(local.node_id)
+            or (worker.lease.nbytes if worker.lease else 0),
         )
 
     def _paired(
@@ -248,9 +256,16 @@ class ComputerViews:
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
             layers=layers,
+            memory_lent=self._memory_lent(node_id),
             spare=self._spare(node_id) if computer is not None else None,
             color=record.color,
         )
+
+    def _memory_lent(self, node_id: NodeId) -> int:
+        """Bytes of weights and caches of this master's model on a computer."""
+        deployment = self._master.deployment
+        stages = deployment.planned.plan.stages if deployment is not None else ()
+        return sum(stage.memory for stage in stages if stage.node == node_id)
 
     def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
         copy = self._master.spares.copies.get(node_id)

@@ -22,6 +22,7 @@ from potluck.errors import DiskFullError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
+from potluck.reasons import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +122,5 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskFullError(
-            f"Quantised weights cannot be written: {error}. Free some space on the disk."
+            f"Quantised weights cannot be written: {reason(error)}. Free some space on the disk."
         ) from error

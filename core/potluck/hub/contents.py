@@ -9,6 +9,7 @@ from typing import cast
 
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
+from potluck.reasons import reason
 from potluck.store.registry import MAX_JSON
 
 
@@ -43,7 +44,7 @@ class Contents:
                 return known[1]
             content = _read(path, file)
         except (OSError, ValueError, RecursionError) as error:
-            raise BrokenModelError(f"{file.name} cannot be read: {error}.") from error
+            raise BrokenModelError(f"{file.name} cannot be read: {reason(error)}.") from error
         self._known[path] = stamp, content
         return content
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from potluck.errors import StoreError, UsageError
 from potluck.hub.found import ModelFolder
+from potluck.reasons import reason
 from potluck.store.gguf_files import gguf_parts, is_gguf
 
 
@@ -40,7 +41,9 @@ def delete_model(model: ModelFolder, models: Sequence[ModelFolder], cache: Path)
             return _delete_files(model, repository)
         return _delete_repository(repository, cache)
     except OSError as error:
-        raise StoreError(f"{model.name} cannot be deleted: {error}.", model=model.name) from error
+        raise StoreError(
+            f"{model.name} cannot be deleted: {reason(error)}.", model=model.name
+        ) from error
 
 
 def _repository(path: Path) -> Path:

@@ -40,6 +40,7 @@ from potluck.hub.orders import (
 )
 from potluck.hub.remote import Hub, require_known
 from potluck.hub.variants import RemoteFile, RemoteVariant
+from potluck.reasons import reason
 from potluck.store.progress import TransferMeter, TransferProgress
 
 logger = logging.getLogger(__name__)
@@ -302,7 +303,9 @@ class Downloads:
         except PotluckError as error:
             self._ended(kept.id, error)
         except (OSError, msgspec.MsgspecError) as error:
-            self._ended(kept.id, HubError(f"The download's process does not work: {error}."))
+            self._ended(
+                kept.id, HubError(f"The download's process does not work: {reason(error)}.")
+            )
         else:
             self._ended(kept.id, None)
         finally:

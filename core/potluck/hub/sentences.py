@@ -11,6 +11,7 @@ from potluck.errors import (
     PotluckError,
     TooManyRequestsError,
 )
+from potluck.reasons import reason
 
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2")
 """huggingface_hub 1 speaks HTTP with httpx and 2 with httpx2, whose errors it does not wrap."""
@@ -87,7 +88,7 @@ def explained(error: Exception, model: str, *, has_token: bool) -> PotluckError 
         case _ if type(error).__module__.partition(".")[0] in _TRANSPORTS:
             return offline()
         case OSError():
-            return HubError(f"{model} cannot be written to the disk: {error}.")
+            return HubError(f"{model} cannot be written to the disk: {reason(error)}.")
         case _:
             return None
 

@@ -26,6 +26,7 @@ from potluck.errors import BrokenModelError, PromptError
 from potluck.model.detokenizer import Detokenizer, Vocabulary
 from potluck.model.gguf_tokenizer import make_tokenizer
 from potluck.model.template import ChatTemplate
+from potluck.reasons import reason
 
 ChatMessage: TypeAlias = Mapping[str, object]
 """`role`, `content` and what else the template reads (`tool_calls`, `name`), all JSON values."""
@@ -269,7 +270,7 @@ def _broken_tokenizer(what: str) -> Generator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise BrokenModelError(
-            f"The model's tokenizer.json {what}: {error}. Download the model again.",
+            f"The model's tokenizer.json {what}. Download the model again.",
             file="tokenizer.json",
         ) from error
 
@@ -281,7 +282,7 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BrokenModelError(
-            f"The model's {path.name} cannot be read: {error}.", file=path.name
+            f"The model's {path.name} cannot be read: {reason(error)}.", file=path.name
         ) from error
 
 
@@ -294,7 +295,7 @@ def _read_json(folder: Path, name: str) -> Mapping[str, object]:
         value = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise BrokenModelError(
-            f"The model's {name} is not valid JSON: {error}. Download the model again.", file=name
+            f"The model's {name} is damaged. Download the model again.", file=name
         ) from error
     if not isinstance(value, dict):
         raise BrokenModelError(f"The model's {name} is not a JSON object.", file=name)

@@ -68,7 +68,7 @@ def build_tokenizer(fields: Mapping[str, object]) -> str:
         raise
     except Exception as error:  # `tokenizers` raises nothing more specific
         raise BrokenModelError(
-            f"The GGUF file's tokenizer cannot be read: {error}. Download the file again."
+            "The GGUF file's tokenizer cannot be read. Download the file again."
         ) from error
 
 

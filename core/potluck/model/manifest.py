@@ -143,7 +143,9 @@ def parse_header(header: bytes, file_size: int, file: str) -> dict[str, TensorSp
         members.pop("__metadata__", None)  # free text by the program that saved the file
         raw = {name: msgspec.json.decode(value, type=_RawTensor) for name, value in members.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BrokenModelError(f"{file} has an unreadable header: {error}.", file=file) from error
+        raise BrokenModelError(
+            f"{file} has a damaged header. Download the model again.", file=file
+        ) from error
     spans = {name: _span(name, tensor, start, file) for name, tensor in raw.items()}
     position = start
     for span in sorted(spans.values(), key=lambda span: (span.offset, span.nbytes)):

@@ -56,7 +56,9 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
-            raise BrokenModelError(f"The model's chat template is broken: {error}.") from error
+            raise BrokenModelError(
+                "The model's chat template is broken. Download the model again."
+            ) from error
 
     def render(self, variables: Mapping[str, object]) -> str:
         """The text for one conversation.

@@ -49,6 +49,7 @@ from potluck.net.homes import (
     write_revoked,
 )
 from potluck.net.peer import PeerIdentity, peer_identity
+from potluck.reasons import reason
 from potluck.wire import certificates
 from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.messages import MAX_REVOKED
@@ -105,7 +106,7 @@ class Identity:
                 write_atomically(certificate_file, certificates.to_pem(certificate))
         except OSError as error:
             raise IdentityError(
-                f"This computer's key cannot be written to {folder}: {error.strerror}. Potluck needs"
+                f"This computer's key cannot be written to {folder}: {reason(error)}. Potluck needs"
                 " a folder of your own to keep it in.",
                 path=str(folder),
             ) from error

@@ -23,6 +23,7 @@ from potluck.net.link_kind import LINKS, LinkKind, MemberLink
 from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket, address_of
 from potluck.net.stream import Stream
+from potluck.reasons import reason
 from potluck.tasks import TaskSet
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
@@ -274,16 +275,16 @@ def client_key(host: str) -> str:
 def open_sockets(host: str, port: int, preferred_port: int | None) -> list[socket.socket]:
     """Open listening sockets on one port, one per address family that this computer has."""
     candidates = [port] if port else [preferred_port or 0, 0, 0, 0]
-    reason: OSError | None = None
+    why = ""
     for candidate in candidates:
         try:
             return _bind(host, candidate)
         except OSError as error:
-            reason = error
+            why = reason(error)
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 break
     where = f"{host or 'every address'}, port {port or 'any'}"
-    raise UsageError(f"Potluck cannot listen on {where}: {reason}. Choose another.")
+    raise UsageError(f"Potluck cannot listen on {where}: {why}. Choose another.")
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:

@@ -32,7 +32,7 @@ def peer_identity(shown: Mapping[str, object], home_id: HomeId) -> PeerIdentity:
     try:
         node_id = certificates.node_of_label(name.partition(".")[0])
     except ValueError as error:
-        raise UntrustedPeerError(f"A certificate of this home is wrong: {error}.") from error
+        raise UntrustedPeerError("A certificate of this home does not name a computer.") from error
     if name != tls_name(node_id, home_id):
         raise UntrustedPeerError("A certificate of this home names another home.")
     return PeerIdentity(node_id=node_id, role=role, home=home_id)

@@ -5,6 +5,7 @@ dial. `dial_pairing` connects with a computer that is not in our home yet.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from potluck.net.pairing_link import PairingLink
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.stream import Stream
+from potluck.reasons import reason
 from potluck.wire import certificates
 from potluck.wire.certificates import PAIRING_NAME, tls_name
 from potluck.wire.connection import Connection, Side
@@ -158,7 +160,7 @@ async def _race(
         winner = None
         race.errors.append(UnreachableError(f"no answer within {timeout_s:g} seconds"))
     if winner is None:
-        raise _most_telling(race.errors, addresses)
+        raise _most_telling(race.errors)
     return winner
 
 
@@ -285,19 +287,22 @@ async def _connect(
     except ssl.SSLCertVerificationError as error:
         raise UntrustedPeerError(
             f"What answers at {show(address)} is not the computer that was called:"
-            f" {error.verify_message}."
+            " it shows another certificate."
         ) from error
     except ssl.SSLError as error:
         if _is_alert(error):
             raise _HungUpError(f"{show(address)}: it ended the handshake.") from error
-        raise UnreachableError(
-            f"{show(address)}: what answers there is not Potluck ({error.reason})."
-        ) from error
+        raise UnreachableError(f"{show(address)}: what answers there is not Potluck.") from error
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise _HungUpError(f"{show(address)}: it hung up during the handshake.") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: the host name is not valid in DNS
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UnreachableError(f"{show(address)}: {reason}.") from error
+    except (
+        socket.gaierror,
+        UnicodeError,
+    ) as error:  # UnicodeError: the host name is not valid in DNS
+        raise UnreachableError(f"{show(address)}: no computer has that name.") from error
+    except OSError as error:
+        why = reason(error, "nothing answers there")
+        raise UnreachableError(f"{show(address)}: {why}.") from error
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
@@ -309,15 +314,14 @@ def _is_alert(error: ssl.SSLError) -> bool:
 _TELLING = (UntrustedPeerError, VersionMismatchError, RemoteError)
 
 
-def _most_telling(errors: Sequence[PotluckError], addresses: Sequence[Address]) -> PotluckError:
+def _most_telling(errors: Sequence[PotluckError]) -> PotluckError:
     """The most helpful error: a refusal says more than an address that does not answer."""
     for kind in _TELLING:
         for error in errors:
             if isinstance(error, kind):
                 return error
-    tried = ", ".join(show(address) for address in addresses)
     reasons = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))
     return UnreachableError(
-        f"The computer cannot be reached at {tried}: {reasons}. Is it switched on, in the same"
+        f"The computer cannot be reached at {reasons}. Is it switched on, in the same"
         " network, and does its firewall let Potluck in?"
     )

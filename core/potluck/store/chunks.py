@@ -25,6 +25,7 @@ from threading import RLock
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
 from potluck.files import make_folder, sync_folder
 from potluck.ids import Digest, is_digest, short
+from potluck.reasons import reason
 from potluck.store.inventory import Inventory
 from potluck.store.lock import FolderLock
 from potluck.store.part import PART, Part, digest_of, disk_errors, flush
@@ -219,7 +220,7 @@ class ChunkStore:
                 file.replace(path)
                 self.inventory.note(digest, path.stat().st_size, self.clock())
         except OSError as error:
-            raise StoreError(f"A tensor cannot be stored: {error}.") from error
+            raise StoreError(f"A tensor cannot be stored: {reason(error)}.") from error
         finally:
             file.unlink(missing_ok=True)
         sync_folder(path.parent)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from potluck.errors import StoreError
 from potluck.files import make_folder, try_lock
+from potluck.reasons import reason
 
 NAME = ".lock"
 
@@ -23,7 +24,7 @@ class FolderLock:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(
-                f"The folder {folder} for weights cannot be used: {error.strerror}.",
+                f"The folder {folder} for weights cannot be used: {reason(error)}.",
                 folder=str(folder),
             ) from error
         if not try_lock(self._handle):

@@ -15,6 +15,7 @@ from threading import Lock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
 from potluck.ids import Digest, short
+from potluck.reasons import reason
 
 PART = ".part"
 BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
@@ -101,7 +102,7 @@ def disk_errors(digest: Digest | None = None) -> Generator[None]:
                 "The disk became full while weights arrived. Free some space and try again; what"
                 " is here is kept."
             ) from error
-        raise StoreError(f"Weights cannot be written: {error}.") from error
+        raise StoreError(f"Weights cannot be written: {reason(error)}.") from error
 
 
 def flush(path: Path) -> None:

@@ -24,6 +24,7 @@ from potluck.model.manifest import (
     parse_header,
 )
 from potluck.model.stored import find_stored
+from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 
@@ -83,7 +84,9 @@ def open_model(
     try:
         return _open_model(folder, cache_dir, progress, threads)
     except OSError as error:
-        raise BrokenModelError(f"{folder} cannot be read: {error}.", folder=str(folder)) from error
+        raise BrokenModelError(
+            f"{folder} cannot be read: {reason(error)}.", folder=str(folder)
+        ) from error
 
 
 def model_name(folder: Path) -> str:
@@ -183,7 +186,7 @@ def _read_json(path: Path) -> dict[str, object]:
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be encoded
     except (ValueError, RecursionError) as error:
         raise BrokenModelError(
-            f"{path.name} is not readable JSON: {error}. Download the model again.", file=path.name
+            f"{path.name} is damaged. Download the model again.", file=path.name
         ) from error
     if not isinstance(value, dict):
         raise BrokenModelError(f"{path.name} does not hold a JSON object.", file=path.name)

@@ -17,6 +17,7 @@ from potluck.errors import (
     RemoteProtocolError,
 )
 from potluck.ids import Digest, short
+from potluck.reasons import reason
 from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress, TransferMeter
 from potluck.store.registry import TensorSource
@@ -228,7 +229,7 @@ def _read(batch: list[tuple[TensorSource, Chunk, int]]) -> list[tuple[Chunk, byt
                 data = file.read(length)
         except OSError as error:
             raise BrokenModelError(
-                f"{source.path} cannot be read: {error}.", digest=chunk.digest
+                f"{source.path} cannot be read: {reason(error)}.", digest=chunk.digest
             ) from error
         if len(data) != length:
             raise BrokenModelError(

@@ -91,7 +91,9 @@ def test_closing_writes_what_is_still_to_be_written(
 @pytest.fixture
 def full_disk(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_given: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorname = "SQLITE_FULL"
+        raise error
 
     for name in ("add", "put_message"):
         monkeypatch.setattr(history, name, refuse)

@@ -148,7 +148,7 @@ def test_what_cannot_be_stored_is_not_said_to_have_succeeded(
 
     async def main() -> None:
         async with desk.listening():
-            with pytest.raises(PairingError, match="No space"):
+            with pytest.raises(PairingError, match="disk is full"):
                 await laptop.desk.join(token_of(desk), [])
             home = desk.identity.own_home
             assert home is not None
@@ -178,6 +178,6 @@ def test_a_master_that_cannot_issue_says_so(sides: Sides, monkeypatch: pytest.Mo
             await desk.desk.decide(asked.id, True)
             await laptop.desk.decide(asked.id, True)
             await until(lambda: desk.state == laptop.state == "failed")
-            assert "No space" in (desk.desk.views()[0].message or "")
+            assert "disk is full" in (desk.desk.views()[0].message or "")
 
     run(main())

@@ -189,7 +189,7 @@ def test_results_go_to_the_driver_of_this_plan_and_to_nobody_else(
     ("error", "kind", "message"),
     [
         (OutOfMemoryError("No room."), "out_of_memory", "Laptop: No room."),
-        (RuntimeError("a bug"), "engine", "Laptop failed in a step: a bug"),
+        (RuntimeError("a bug"), "engine", "Laptop failed in a step; its engine.log says why."),
         (NeedReplayError("Again.", position=0), "need_replay", "Again."),
     ],
 )

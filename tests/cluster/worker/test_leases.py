@@ -9,9 +9,11 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_bench import ANAS_HOME, MY_HOME, OTHER, Bench, FakeMaster
 
+from potluck.cluster.worker.worker import KEEP_LOADED_S
 from potluck.errors import BusyError, NotAllowedError, StaleEpochError
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel
+from potluck.wire.connection import LOST_AFTER_S
 from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Load, Unload
 
@@ -138,6 +140,10 @@ def test_a_master_that_stays_away_loses_the_memory(tmp_path: Path, model: LocalM
         assert not bench.store.inventory.pinned()
 
     run(main())
+
+
+def test_an_absent_masters_memory_is_given_back_within_a_minute() -> None:
+    assert KEEP_LOADED_S + LOST_AFTER_S < 60
 
 
 def test_another_home_gets_what_an_absent_master_left(bench: Bench, model: LocalModel) -> None:

@@ -102,7 +102,12 @@ class Turns:
         self._queue: list[Turn] = []
         self._answer_s: float | None = None  # mean time of a turn
         self._last_token = clock()
-        self._told = 0  # how many waited when the last change was told
+        self._told = (0, False)  # how many waited, and whether one had a turn, when that was told
+
+    @property
+    def running(self) -> int:
+        """How many requests have a turn."""
+        return self._running
 
     @property
     def waiting(self) -> int:
@@ -147,8 +152,9 @@ class Turns:
             first.move(0)
         for place, turn in enumerate(self._queue, 1):
             turn.move(place)
-        if self._told != self.waiting:
-            self._told = self.waiting
+        now = (self.waiting, self._running > 0)
+        if self._told != now:
+            self._told = now
             self._changed()
 
     # --- what a turn says of its answer

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
@@ -27,6 +28,7 @@ from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckEr
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
 from potluck.plan.placement import Plan
+from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class LoadState:
     """How far the loading of a model is, as clients see it."""
 
     phase: LoadPhase | None = None  # None: nothing was asked for
+    name: str | None = None  # of the model that is being opened or planned
     message: str = ""
     hashed: float = 0.0
     error: PotluckError | None = None
@@ -127,7 +130,8 @@ class Loader:
     def make_plan(self, action: MakePlan) -> Coroutine[None, None, PlanMade]:
         if action.is_improvement:
             return self._improve(action)
-        self.progress = LoadState(phase="hashing", message="Looking for the model")
+        name = _name_of(action.request)
+        self.progress = LoadState(phase="hashing", name=name, message="Looking for the model")
         return self._make_plan(action)
 
     async def _improve(self, action: MakePlan) -> PlanMade:
@@ -217,7 +221,8 @@ class Loader:
 
     def _enter(self, phase: LoadPhase, message: str, done: float | None = None) -> None:
         hashed = self.progress.hashed if done is None else done
-        self.progress = LoadState(phase=phase, message=message, hashed=hashed)
+        name = self.progress.name
+        self.progress = LoadState(phase=phase, name=name, message=message, hashed=hashed)
         self._events.publish(ModelChanged())
 
     # --- a deployment
@@ -300,6 +305,13 @@ class Loader:
         computers = self._computers
         here = (computers.local, *computers.available(), *computers.leaving())
         return {computer.node_id: computer for computer in here}
+
+
+def _name_of(request: PlanRequest) -> str | None:
+    """The name of a model before it is opened; None: it is the one chosen last."""
+    if request.shape is not None or request.model is None:
+        return request.shape
+    return request.model if request.model == "guide" else model_name(Path(request.model))
 
 
 async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:

@@ -271,12 +271,12 @@ class Master:
         """Free the model's memory on every computer. A load that is under way ends."""
         await self._ask(UnloadWish(ticket=self._callers.ticket()))
 
-    async def leave(self) -> None:
+    async def leave(self, *, keeps_layers: bool) -> None:
         """End every answer and load, because this node ends.
 
-        The workers keep their layers for a while: a master that is started again finds them.
+        `keeps_layers`: the workers keep theirs for a while, so that a master that is started again finds them.
         """
-        await self._ask(UnloadWish(ticket=self._callers.ticket(), keeps_layers=True))
+        await self._ask(UnloadWish(ticket=self._callers.ticket(), keeps_layers=keeps_layers))
 
     @asynccontextmanager
     async def borrowed(self, request: PlanRequest) -> AsyncIterator[None]:

@@ -25,6 +25,7 @@ from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
 from potluck.model.stored import find_stored
 from potluck.model.tensor_formats import tensor_format
+from potluck.reasons import reason
 from potluck.store.part import digest_of
 from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, TensorSource
@@ -254,7 +255,7 @@ class StageTensors:
                 return  # the damage is on the way, or at the other end
             why = "is not what it was when it was opened: it has changed, or the disk is failing"
         except OSError as error:
-            why = f"cannot be read ({error.strerror})"
+            why = f"cannot be read ({reason(error)})"
         raise BrokenModelError(
             f"The file {source.path} of {self._model.name} {why}. Download the model again;"
             " `potluck models verify` names every damaged part of it.",

@@ -28,6 +28,7 @@ from potluck.ids import NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.pairing_link import PairingLink
 from potluck.net.transport import dial_pairing
+from potluck.reasons import reason
 from potluck.tasks import TaskSet
 from potluck.wire import proofs
 from potluck.wire.messages import Address, Message
@@ -389,9 +390,9 @@ def _not_stored(error: PotluckError | OSError) -> PairingError:
     """The error for a pairing that this computer cannot store."""
     if isinstance(error, PairingError):
         return error
-    why = error.message if isinstance(error, PotluckError) else f"{error.strerror or error}."
+    why = error.message.rstrip(".") if isinstance(error, PotluckError) else reason(error)
     return PairingError(
-        f"This computer cannot store the pairing. {why} Nothing was paired.", kind="failed"
+        f"This computer cannot store the pairing: {why}. Nothing was paired.", kind="failed"
     )
 
 

@@ -44,6 +44,7 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.processes.start import start_process
 from potluck.cluster.processes.watchdog import Watchdog, WatchTimes
+from potluck.reasons import reason
 from potluck.tasks import reschedule
 from potluck.wire.measuring_messages import (
     MeasureStage,
@@ -135,7 +136,7 @@ class StageHandle:
             )
         except OSError as error:
             raise errors.EngineError(
-                f"The compute process cannot be started: {error}. Restart Potluck; its log would be"
+                f"The compute process cannot be started: {reason(error)}. Restart Potluck; its log would be"
                 f" {self._log_path}."
             ) from error
         self._send(self._start)

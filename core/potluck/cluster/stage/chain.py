@@ -205,7 +205,7 @@ class StageChain:
             self._fail(message, error)
             return
         logger.error("step failed", exc_info=error)
-        self._fail(message, EngineError(f"{self._name} failed in a step: {error}"))
+        self._fail(message, EngineError(f"{self._name} failed in a step; its engine.log says why."))
         if is_lost(loaded.stage.weights.device):
             self._device_lost()
 

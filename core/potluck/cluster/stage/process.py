@@ -191,9 +191,11 @@ class StageServer:
             self._tell(msgspec.structs.replace(await work, re=request))
         except PotluckError as error:
             self._refuse(request, error)
-        except Exception as error:  # the boundary to torch: the process goes on
+        except Exception:  # the boundary to torch: the process goes on
             logger.exception("request failed")
-            self._refuse(request, EngineError(f"The compute process failed: {error}"))
+            self._refuse(
+                request, EngineError("The compute process failed; its engine.log says why.")
+            )
             if await self._compute.call(lambda: is_lost(self._device)):
                 end_process()
 

@@ -25,6 +25,7 @@ from potluck.cluster.text.messages import (
 )
 from potluck.errors import BrokenModelError, EngineError, NotFoundError, format_bytes
 from potluck.model.detokenizer import Vocabulary
+from potluck.reasons import reason
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class ModelText:
             )
         except OSError as error:
             raise EngineError(
-                f"The process for the model's words cannot be started: {error}. Restart Potluck."
+                f"The process for the model's words cannot be started: {reason(error)}. Restart Potluck."
             ) from error
         limits = self._limits
         request = OpenModel(

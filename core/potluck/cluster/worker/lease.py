@@ -82,6 +82,11 @@ class Lease:
         starts, stops = zip(*(stage.assign.layers for stage in self.stages.values()), strict=True)
         return min(starts), max(stops)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of all stages."""
+        return sum(t.nbytes for stage in self.stages.values() for t in stage.tensors.values())
+
     def awaited(self, *, besides: DeviceId | None = None) -> dict[Digest, int]:
         """Sizes of the tensors still to be sent, by digest, except those for device `besides`."""
         return {

@@ -52,7 +52,7 @@ from potluck.wire.spare_messages import Keep
 
 logger = logging.getLogger(__name__)
 
-KEEP_LOADED_S = 600.0  # ten minutes without a master
+KEEP_LOADED_S = 45.0  # without a master: a node that is started again is there after seconds
 
 
 class Worker:

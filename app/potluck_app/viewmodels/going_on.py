@@ -1,0 +1,21 @@
+"""What would go on in the background when the main window is closed. Pure."""
+
+from potluck.api.schema import ClusterState
+from potluck_app import wording
+
+
+def going_on(state: ClusterState | None) -> str:
+    """Return sentences about what goes on without the window; nothing: its memory is freed at once."""
+    if state is None:
+        return ""
+    sentences: list[str] = []
+    if ports := [str(listener.port) for listener in state.listeners]:
+        sentences.append(f"Other programs can use the model on port {wording.listing(ports)}.")
+    if models := [_name(d.model) for d in state.downloads if d.state in ("queued", "running")]:
+        verb = "is" if len(models) == 1 else "are"
+        sentences.append(f"{wording.listing(models)} {verb} still being downloaded.")
+    return " ".join(sentences)
+
+
+def _name(model: str) -> str:
+    return model.rpartition("/")[2]
