@@ -297,6 +297,37 @@ def test_as_many_other_computers_take_part_as_asked_for(
     assert len({stage.name for stage in plan.stages} - {"Laptop"}) == workers
 
 
+def test_layers_stay_where_they_are_if_that_is_nearly_as_fast(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    shape = shape_of(9)
+    devices = [device_of(name, 110) for name in ("Desk", "Laptop", "Mac", "NAS")]
+    links = links_of(devices)
+    before = make_plan(shape, [devices[0], *devices[2:]], links).stages
+    lost = before[1].name
+    left = [device for device in devices if device.name != lost]
+
+    plan = make_plan(shape, left, links, near=before)
+
+    check(plan, shape, left, links)
+    stays = [stage for stage in before if stage.name != lost]
+    assert [s for s in plan.stages if s.name != "Laptop"] == stays
+    assert plan.token_ms == make_plan(shape, left, links).token_ms
+
+
+def test_layers_move_if_that_is_clearly_faster(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [device_of("Desk"), device_of("Laptop", decode_ms=0.5)]
+    links = links_of(devices)
+    alone = make_plan(shape_of(), devices[:1], links)
+
+    plan = make_plan(shape_of(), devices, links, near=alone.stages)
+
+    assert [stage.name for stage in plan.stages] == ["Laptop"]
+    assert plan.token_ms == make_plan(shape_of(), devices, links).token_ms
+
+
 def test_names_are_told_apart_only_where_they_must_be(device_of: DeviceOf) -> None:
     devices = [
         device_of("Laptop", node="1" * 64),

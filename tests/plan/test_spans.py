@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -77,3 +78,14 @@ def test_without_times_a_device_has_the_same_room(span: Callable[[int], Span]) -
 
     assert device.without_times().reach == device.reach
     assert device.without_times().ms == (0.0,) * 6
+
+
+def test_a_device_is_slower_but_in_the_layers_that_it_has(span: Callable[[int], Span]) -> None:
+    before = span(10_000)
+
+    biased = before.slower_but_in(range(2), 0.5)
+
+    times = [after - start for start, after in pairwise(biased.ms)]
+    usual = [after - start for start, after in pairwise(before.ms)]
+    assert times == pytest.approx([usual[0], usual[1], *(1.5 * ms for ms in usual[2:])])
+    assert (biased.reach, biased.first, biased.last) == (before.reach, before.first, before.last)

@@ -29,6 +29,8 @@ from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.spans import held_bytes, span_of
 from potluck.plan.throughput import best_shared, period_ms
 
+MOVED = 0.05  # of the time of a layer; measurements differ by more from minute to minute
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
@@ -71,6 +73,7 @@ def make_plan(
     min_workers: int = 0,
     users: int = 1,
     measured_tokens: int = 256,
+    near: Sequence[StagePlan] = (),
     stop: Stop = never,
 ) -> Plan:
     """Choose the stages for a model.
@@ -86,6 +89,8 @@ def make_plan(
         users: how many are answered at once. One user gets the route on which a token is fastest,
             several the one on which they get the most tokens together.
         measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
+        near: the stages of the plan before. Of plans that are nearly equally fast, the one that
+            moves fewer of their layers is chosen: answers wait while layers are loaded.
         stop: called often; once it returns True, the best plan so far is returned.
 
     Raises:
@@ -106,7 +111,7 @@ def make_plan(
         several = _at_once(shape, devices, tokens, measured_tokens)
         return make_problem(shape, several, links, min_workers, tokens=tokens)
 
-    best = best_route(problem, stop)
+    best = _best_near(problem, devices, near, stop)
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
@@ -143,6 +148,23 @@ def make_plan(
         optimal=route.is_optimal,
         explanation=explain(decision),
     )
+
+
+def _best_near(
+    problem: Problem, devices: Sequence[DeviceCost], near: Sequence[StagePlan], stop: Stop
+) -> Route | None:
+    """The fastest route, if each layer that moves costs `MOVED` of its time more."""
+    held = {(stage.node, stage.device): stage.layers for stage in near}
+    if not held:
+        return best_route(problem, stop)
+    spans = tuple(
+        span.slower_but_in(held.get((device.node, device.device), range(0)), MOVED)
+        for span, device in zip(problem.spans, devices, strict=True)
+    )
+    if (route := best_route(replace(problem, spans=spans), stop)) is None:
+        return None
+    ms = route_cost_ms(problem, route.devices, route.counts)
+    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED)))
 
 
 def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:

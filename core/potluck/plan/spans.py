@@ -8,7 +8,7 @@ on where they begin and on its place on the route.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from potluck.plan.cost import ModelShape
 
@@ -60,6 +60,14 @@ class Span:
             last=end if too_little else max(self.last, earliest),
             only=self.only and not too_little and earliest == 0,
         )
+
+    def slower_but_in(self, layers: range, share: float) -> "Span":
+        """The same ranges, with this share of the time more for each layer that is not among these."""
+        times = (
+            (after - before) * (1 if layer in layers else 1 + share)
+            for layer, (before, after) in enumerate(pairwise(self.ms))
+        )
+        return replace(self, ms=tuple(accumulate(times, initial=0.0)))
 
     def without_times(self) -> "Span":
         """The same ranges, with time 0 for each."""

@@ -128,3 +128,24 @@ def test_a_model_that_does_not_fit_without_a_computer_needs_no_copies(home: Thre
         assert not home.mac.kept
 
     run(main())
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_what_a_better_plan_moves_is_sent_before_it_if_that_pays(home: Three, pays: bool) -> None:
+    async def main() -> None:
+        before = (await home.master.load(THREE)).planned
+        better = await home.master.plan(PlanRequest(layers=(("Laptop", 4),), context=64))
+        home.laptop.stores_weights = False
+        sent = home.laptop.calls.count("send_weights")
+        asked: list[int] = []
+
+        def worth(nbytes: int, rate: float) -> bool:
+            asked.append(nbytes)
+            return pays
+
+        assert await home.master.spares.send_for(better, before, worth) is pays
+        assert home.laptop.kept[-1].layers == (0, 3)
+        assert asked == [sum(info.nbytes for info in home.laptop.kept[-1].tensors)]
+        assert home.laptop.calls.count("send_weights") - sent == pays
+
+    run(main())

@@ -62,6 +62,10 @@ class Planned:
     def model_in_use(self) -> ModelInUse:
         return self.model.manifest.model_id, self.scheme, self.cache, self.context
 
+    def is_of(self, model: LocalModel, scheme: Scheme) -> bool:
+        """Whether layers that it has in memory could be used for this model."""
+        return (self.model.manifest.model_id, self.scheme) == (model.manifest.model_id, scheme)
+
     @property
     def stage_names(self) -> tuple[str, ...]:
         """Each stage's computer, with the device where one has several stages."""
@@ -263,7 +267,7 @@ class Deployment:
     async def send_ahead(
         self, runs: Callable[[NodeId], bool], pays: Callable[[int, float], bool]
     ) -> bool:
-        """Start, send and compile on computers that join what they lack, while another plan is in force.
+        """Have the computers that join load their stages, while another plan is in force.
 
         Args:
             runs: whether a computer has a stage of the plan in force. It is left alone.
@@ -279,12 +283,13 @@ class Deployment:
                 await task.pack(self._link_rate(task.stage.node))
                 await self._named(task, task.ask())
             unknown = UNKNOWN_LINK.bytes_per_s
-            rates = [self._link_rate(task.stage.node) or unknown for task in joining]
+            sent = [task for task in joining if task.progress.total]
+            rates = [self._link_rate(task.stage.node) or unknown for task in sent]
             nbytes = sum(task.progress.total for task in joining)
             is_worth_it = pays(nbytes, min(rates, default=unknown))
             if is_worth_it:
                 await together(self._give(task) for task in joining)
-                await together(self._named(task, task.warm()) for task in joining)
+                await together(self._named(task, task.load_ahead()) for task in joining)
         except BaseException:
             await self._free(joining)
             raise

@@ -129,7 +129,7 @@ class Loader:
     async def _improve(self, action: MakePlan) -> PlanMade:
         """Make a plan beside the one in force.
 
-        If it is worth the change, the computers that join are sent what they lack meanwhile.
+        If it is worth the change, the others are sent what they lack meanwhile.
         """
         running = self.deployment
         assert running is not None
@@ -148,17 +148,18 @@ class Loader:
         def pays(nbytes: int, rate: float) -> bool:
             return is_asked_for or is_better(planned.plan, now, nbytes, bytes_per_s=rate)
 
-        if not await joining.send_ahead(running.uses, pays):
+        if not (
+            await self.spares.send_for(planned, before, pays)
+            and await joining.send_ahead(running.uses, pays)
+        ):
             return PlanMade(stages=None)
-        if action.is_handover:
-            await self.spares.send_for(planned, before)
         self._planned = planned
         logger.info("a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, now.token_ms)
         return PlanMade(stages=planned.plan.stages)
 
     async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
         try:
-            return await self._planner.plan(request, settle=False)
+            return await self._planner.plan(request, settle=False, near=self._planned)
         except (PlanError, OutOfMemoryError):
             if action.is_handover:
                 for computer in self._computers.leaving():
@@ -190,6 +191,7 @@ class Loader:
             check=action.check,
             is_recovery=action.is_recovery,
             avoid=action.avoid,
+            near=self._planned if action.is_recovery else None,
             enter=self._enter,
         )
         logger.info(

@@ -76,6 +76,7 @@ class Planner:
         check: Check = no_check,
         is_recovery: bool = False,
         avoid: Container[NodeId] = (),
+        near: Planned | None = None,
         enter: Enter = lambda phase, message, done=None: None,
     ) -> Planned:
         """Open the model, wait for the computers, measure them and make a plan.
@@ -88,6 +89,7 @@ class Planner:
             is_recovery: answers wait for this plan. The request has a scheme. Only computers that
                 were measured before take part, unless the model does not fit without the others.
             avoid: these computers take part only if the model does not fit without.
+            near: the plan before, whose layers stay where they are if that is nearly as fast.
             enter: called at the beginning of each phase, and with how much of the model is read.
 
         Raises:
@@ -102,7 +104,7 @@ class Planner:
         if is_recovery:
             assert request.scheme != "auto"
             enter("planning", "Looking for other computers")
-            return await self._plan_recovery(request.scheme, request, model, avoid)
+            return await self._plan_recovery(request.scheme, request, model, avoid, near)
         enter("waiting", "Looking for your computers")
         await self._arrivals.wait(request, model.config.num_layers, settle=settle)
         enter("planning", "Measuring the computers")
@@ -111,14 +113,19 @@ class Planner:
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
             try:
-                return await self._plan_in(scheme, request, model, note, avoid)
+                return await self._plan_in(scheme, request, model, note, avoid, near)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
                 note = _explain_fewer_bits(scheme, error)
-        return await self._plan_in(schemes[-1], request, model, note, avoid)
+        return await self._plan_in(schemes[-1], request, model, note, avoid, near)
 
     async def _plan_recovery(
-        self, scheme: Scheme, request: PlanRequest, model: LocalModel, avoid: Container[NodeId]
+        self,
+        scheme: Scheme,
+        request: PlanRequest,
+        model: LocalModel,
+        avoid: Container[NodeId],
+        near: Planned | None,
     ) -> Planned:
         """Plan with what is known and at hand, so that answers wait as shortly as possible.
 
@@ -129,7 +136,7 @@ class Planner:
         known = [computer for computer in measured if computer.node_id not in avoid]
         for asked in dict.fromkeys((request, without_constraints(request))):
             with suppress(PlanError, UsageError):  # a computer that it asks for may be lost
-                return await self._place(scheme, asked, model, known, avoid=avoid)
+                return await self._place(scheme, asked, model, known, avoid=avoid, near=near)
         request = without_constraints(request)
         await self._computers.local.look()
         ends_at = asyncio.get_running_loop().time() + self._deadlines.return_s
@@ -139,7 +146,7 @@ class Planner:
             with suppress(PlanError, UsageError):
                 return await self._place(scheme, request, model, others, avoid=avoid)
             try:
-                return await self._place(scheme, request, model, workers)
+                return await self._place(scheme, request, model, workers, near=near)
             except NotEnoughMemoryError:
                 if not await self._arrivals.somebody_came(workers, ends_at):
                     await self._check_room(scheme, request, model)  # its error says which would fit
@@ -160,7 +167,7 @@ class Planner:
         measured = self._measured(model, planned.scheme, planned.cache)
         known = [computer for computer in measured if computer.node_id != lost]
         try:
-            return (await self._place(planned.scheme, request, model, known)).plan
+            return (await self._place(planned.scheme, request, model, known, near=planned)).plan
         except (PlanError, UsageError):
             return None
 
@@ -171,14 +178,16 @@ class Planner:
         model: LocalModel,
         note: str,
         avoid: Container[NodeId],
+        near: Planned | None,
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
+        place = partial(self._place, scheme, request, model, workers, note=note, near=near)
         if avoid:
             with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
-                return await self._place(scheme, request, model, workers, avoid=avoid, note=note)
-        return await self._place(scheme, request, model, workers, note=note)
+                return await place(avoid=avoid)
+        return await place()
 
     async def _place(
         self,
@@ -189,6 +198,7 @@ class Planner:
         *,
         avoid: Container[NodeId] = (),
         note: str = "",
+        near: Planned | None = None,
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used."""
         notes = [note] if note else []
@@ -214,6 +224,7 @@ class Planner:
             min_workers=request.workers,
             users=request.users,
             measured_tokens=PROFILE_TOKENS,
+            near=near.plan.stages if near is not None and near.is_of(model, scheme) else (),
         )
         try:
             plan = await search_in_thread(search, limit_s=self._deadlines.search_s)

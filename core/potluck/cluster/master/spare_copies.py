@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.deployment import Deployment, Planned
@@ -18,6 +19,7 @@ from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
+from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.spares import Share, spare_shares
 from potluck.store.progress import TransferProgress
 from potluck.tasks import TaskSet
@@ -27,6 +29,17 @@ logger = logging.getLogger(__name__)
 
 AGAIN_S = 30.0  # after a worker could not take its copies; twice as long after each further failure
 MOST_AGAIN_S = 900.0
+
+Pays: TypeAlias = Callable[[int, float], bool]
+"""Whether so many bytes at so many bytes per second are worth it."""
+
+
+class _NotWorthItError(Exception):
+    """A plan does not pay for the bytes to send."""
+
+
+def _always(nbytes: int, rate: float) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +140,31 @@ class SpareCopies:
         self._again_s = min(2 * self._again_s, MOST_AGAIN_S)
         self._done_for = None
 
-    async def send_for(self, planned: Planned, before: Planned) -> None:
+    async def send_for(self, planned: Planned, before: Planned, pays: Pays) -> bool:
         """Send computers of the plan in force what they lack for the next one, which takes it later.
 
         What cannot be sent now is sent when the next plan is put into force.
+
+        Args:
+            planned: the next plan.
+            before: the plan in force.
+            pays: whether so many bytes at so many bytes per second are worth it.
+
+        Returns:
+            Whether it pays. If not, no more is sent.
         """
         shares = spare_shares(before.plan.stages, (planned.plan.stages,))
         running = {stage.node for stage in before.plan.stages}
-        await self._lay_all(planned, {node: s for node, s in shares.items() if node in running})
+        mine = {node: share for node, share in shares.items() if node in running}
+        try:
+            await self._lay_all(planned, mine, pays)
+        except _NotWorthItError:
+            return False
+        return True
 
-    async def _lay_all(self, planned: Planned, shares: Mapping[NodeId, Share]) -> bool:
+    async def _lay_all(
+        self, planned: Planned, shares: Mapping[NodeId, Share], pays: Pays = _always
+    ) -> bool:
         """Lay spare copies on the workers among these computers. Return whether none of them failed."""
         workers = {computer.node_id: computer for computer in self._computers.available()}
         has_all = True
@@ -144,13 +172,13 @@ class SpareCopies:
             if (computer := workers.get(node)) is None or planned.model.seed is not None:
                 continue  # this computer has the model's files; random weights are made
             try:
-                await self._lay_on(computer, planned, share)
+                await self._lay_on(computer, planned, share, pays)
             except PotluckError as error:
                 has_all = False
                 logger.info("no spare copies on %s: %s", computer.name, error)
         return has_all
 
-    async def _lay_on(self, computer: Computer, planned: Planned, share: Share) -> None:
+    async def _lay_on(self, computer: Computer, planned: Planned, share: Share, pays: Pays) -> None:
         """Have a worker keep a share of the model, and send what it lacks and has room for."""
         model, layers = planned.model, tuple(sorted(share.layers))
         expected = model.config.stage_tensors(layers, embedding=share.embedding, head=share.head)
@@ -186,6 +214,8 @@ class SpareCopies:
 
             has(keeping.stored)
             wanted = {Digest(tensor.digest) for tensor in keeping.tensors}
+            if not pays(total - keeping.stored, rate or UNKNOWN_LINK.bytes_per_s):
+                raise _NotWorthItError
             files = await tensors.sources(wanted)
             if wanted and files is not None:
                 await computer.send_weights(keeping.tensors, files, sent)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from potluck.cluster.computer import Capabilities, Computer
-from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
@@ -29,7 +28,6 @@ from potluck.plan.placement import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
-from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import Assign, Load, Need, NeedTensor
 
 logger = logging.getLogger(__name__)
@@ -143,20 +141,14 @@ class StageDeployment:
             " take --scheme bf16, for which nothing is packed."
         )
 
-    async def warm(self) -> None:
-        """Have the computer compile its kernels now, by measuring it.
+    async def load_ahead(self) -> None:
+        """Have the computer load the layers now, outside of any chain: `load` then finds them in memory.
 
-        A process that was started since it was measured would compile them in its load, for which all
-        answers wait.
+        All answers wait for a load, and a process that was just started compiles its kernels in it.
         """
-        wanted = Profile(
-            config=self.assign.config,
-            scheme=self.assign.scheme,
-            tokens=PROFILE_TOKENS,
-            cache=self.assign.cache,
-            device=self.assign.device,
+        await self.load(
+            Load(epoch=self.assign.epoch, next_hop=None, previous=None, device=self.assign.device)
         )
-        await self.computer.profile(wanted)
 
     async def ask(self) -> Need:
         """Assign the stage. The answer says which weights the computer lacks."""
