@@ -1,5 +1,7 @@
 """A plan in force is weighed with computers that came since."""
 
+from asyncio import CancelledError
+
 import pytest
 from course import AUTO, DESK, LAPTOP, SPLIT, Course, lost, stages
 
@@ -192,6 +194,20 @@ def test_a_computer_that_leaves_is_planned_without_while_it_serves(leaves: Cours
     assert not [a for a in leaves.tell(lost(LAPTOP)) if isinstance(a, Tell)]
     leaves.tell(BOTH)  # it is back, and what was asked for it is restored
     assert leaves.wish(ImproveWish) == [beside(SPLIT)]
+
+
+def test_a_search_for_a_faster_plan_gives_way_to_a_computer_that_leaves() -> None:
+    course = Course(DESK, LAPTOP).loaded(AUTO, DESK, LAPTOP)
+    course.tell(LinkChanged(source=DESK, target=LAPTOP))
+    (search,) = course.wish(ImproveWish)
+    assert search == beside(AUTO)
+
+    assert course.tell(LEAVES) == [Cancel()]
+    course.tell(Failed(error=CancelledError()))
+    (handover,) = course.wish(ImproveWish)
+    assert isinstance(handover, MakePlan)
+    assert handover.is_handover
+    assert course.tell(LEAVES) == []
 
 
 def test_one_that_the_model_does_not_fit_without_stays_to_the_end_with_one_notice(

@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 from chain_answers import expected
-from fake_cluster import failing, run
+from fake_cluster import failing, run, until
 from fake_home import SPLIT, TINY, Home
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
+from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import EngineError, PeerLostError
+from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 
 ALONE = msgspec.structs.replace(SPLIT, layers=(("Desk", 4),))
@@ -81,6 +83,32 @@ def test_an_answer_whose_model_was_replaced_ends(home: Home) -> None:
         with pytest.raises(PeerLostError, match="Another model"):
             async for _ in stream:
                 pass
+
+    run(main())
+
+
+@pytest.mark.parametrize("answers_s", [3600.0, 0.0])
+def test_a_faster_plan_waits_for_the_answers_under_way_but_not_for_ever(
+    model: LocalModel, answers_s: float
+) -> None:
+    async def main() -> None:
+        home = Home(model, deadlines=PlanningDeadlines(improve_s=0.0, answers_s=answers_s))
+        home.desk._ms, home.laptop._ms = 1000.0, 1.0
+        home.computers.workers.clear()
+        await home.master.load(PlanRequest(context=64))
+        _, generator = await home.master.ready(PlanRequest())
+        stream = generator.tokens([1, 2], Sampling(), limit=9, usage=Usage())
+        tokens = [(await anext(stream)).token_id]
+        await home.computers.come(home.laptop)
+        home.master.weigh()
+        await until(lambda: home.laptop.is_loaded)
+        await until(lambda: not home.master._improving or answers_s)
+
+        assert home.stages == (["Desk"] if answers_s else ["Laptop"])
+        tokens += [token.token_id async for token in stream]
+        assert tokens == expected([1, 2], 9)
+        await until(lambda: not home.master._improving)
+        assert home.stages == ["Laptop"]
 
     run(main())
 

@@ -132,7 +132,7 @@ class Generator:
     @property
     def is_idle(self) -> bool:
         """Whether no answer is under way."""
-        return self.turns.is_idle
+        return self.turns.idle.is_set()
 
     @property
     def context(self) -> int:

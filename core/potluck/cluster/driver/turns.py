@@ -69,7 +69,11 @@ class Turn:
 
 
 class Turns:
-    """Some requests at a time have a turn; the others wait, each with a place in the queue."""
+    """Some requests at a time have a turn; the others wait, each with a place in the queue.
+
+    Attributes:
+        idle: set while no request has a turn, or waits for one.
+    """
 
     def __init__(
         self,
@@ -89,6 +93,8 @@ class Turns:
             changed: called when the queue has changed.
         """
         self.idle_s = idle_s
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._most, self._clock, self._changed = most, clock, changed
         self._room = float(most)  # turns at a time, as far as is known
         self._running = 0
@@ -97,11 +103,6 @@ class Turns:
         self._answer_s: float | None = None  # mean time of a turn
         self._last_token = clock()
         self._told = 0  # how many waited when the last change was told
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request has a turn, or waits for one."""
-        return not self._running and not self._queue
 
     @property
     def waiting(self) -> int:
@@ -118,6 +119,7 @@ class Turns:
         self._began += 1
         turn = Turn(self, self._began, self._clock())
         self._queue.append(turn)
+        self.idle.clear()
         self._admit()
         try:
             yield turn
@@ -132,6 +134,8 @@ class Turns:
             self._room = min(self._most, self._room + _GROWTH)
             seconds, before = self._clock() - turn.began, self._answer_s
             self._answer_s = seconds if before is None else before + _WEIGHT * (seconds - before)
+        if not self._running and not self._queue:
+            self.idle.set()
         self._admit()
 
     def _admit(self) -> None:

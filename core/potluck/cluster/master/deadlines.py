@@ -12,6 +12,7 @@ class PlanningDeadlines:
     settle_s: float = 3.0  # at the start: mDNS answers within a second, connections take less
     improve_s: float = 2.0  # after a computer came: others that come as well are weighed with it
     quiet_s: float = 3.0  # without a request before spare copies are sent: people answer an answer
+    answers_s: float = 20.0  # for the answers under way, before a faster plan interrupts them
     return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
 

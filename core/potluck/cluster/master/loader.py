@@ -1,8 +1,10 @@
 """The long actions of the master: make a plan, put it into force, and take it out of force."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,7 +15,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
-from potluck.cluster.master.deadlines import DEADLINES
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planning import Planner
@@ -56,7 +58,7 @@ class Loader:
         events: Events,
         *,
         recover: Callable[[], Awaitable[None]],
-        quiet_s: float = DEADLINES.quiet_s,
+        deadlines: PlanningDeadlines = DEADLINES,
         packing: Packing | None = None,
     ) -> None:
         """Make a loader that has loaded nothing.
@@ -66,7 +68,7 @@ class Loader:
             planner: makes the plans.
             events: receives `ModelChanged`.
             recover: loads the model again, for answers whose pipeline broke.
-            quiet_s: without a request, before spare copies are sent.
+            deadlines: how long is waited before spare copies are sent, and before answers are interrupted.
             packing: packs weights before they are sent; None: they are sent as the files have them.
         """
         self.deployment: Deployment | None = None
@@ -75,6 +77,7 @@ class Loader:
         self._planner = planner
         self._events = events
         self._recover = recover
+        self._answers_s = deadlines.answers_s
         self._packing = packing
         self._planned: Planned | None = None  # the plan that was made last
         self._sources = Sources(
@@ -89,7 +92,7 @@ class Loader:
             packing=packing,
             sources=self._sources,
             link_rate=self._link_rate,
-            quiet_s=quiet_s,
+            quiet_s=deadlines.quiet_s,
             changed=lambda: events.publish(ModelChanged()),
         )
         self._generator: Generator | None = None
@@ -153,9 +156,18 @@ class Loader:
             and await joining.send_ahead(running.uses, pays)
         ):
             return PlanMade(stages=None)
+        if not action.is_handover:
+            await self._wait_for_answers()
         self._planned = planned
         logger.info("a better plan ms=%.2f instead of %.2f", planned.plan.token_ms, now.token_ms)
         return PlanMade(stages=planned.plan.stages)
+
+    async def _wait_for_answers(self) -> None:
+        """Wait until no answer is under way, but not for long: some are always asked for."""
+        assert self._generator is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._answers_s):
+                await self._generator.turns.idle.wait()
 
     async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
         try:

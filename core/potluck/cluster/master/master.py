@@ -111,7 +111,7 @@ class Master:
             self._planner,
             events,
             recover=self._recover,
-            quiet_s=deadlines.quiet_s,
+            deadlines=deadlines,
             packing=packing,
         )
         self._improve_s = deadlines.improve_s
@@ -219,7 +219,9 @@ class Master:
 
     def weigh(self) -> None:
         """Weigh the plan in force, if nothing else is asked for, with computers that came or leave."""
-        if not self._improving and self._can_be_improved:
+        if self._improving and self._computers.leaving():
+            self.happened(self._present())  # what is under way may have to give way
+        elif not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
         self.spares.look(self.deployment if self._is_idle else None, time.monotonic())

@@ -79,13 +79,14 @@ def _apply(state: State, event: Event) -> State:
         case GivenUp(ticket=ticket):
             return _end(state, ticket, None)
         case Present(computers=computers, leaving=leaving):
-            return replace(
+            state = replace(
                 state,
                 here=computers,
                 weighed=state.weighed & computers,
                 leaving=leaving,
                 needed=state.needed & leaving,
             )
+            return _give_way(state) if _is_too_slow(state) else state
         case Holds(node_id=node_id, epoch=epoch):
             held = _without(state.held, node_id)
             return replace(state, held=held if epoch is None else {**held, node_id: epoch})
@@ -139,6 +140,12 @@ def _give_way(state: State) -> State:
     if not is_searched or not state.wishes or not isinstance(state.wishes[0], ImproveWish):
         return state
     return _end(state, state.wishes[0].ticket, None)
+
+
+def _is_too_slow(state: State) -> bool:
+    """Whether a faster plan is made, which may take its time, while a computer is about to leave."""
+    is_handover = isinstance(state.work, MakePlan) and state.work.is_handover
+    return _is_improving(state) and not is_handover and bool(leavers(state) - state.needed)
 
 
 def _is_improving(state: State) -> bool:
