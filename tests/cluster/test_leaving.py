@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Run
-from whole_nodes import QUESTION, chat, eventually, folders_of, load, running, stages
+from whole_nodes import QUESTION, chat, eventually, folders_of, half_of, join, load, running, stages
 
 from potluck.api.backend import Finished, Piece
 from potluck.api.schema import PlanRequest, RoleRequest
@@ -63,5 +63,35 @@ def test_a_worker_that_ends_serves_on_until_the_others_do_without_it(
             assert await answering == expected
             assert await chat(desk) == expected
             assert told_of_leaving(desk) == ["Attic leaves. Potluck goes on without it."]
+
+    run(main())
+
+
+def test_both_owners_are_told_when_the_model_does_not_fit_without_the_one_that_leaves(
+    guide: Path, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        limit = half_of(guide, context=128)
+        desks, laptops = (folders_of(tmp_path, n, memory_limit=limit) for n in ("Desk", "Laptop"))
+        async with running(desks, QUICK) as desk, running(laptops, hand_over_s=30.0) as laptop:
+            await laptop.backend.set_role(RoleRequest(worker=True))
+            await join(desk, laptop)
+            await load(desk, PlanRequest(workers=1, context=128, scheme="f32"))
+            expected = await chat(desk)
+
+            await laptop.backend.set_role(RoleRequest(worker=True, paused=True))
+            await eventually(laptop, lambda: notices(laptop)[1:])
+            assert notices(laptop)[1:] == [
+                "Desk's model does not fit without this computer, which leaves all the same within"
+                " 30 seconds. To go on helping, resume sharing."
+            ]
+            await eventually(desk, lambda: notices(desk))
+            (told,) = notices(desk)
+            assert told.startswith("Laptop leaves. The model does not fit without it: ")
+            assert await chat(desk) == expected  # it helps until then
+
+            await laptop.backend.set_role(RoleRequest(worker=True, paused=False))
+            assert await chat(desk) == expected
+            assert sorted(stages(desk)) == ["Desk", "Laptop"]
 
     run(main())

@@ -1,17 +1,14 @@
 """Three whole nodes in one process: what a loss would need is on the others' disks already."""
 
-import json
 from pathlib import Path
 
 import pytest
 from fake_cluster import Run
-from whole_nodes import chat, eventually, folders_of, load, running, stages
+from whole_nodes import chat, eventually, folders_of, half_of, load, running, stages
 
 from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
-from potluck.model.config import ModelConfig
-from potluck.model.footprint import stage_footprint
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -19,15 +16,6 @@ CONTEXT = 128
 SPLIT = PlanRequest(
     layers=(("Desk", 2), ("Laptop", 2), ("Attic", 2)), context=CONTEXT, scheme="f32"
 )
-
-
-def share_of_two(guide: Path) -> int:
-    """The memory that two computers have to lend for the guide: half of it each."""
-    config = ModelConfig.from_dict(json.loads((guide / "config.json").read_text()))
-    half = stage_footprint(
-        config, range(3), embedding=True, head=True, scheme="f32", context=CONTEXT
-    )
-    return half.total
 
 
 def stored(node: Node) -> dict[str, bool]:
@@ -41,7 +29,7 @@ def stored(node: Node) -> dict[str, bool]:
 
 def test_the_loss_of_a_worker_sends_nothing(guide: Path, tmp_path: Path, run: Run) -> None:
     async def main() -> None:
-        limit = share_of_two(guide)
+        limit = half_of(guide, context=CONTEXT)
         quiet = PlanningDeadlines(settle_s=0.0, quiet_s=0.0, improve_s=0.0)
         desks, laptops, attics = (
             folders_of(tmp_path, name, memory_limit=limit) for name in ("Desk", "Laptop", "Attic")

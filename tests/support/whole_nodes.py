@@ -1,6 +1,7 @@
 """Whole nodes in one process, with real TLS and real stage processes, and helpers for tests."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from potluck.cluster import node as node_module
 from potluck.cluster import presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node, NodeDeadlines
+from potluck.model.config import ModelConfig
+from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)  # of the byte model
@@ -75,6 +78,15 @@ async def eventually(node: Node, condition: Callable[[], object]) -> None:
     revision = node.activity.revision
     while not condition():
         revision = await node.activity.changed(revision)
+
+
+def half_of(model: Path, *, context: int) -> int:
+    """The memory that each of two computers has to lend for this model of six layers in f32."""
+    config = ModelConfig.from_dict(json.loads((model / "config.json").read_text()))
+    half = stage_footprint(
+        config, range(3), embedding=True, head=True, scheme="f32", context=context
+    )
+    return half.total
 
 
 async def chat(node: Node, question: GenerationRequest = QUESTION) -> str:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from fake_cluster import Run
+from fake_cluster import Run, until
 from whole_nodes import eventually, folders_of, running
 
 from potluck.api.schema import RoleRequest
+from potluck.cluster.events import Changed
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
 from potluck.settings import Settings, load_settings
@@ -54,6 +55,26 @@ def test_the_limit_of_sending_is_set_while_the_node_runs_and_leaves_the_rest_as_
         await node.backend.set_role(RoleRequest(upload_limit_mbit=0))
         assert node.throttle.rate(None) is None
         assert load_settings(folders.settings_file) == Settings(name="Desk", worker=True)
+
+    run(main())
+
+
+def test_a_master_that_needs_a_computer_never_hears_that_it_is_gone_before_it_has_left(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        await node.backend.set_role(RoleRequest(worker=True))
+        node.worker.is_idle.clear()
+        told: list[bool] = []
+        node.events.on(Changed, lambda _: told.append(node.worker.is_gone))
+
+        await node.backend.set_role(RoleRequest(paused=True))
+        assert told
+        assert not any(told)
+        node.lending.go()
+        await until(lambda: not node.worker.is_leaving)
+        assert told[-1]
 
     run(main())
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 from potluck.cluster.worker.worker import Worker
 
@@ -16,25 +15,37 @@ class Leaving:
     begun, and what is loaded goes on.
     """
 
-    def __init__(self, worker: Worker, *, changed: Callable[[], None]) -> None:
-        """`changed` is called when the masters have to be told something else."""
+    def __init__(
+        self, worker: Worker, *, changed: Callable[[], None], limit_s: float = LEAVE_S
+    ) -> None:
+        """Make one without a departure.
+
+        Args:
+            worker: of this computer.
+            changed: called when the masters have to be told something else.
+            limit_s: longest time that the masters have; 0: none.
+        """
         self._worker = worker
+        self._limit_s = limit_s
         self._changed = changed
         self._at_once = asyncio.Event()  # nobody wants to wait any longer
 
-    async def leave(self, limit_s: float = LEAVE_S) -> None:
-        """Return when no master needs the computer any more, or after `limit_s` seconds."""
-        worker = self._worker
-        if worker.is_idle.is_set() or limit_s <= 0:
+    def begin(self) -> None:
+        """Say that the computer leaves, if a master needs it. Call it before it is paused."""
+        if self._worker.is_idle.is_set() or self._limit_s <= 0:
             return
         self._at_once.clear()
-        worker.is_leaving = True
+        self._worker.is_leaving = True
         self._changed()
+
+    async def end(self) -> None:
+        """Return when no master needs the computer any more, and after the limit at the latest."""
+        worker = self._worker
+        if not worker.is_leaving:
+            return
         waits = [asyncio.ensure_future(e.wait()) for e in (worker.is_idle, self._at_once)]
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=self._limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -54,9 +54,8 @@ class LendingSettings:
         self._processes = processes
         self._throttle = throttle
         self._events = events
-        self._leave_s = leave_s
         self._giving_back: asyncio.Task[None] | None = None
-        self._leaving = Leaving(worker, changed=events.changed)
+        self._leaving = Leaving(worker, changed=events.changed, limit_s=leave_s)
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = saved.worker, saved.paused
 
@@ -110,10 +109,11 @@ class LendingSettings:
 
     async def stop(self) -> None:
         """Lend nothing any more, because the node ends. The masters are told, and have their time."""
-        self._worker.is_lending = False
         if self._giving_back is not None and not self._giving_back.done():
             await asyncio.wait([self._giving_back])
-        await self._leaving.leave(self._leave_s)
+        self._leaving.begin()
+        self._worker.is_lending = False
+        await self._leaving.end()
 
     def go(self) -> None:
         """Do not wait for the masters any longer."""
@@ -121,7 +121,7 @@ class LendingSettings:
 
     async def _give_back(self) -> None:
         """Free what is lent, when the masters do without it or have waited long enough."""
-        await self._leaving.leave(self._leave_s)
+        await self._leaving.end()
         if self._worker.lease is not None:
             await asyncio.sleep(HAND_OVER_S)
         if self._worker.is_away:
@@ -129,14 +129,15 @@ class LendingSettings:
 
     def _lend(self, settings: Settings) -> None:
         self.settings = settings
+        if self._worker.is_leaving:
+            self._leaving.go()  # asked for twice, or back again
+        elif settings.paused or not settings.worker:
+            self._leaving.begin()
+            self._giving_back = self._tasks.spawn(self._give_back())
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
         self._throttle.limit(settings.upload_limit_mbit)
         self._processes.lend(settings.memory_limit)
         self._processes.compute_with(settings.threads)
-        if self._worker.is_leaving:
-            self._leaving.go()  # asked for twice, or back again
-        elif self._worker.is_away:
-            self._giving_back = self._tasks.spawn(self._give_back())
         self._activity.use()
         self._events.changed()
