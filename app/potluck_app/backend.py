@@ -318,6 +318,10 @@ class Backend(QObject):
             paused = not self.state.node.paused
             self.set_role(worker=True, paused=paused).then(failed=self.report)
 
+    def leave_now(self) -> None:
+        """Do not wait any longer until the others do without this computer."""
+        self._call("POST", "/cluster/role", RoleRequest()).then(failed=self.report)
+
     def models(self) -> Call:
         """Ask for the models on this computer."""
         return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])

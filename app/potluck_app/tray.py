@@ -90,6 +90,8 @@ class Tray(QObject):
         self.open.triggered.connect(self.open_requested)
         self.pause = self.menu.addAction("Pause")
         self.pause.triggered.connect(lambda: backend.toggle_pause())
+        self.leave_now = self.menu.addAction("Leave now")
+        self.leave_now.triggered.connect(lambda: backend.leave_now())
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing")
         self.quit.triggered.connect(self.quit_requested)
@@ -113,6 +115,7 @@ class Tray(QObject):
 
     def _show_state(self, state: ClusterState | None) -> None:
         self.pause.setEnabled(state is not None)
+        self.leave_now.setVisible(state is not None and state.node.leaving)
         if state is None:
             self.status.setText("Starting…")
             self._icon.setToolTip("Potluck")

@@ -261,12 +261,13 @@ class Client:
         """
         with closing(self._connection(timeout_s)) as connection:
             try:
-                response = self._ask(connection, method, path, body)
-                for line in response:
-                    if line.startswith(b"data: "):
-                        yield line[len(b"data: ") :].strip()
-                    elif line.startswith(b": "):
-                        comment(line[len(b": ") :].decode(errors="replace").strip())
+                # Closed by itself, too: the connection has handed its socket over to the response.
+                with self._ask(connection, method, path, body) as response:
+                    for line in response:
+                        if line.startswith(b"data: "):
+                            yield line[len(b"data: ") :].strip()
+                        elif line.startswith(b": "):
+                            comment(line[len(b": ") :].decode(errors="replace").strip())
             except (OSError, http.client.HTTPException) as error:
                 raise _gone(error) from None
 

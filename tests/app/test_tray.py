@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
+from potluck.api.schema import RoleRequest
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 
@@ -18,9 +19,17 @@ def tray(qtbot: QtBot, theme: Theme, backend: ScriptedBackend) -> Tray:
     return Tray(theme, backend, backend)
 
 
-def lend(backend: ScriptedBackend, *, paused: bool = False, to: tuple[str, ...] = ()) -> None:
+def lend(
+    backend: ScriptedBackend,
+    *,
+    paused: bool = False,
+    to: tuple[str, ...] = (),
+    leaving: bool = False,
+) -> None:
     state = home()
-    node = msgspec.structs.replace(state.node, role="worker", paused=paused, lent_to=to)
+    node = msgspec.structs.replace(
+        state.node, role="worker", paused=paused, lent_to=to, leaving=leaving
+    )
     backend.say(msgspec.structs.replace(state, node=node))
 
 
@@ -44,6 +53,21 @@ def test_pause_and_resume_ask_the_node(tray: Tray, backend: ScriptedBackend) -> 
     tray.pause.trigger()
 
     assert backend.last("/cluster/role").body.paused is False
+
+
+def test_one_that_leaves_says_what_it_waits_for_and_may_leave_now(
+    tray: Tray, backend: ScriptedBackend
+) -> None:
+    lend(backend, to=("Desk",))
+    assert not tray.leave_now.isVisible()
+
+    lend(backend, paused=True, to=("Desk",), leaving=True)
+    assert tray.status.text() == "Leaving · This computer still helps Desk, for at most 30 seconds."
+    assert tray.leave_now.isVisible()
+    tray.leave_now.trigger()
+
+    asked = backend.last("/cluster/role").body
+    assert asked == RoleRequest()
 
 
 def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:

@@ -54,6 +54,31 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
 
 
 @posix
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_a_worker_that_is_needed_waits_until_the_others_do_without_it_or_for_another_ctrl_c(
+    server: Server, spawn: Spawn, is_patient: bool
+) -> None:
+    server.backend.let_go = {"role": "idle", "leaving": True, "lent_to": ("Desk", "Mac")}
+    process = spawn("worker")
+    said = lines(process)
+    first = [next(said), next(said)]
+    process.send_signal(signal.SIGINT)
+    assert next(said) == (
+        "Leaving: this computer still helps Desk and Mac, for at most 30 seconds. Ctrl-C leaves at once."
+    )
+    assert len(first) == 2
+    if is_patient:
+        server.update(node=schema.Node(node_id="1" * 64, name="here", version="0"))
+    else:
+        process.send_signal(signal.SIGINT)
+
+    assert list(said) == ["This computer is not lent any more."]
+    assert process.wait(10) == 0
+    asked = server.backend.roles[1:]
+    assert asked == ([] if is_patient else [schema.RoleRequest()])
+
+
+@posix
 @pytest.mark.slow
 def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
     me = schema.Node(node_id="1" * 64, name="here", version="0", role="worker")

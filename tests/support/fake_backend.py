@@ -152,6 +152,7 @@ class FakeBackend:
         self.held: list[str] = []
         self.cancelled = threading.Event()
         self.released = threading.Event()  # a holder other than a request has ended
+        self.let_go: dict[str, object] = {"role": "idle"}  # of the node, when `worker` has ended
         self.stopped = threading.Event()
         here = computer("here", "1", is_self=True, rtt_ms=None, bytes_per_s=None, address=None)
         self.current = schema.ClusterState(
@@ -190,6 +191,8 @@ class FakeBackend:
             yield
         finally:
             if holder != "request":
+                if holder == "worker":
+                    self.update(node=msgspec.structs.replace(self.current.node, **self.let_go))
                 self.released.set()
 
     async def pair(self, target: str) -> schema.Pairing:

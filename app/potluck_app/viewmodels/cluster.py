@@ -291,6 +291,10 @@ def worker_requests(state: ClusterState) -> list[Pairing]:
 def lend_view(state: ClusterState) -> LendView:
     """Return what this computer does for others, as one title and one sentence."""
     me = state.me
+    if state.node.leaving:
+        names = wording.listing(state.node.lent_to)
+        text = f"This computer still helps {names}, for at most 30 seconds."
+        return LendView("pause", "warn", "Leaving", text)
     if state.node.paused:
         return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")
     if state.node.lent_to:

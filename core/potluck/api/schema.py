@@ -99,6 +99,7 @@ class Node(Struct, frozen=True, kw_only=True):
     role: Role = "idle"
     home_id: str | None = None  # of its own home; None before its first pairing
     paused: bool = False
+    leaving: bool = False  # it lends nothing new, and helps until the others do without it
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None

@@ -79,14 +79,40 @@ def worker(options: argparse.Namespace) -> int:
     if options.join is not None:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
-    with suppress(KeyboardInterrupt):
+    is_worker = before.node.role == "worker"
+    try:
         keep_going(options, client, lambda node, _: _lend(node, options))
+    except KeyboardInterrupt:
+        if not is_worker:
+            _leave(folders, options.waits)
     say(
         "This computer lends itself as before."
-        if before.node.role == "worker"
+        if is_worker
         else "This computer is not lent any more."
     )
     return 0
+
+
+def _leave(folders: Folders, waits: Waits) -> None:
+    """Wait until the others do without this computer. Ctrl-C does not wait any longer."""
+    has_said, ends_at = False, time.monotonic() + waits.leave_s
+    with suppress(PotluckError):  # the node has ended
+        if (client := find(folders)) is None:
+            return
+        try:
+            while time.monotonic() < ends_at:
+                node = client.state().node
+                if node.role != "worker" and not node.leaving:
+                    return
+                if node.leaving and not has_said:
+                    has_said = True
+                    say(
+                        f"Leaving: this computer still helps {' and '.join(node.lent_to)}, for at"
+                        " most 30 seconds. Ctrl-C leaves at once."
+                    )
+                time.sleep(waits.poll_s)
+        except KeyboardInterrupt:
+            client.set_role(RoleRequest())
 
 
 def _lend(client: Client, options: argparse.Namespace) -> None:

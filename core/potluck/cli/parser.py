@@ -61,6 +61,8 @@ class Waits:
     """So often in a row a lost node is started again."""
     restart_s: float = 1.0
     """Before the second try; twice as long before each further one."""
+    leave_s: float = 40.0
+    """A computer that leaves gives its master 30 s, and then frees what it lent."""
     steady_s: float = 60.0
     """A node that was used for so long is no failed try."""
 

@@ -105,6 +105,7 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
+                leaving=parts.worker.is_leaving,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
