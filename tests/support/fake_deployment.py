@@ -6,8 +6,9 @@ from fake_cluster import FakeComputer
 from packing_engine import Workplace
 
 from potluck.cluster.device_names import device_label
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.measurements import Measurements
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.stage_deployment import Retries
 from potluck.model.schemes import Scheme
 from potluck.plan.placement import make_plan

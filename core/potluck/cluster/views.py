@@ -15,9 +15,10 @@ from potluck.api.schema import (
     Transfer,
 )
 from potluck.cluster.chosen import Chosen, served
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from potluck.cluster.computer import Computer
@@ -16,20 +15,16 @@ from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.attached import Room
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
 from potluck.cluster.loss import lost_while_loading
-from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PeerLostError, PotluckError, format_bytes
-from potluck.ids import ModelId, NodeId
-from potluck.model.schemes import Cache, Scheme
+from potluck.ids import NodeId
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
-from potluck.plan.placement import Plan, StagePlan
-from potluck.plan.prefill import best_chunk
-from potluck.plan.shape import shape_of
-from potluck.store.registry import LocalModel
+from potluck.plan.placement import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.messages import Address, Assign, Hop, Load
 
@@ -42,46 +37,6 @@ LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that 
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
-ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
-"""A model, and how it is computed, with its context: a conversation goes on if this is the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan, with the model and the settings that it was made for."""
-
-    model: LocalModel
-    scheme: Scheme
-    cache: Cache
-    note: str  # why this scheme was chosen, and which devices are left out; else empty
-    context: int  # tokens
-    plan: Plan
-    names: Mapping[NodeId, str]  # the name of every computer that was considered
-
-    @property
-    def model_in_use(self) -> ModelInUse:
-        return self.model.manifest.model_id, self.scheme, self.cache, self.context
-
-    def is_of(self, model: LocalModel, scheme: Scheme) -> bool:
-        """Whether layers that it has in memory could be used for this model."""
-        return (self.model.manifest.model_id, self.scheme) == (model.manifest.model_id, scheme)
-
-    @property
-    def stage_names(self) -> tuple[str, ...]:
-        """Each stage's computer, with the device where one has several stages."""
-        stages = self.plan.stages
-        nodes = Counter(stage.node for stage in stages)
-        return tuple(
-            f"{stage.name}/{stage.device}" if nodes[stage.node] > 1 else stage.name
-            for stage in stages
-        )
-
-    def chunk_tokens(self, prompt_tokens: int) -> int:
-        """How many tokens each chunk of a prompt of this length has."""
-        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
-        return best_chunk(
-            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
-        )
 
 
 class Deployment:

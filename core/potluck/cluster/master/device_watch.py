@@ -14,9 +14,10 @@ from typing import TypeAlias
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.device_names import device_of
 from potluck.cluster.events import DeviceChanged, Events, Notice
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.measurements import PROFILE_TOKENS
+from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.deviation import QUICKER, SLOWER, Pace

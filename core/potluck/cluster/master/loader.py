@@ -16,8 +16,9 @@ from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
-from potluck.cluster.master.deployment import Deployment, ModelInUse, Planned, unload
+from potluck.cluster.master.deployment import Deployment, unload
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import ModelInUse, Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies

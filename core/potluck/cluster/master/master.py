@@ -29,13 +29,14 @@ from potluck.cluster.events import (
 from potluck.cluster.master.callers import Callers
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.decision import next_action
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers

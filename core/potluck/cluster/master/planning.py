@@ -15,10 +15,10 @@ from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.arrivals import Arrivals
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
-from potluck.cluster.master.deployment import Planned
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from potluck.cluster.computer import Computer, Computers
-from potluck.cluster.master.deployment import Deployment, Planned
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors

@@ -1,0 +1,55 @@
+"""A plan with what it was made for: the value that planning hands to a deployment."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from potluck.cluster.master.measurements import PROFILE_TOKENS
+from potluck.ids import ModelId, NodeId
+from potluck.model.schemes import Cache, Scheme
+from potluck.plan.placement import Plan
+from potluck.plan.prefill import best_chunk
+from potluck.plan.shape import shape_of
+from potluck.store.registry import LocalModel
+
+ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
+"""A model, and how it is computed, with its context: a conversation goes on if this is the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, with the model and the settings that it was made for."""
+
+    model: LocalModel
+    scheme: Scheme
+    cache: Cache
+    note: str  # why this scheme was chosen, and which devices are left out; else empty
+    context: int  # tokens
+    plan: Plan
+    names: Mapping[NodeId, str]  # the name of every computer that was considered
+
+    @property
+    def model_in_use(self) -> ModelInUse:
+        return self.model.manifest.model_id, self.scheme, self.cache, self.context
+
+    def is_of(self, model: LocalModel, scheme: Scheme) -> bool:
+        """Whether layers that it has in memory could be used for this model."""
+        return (self.model.manifest.model_id, self.scheme) == (model.manifest.model_id, scheme)
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Each stage's computer, with the device where one has several stages."""
+        stages = self.plan.stages
+        nodes = Counter(stage.node for stage in stages)
+        return tuple(
+            f"{stage.name}/{stage.device}" if nodes[stage.node] > 1 else stage.name
+            for stage in stages
+        )
+
+    def chunk_tokens(self, prompt_tokens: int) -> int:
+        """How many tokens each chunk of a prompt of this length has."""
+        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
+        return best_chunk(
+            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
+        )
