@@ -68,6 +68,16 @@ def test_a_slow_device_is_quick_again_after_a_rest() -> None:
     assert pace.observe(1.0, WEIGHED_S)
 
 
+def test_a_slow_device_is_slow_until_it_is_nearly_as_quick_as_usual() -> None:
+    pace = Pace()
+    slow: list[bool] = []
+    for second, factor in enumerate((1.9, 2.0, 1.6, 1.4, 1.9)):
+        pace.observe(factor, second)
+        slow.append(pace.is_slow)
+
+    assert slow == [False, True, True, False, False]
+
+
 @given(factors=st.lists(st.floats(0.5, 4.0), max_size=300))
 def test_a_plan_is_never_weighed_twice_within_the_rest(factors: list[float]) -> None:
     pace = Pace()

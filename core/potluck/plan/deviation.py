@@ -50,9 +50,13 @@ class Pace:
     """The factor that a device was planned with, and when it is another one for good.
 
     Between slow and quick again is a gap, and between two changes a rest, so that layers do not move to and fro.
+
+    Attributes:
+        is_slow: whether it became slow, and was not nearly as quick as usual since.
     """
 
     def __init__(self) -> None:
+        self.is_slow = False
         self._planned = 1.0
         self._rests_until = float("-inf")
 
@@ -67,8 +71,9 @@ class Pace:
             factor: how many times as long as usual the device takes.
             now: seconds of any clock.
         """
-        is_slow, is_quick = factor >= SLOWER * self._planned, factor * QUICKER <= self._planned
-        if not (is_slow or is_quick) or now < self._rests_until:
+        self.is_slow = factor >= (QUICKER if self.is_slow else SLOWER)
+        slower, quicker = factor >= SLOWER * self._planned, factor * QUICKER <= self._planned
+        if not (slower or quicker) or now < self._rests_until:
             return False
         self._planned, self._rests_until = factor, now + WEIGHED_S
         return True

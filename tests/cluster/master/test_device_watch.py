@@ -39,17 +39,20 @@ class Watched:
     async def use(self, windows: int = NEEDED, **ratios: float) -> None:
         """Compute for some windows; some computers take so many times as long as their profile says."""
         for _ in range(windows):
-            deployment = self.home.master.deployment
-            assert deployment is not None
-            assert deployment.pipeline is not None
-            ms = {c.name: c._ms for c in (*self.home.computers.workers, self.home.desk)}
-            compute_ms = [
-                ratios.get(stage.name, 1.0) * ms[stage.name] * (len(stage.layers) + stage.head)
-                for stage in (task.stage for task in deployment.tasks)
-            ]
-            for _ in range(_TOKENS):
-                deployment.pipeline.times.note(WINDOW_S / _TOKENS, compute_ms)
+            self.compute(**ratios)
             await self.look(WINDOW_S)
+
+    def compute(self, **ratios: float) -> None:
+        deployment = self.home.master.deployment
+        assert deployment is not None
+        assert deployment.pipeline is not None
+        ms = {c.name: c._ms for c in (*self.home.computers.workers, self.home.desk)}
+        compute_ms = [
+            ratios.get(stage.name, 1.0) * ms[stage.name] * (len(stage.layers) + stage.head)
+            for stage in (task.stage for task in deployment.tasks)
+        ]
+        for _ in range(_TOKENS):
+            deployment.pipeline.times.note(WINDOW_S / _TOKENS, compute_ms)
 
     async def look(self, seconds: float = 1.0) -> None:
         """Look at the devices after some seconds, and weigh the plan as the node does."""
@@ -79,6 +82,29 @@ def test_a_slow_computer_is_planned_around_after_twenty_seconds_of_use(watched: 
         assert watched.home.stages == ["Attic"]
         assert watched.home.notices == [
             "Laptop computes 3 times slower than measured: its layers are moved to Attic."
+        ]
+
+    run(main())
+
+
+def test_one_that_is_less_slow_when_its_layers_move_is_told_of_all_the_same(
+    watched: Watched,
+) -> None:
+    async def main() -> None:
+        await watched.home.master.load(ANY)
+        await watched.use()
+        watched.attic.gates["send_weights"] = asyncio.Event()
+        using = asyncio.create_task(watched.use(Laptop=3.0))
+        await until(lambda: "send_weights" in watched.attic.calls)
+        for _ in range(2 * NEEDED):
+            watched.compute(Laptop=1.8)
+            await watched.watch.look(watched.now)
+        watched.attic.gates["send_weights"].set()
+        await using
+
+        assert watched.home.stages == ["Attic"]
+        assert watched.home.notices == [
+            "Laptop computes 1.8 times slower than measured: its layers are moved to Attic."
         ]
 
     run(main())

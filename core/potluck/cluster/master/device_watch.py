@@ -113,10 +113,11 @@ class DeviceWatch:
         old, new = before.planned.plan, deployment.planned.plan
         for place, factor in factors.items():
             change = _layers(new).get(place, 0) - _layers(old).get(place, 0)
-            if factor >= SLOWER and change < 0:
+            is_slow = self._paces[place].is_slow
+            if is_slow and change < 0:
                 self._told.add(place)
                 self._tell(_slow(place, factor, old, new))
-            elif factor < SLOWER and change > 0 and place in self._told:
+            elif not is_slow and change > 0 and place in self._told:
                 self._told.remove(place)
                 self._tell(f"{_name(place, new)} computes as fast as before: it has layers again.")
 
