@@ -49,7 +49,7 @@ async def answer_while(node: Node, happens: asyncio.Event) -> str:
     return "".join(texts)
 
 
-def test_a_worker_that_ends_serves_on_until_the_others_do_without_it(
+def test_a_worker_that_ends_serves_on_until_the_others_do_without_it_and_is_used_when_it_is_back(
     tmp_path: Path, run: Run
 ) -> None:
     async def main() -> None:
@@ -74,6 +74,13 @@ def test_a_worker_that_ends_serves_on_until_the_others_do_without_it(
             assert await answering == expected
             assert await chat(desk) == expected
             assert told_of_leaving(desk) == ["Attic leaves. Potluck goes on without it."]
+
+            async with running(attics) as attic:
+                await attic.backend.set_role(RoleRequest(worker=True))
+                await eventually(desk, lambda: "Attic" in stages(desk))
+                assert await chat(desk) == expected
+                names = [computer.name for computer in desk.backend.state().computers]
+                assert sorted(names) == ["Attic", "Desk", "Laptop"]
 
     run(main())
 
@@ -104,6 +111,7 @@ def test_both_owners_are_told_when_the_model_does_not_fit_without_the_one_that_l
             await laptop.backend.set_role(RoleRequest(worker=True, paused=False))
             assert await chat(desk) == expected
             assert sorted(stages(desk)) == ["Desk", "Laptop"]
+            await desk.backend.unload()  # else the laptop would wait for the desk at its end
 
     run(main())
 
