@@ -115,11 +115,6 @@ class Stage:
         return self.weights.is_exact_in_chunks
 
     @property
-    def keeps_sessions(self) -> bool:
-        """Whether caches are kept on disk: where chunks change nothing, a prompt goes on from any token."""
-        return self.keeper.has_files
-
-    @property
     def cache_tokens(self) -> int:
         """The most tokens that a session can have here."""
         return self._pool.tokens
@@ -227,9 +222,7 @@ class Stage:
             return is_open()
 
         def restored(is_whole: bool | None) -> None:
-            if (
-                not is_whole and is_open()
-            ):  # the disk may still be read into the memory of this cache
+            if not is_whole and is_open():  # the disk may still be read into this cache
                 known.cache = self._pool.open(session)
             done(known.cache.length)
 

@@ -268,7 +268,7 @@ class StageServer:
             memory_bytes=stage.nbytes,
             cache_tokens=stage.cache_tokens,
             is_exact_in_chunks=stage.is_exact_in_chunks,
-            keeps_sessions=stage.keeps_sessions,
+            keeps_sessions=stage.keeper.has_files,
             layers_kept=kept,
             layers_loaded=len(stage.weights.layers) - kept,
         )
