@@ -264,14 +264,15 @@ def test_unpair_never_guesses(
     assert server.backend.forgotten == []
 
 
-def test_spare_copies_stand_below_the_computers(
-    server: Server, potluck: Potluck, capsys: Output
+@pytest.mark.parametrize("command", ["devices", "plan"])
+def test_spare_copies_stand_below_the_computers_and_the_plan(
+    server: Server, potluck: Potluck, capsys: Output, command: str
 ) -> None:
     whole = schema.SpareCopy(model="llama-1b", layers=12, nbytes=400_000_000, stored=400_000_000)
     part = msgspec.structs.replace(whole, layers=1, stored=100_000_000)
     server.update(computers=(computer("attic", "2", spare=whole), computer("mac", "3", spare=part)))
 
-    potluck("devices")
+    potluck(command)
 
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "Spare copies: 12 layers of llama-1b on attic (400.0 MB).",

@@ -14,6 +14,7 @@ from faults.switch import Link
 from potluck.api.schema import RoleRequest
 
 YEAR_S = 365 * 86_400
+SLOW_S = 0.04, 0.01  # a slow process stands still, then runs
 USED_LAST = 20  # tensors, fewer than a third of the layers have: the model that is loaded has them
 
 
@@ -196,6 +197,23 @@ def _kill_stage(scene: Scene, victim: Host) -> None:
     victim.kill_stage()
 
 
+def slow_stage(scene: Scene) -> None:
+    victim, seconds = scene.victim(), scene.scenario.seconds
+    scene.say(f"{victim.name}: stage slow{_for(seconds)}")
+    _stand_still(scene, victim, time.monotonic() + seconds)
+
+
+def _stand_still(scene: Scene, victim: Host, ends_at: float) -> None:
+    victim.signal_stage(signal.SIGSTOP)
+    scene.after(SLOW_S[0], lambda: _run_a_little(scene, victim, ends_at))
+
+
+def _run_a_little(scene: Scene, victim: Host, ends_at: float) -> None:
+    victim.signal_stage(signal.SIGCONT)
+    if time.monotonic() < ends_at:
+        scene.after(SLOW_S[1], lambda: _stand_still(scene, victim, ends_at))
+
+
 def _freeze_stage(scene: Scene, seconds: float | None) -> None:
     victim = scene.victim()
     scene.say(f"{victim.name}: stage frozen{_for(seconds)}")
@@ -305,4 +323,5 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "disk-fills": disk_fills,
     "twice": twice,
     "reorder": reorder,
+    "slow-stage": slow_stage,
 }

@@ -37,6 +37,7 @@ KINDS: dict[str, When] = {
     "disk-fills": "load",  # a worker's disk, while it is sent weights
     "twice": "answer",  # frames on a worker's link arrive twice, for some seconds
     "reorder": "answer",  # frames on a worker's link arrive after later ones
+    "slow-stage": "answer",  # it computes a fifth of the time, for some seconds
 }
 DOUBLE = {"two-kills", "kill-in-recovery"}
 SCHEMES: tuple[Scheme, ...] = ("f32", "bf16", "int8", "int4")
