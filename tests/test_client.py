@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 import msgspec
 import pytest
-from fake_backend import BENCH, PLAN, TOKEN, Server, computer, serving
+from fake_backend import PLAN, TOKEN, Server, computer, serving
+from fake_bench import BENCH
 
 from potluck.api import benching, schema
 from potluck.api.backend import Waiting

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import httpx
 import msgspec
 import pytest
-from fake_backend import BENCH, PLAN, Server, computer
+from fake_backend import PLAN, Server, computer
+from fake_bench import BENCH
 
 from potluck.api import benching, schema
 from potluck.errors import NotEnoughMemoryError, NotFoundError, PairingError, PotluckError

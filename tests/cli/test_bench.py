@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_backend import BENCH, Server
+from fake_backend import Server
+from fake_bench import BENCH
 
 from potluck.api import benching, schema
 from potluck.errors import NotEnoughMemoryError
