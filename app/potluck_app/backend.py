@@ -17,7 +17,9 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.schema import (
     ClusterState,
+    ComputerChange,
     Invite,
+    LinkTest,
     Listener,
     ListenRequest,
     ModelEntry,
@@ -313,6 +315,14 @@ class Backend(QObject):
     def remove_computer(self, node_id: str) -> Call:
         """Revoke a computer: it loses all access."""
         return self._call("DELETE", f"/cluster/computers/{node_id}")
+
+    def change_computer(self, node_id: str, change: ComputerChange) -> Call:
+        """Rename, pause or limit a computer."""
+        return self._call("POST", f"/cluster/computers/{node_id}", change)
+
+    def test_link(self, node_id: str) -> Call:
+        """Measure the link to a computer now."""
+        return self._call("POST", f"/cluster/computers/{node_id}/link", answer=LinkTest)
 
     def set_role(
         self, *, worker: bool, memory: int | None = None, paused: bool | None = None

@@ -11,6 +11,7 @@ from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
 
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
+_NAMED = 2  # so many computers are named beside a model, more are counted
 _PRECISIONS = {
     "f32": "32 bits",
     "bf16": "16 bits",
@@ -119,15 +120,18 @@ def hardware_line(computer: Computer) -> str:
 
 def link_line(computer: Computer) -> str:
     """Return the link of a computer: `420 Mbit/s · 3 ms`."""
+    return link(computer.bytes_per_s, computer.rtt_ms)
+
+
+def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:
+    """Return a link's rate and the time of a round trip, as far as they are known."""
     parts: list[str] = []
-    if computer.bytes_per_s is not None:
-        parts.append(rate(computer.bytes_per_s))
-    if computer.rtt_ms is not None:
-        parts.append(
-            f"{computer.rtt_ms:.1f} ms" if computer.rtt_ms < 9.95 else f"{computer.rtt_ms:.0f} ms"
-        )
+    if bytes_per_s is not None:
+        parts.append(rate(bytes_per_s))
+    if rtt_ms is not None:
+        parts.append(f"{rtt_ms:.1f} ms" if rtt_ms < 9.95 else f"{rtt_ms:.0f} ms")
     line = " · ".join(parts)
-    if computer.bytes_per_s is not None and computer.bytes_per_s < _SLOW_LINK:
+    if bytes_per_s is not None and bytes_per_s < _SLOW_LINK:
         line += " — slow link"
     return line
 
@@ -147,7 +151,8 @@ def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:
             return (model.message or "Preparing the model") + share
         case "streaming":
             going = [transfer for transfer in transfers if transfer.sent < transfer.total]
-            line = f"Sending layers to {plural(len(going), 'computer', 'computers')}{share}"
+            names = listing([transfer.name for transfer in going])
+            line = f"Sending layers to {names}{share}" if names else f"Sending layers{share}"
             left = [transfer.eta_s for transfer in going if transfer.eta_s is not None]
             return f"{line} · {duration(max(left))} left" if left else line
         case "loading":
@@ -159,11 +164,12 @@ def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:
 
 
 def where_it_runs(state: ClusterState) -> str:
-    """Return where the model runs: `4 computers`, `this computer`."""
+    """Return where the model runs: `this computer`, `Desk and Laptop`, `4 computers`."""
     plan = state.model.plan
     if plan is None:
         return "this computer"
     nodes = {stage.node_id for stage in plan.stages}
     if nodes <= {state.node.node_id}:
         return "this computer"
-    return plural(len(nodes), "computer", "computers")
+    names = list(dict.fromkeys(stage.node for stage in plan.stages))
+    return listing(names) if len(names) <= _NAMED else f"{len(names)} computers"

@@ -119,6 +119,13 @@ class Client:
     def forget(self, node_id: str) -> None:
         self._request("DELETE", f"/cluster/computers/{node_id}")
 
+    def change_computer(self, node_id: str, change: schema.ComputerChange) -> None:
+        self._request("POST", f"/cluster/computers/{node_id}", change)
+
+    def test_link(self, node_id: str) -> schema.LinkTest:
+        path = f"/cluster/computers/{node_id}/link"
+        return self._post(path, None, schema.LinkTest, timeout_s=PAIRING_S)
+
     def set_role(self, request: schema.RoleRequest) -> None:
         self._request("POST", "/cluster/role", request)
 

@@ -59,7 +59,7 @@ def test_a_slow_link_is_called_one() -> None:
     assert wording.link_line(computer("Mac", "2", bytes_per_s=None, rtt_ms=12.4)) == "12 ms"
 
 
-def test_sending_says_to_how_many_and_how_long() -> None:
+def test_sending_says_to_whom_and_how_long() -> None:
     transfers = tuple(
         Transfer(node_id=str(n), name=str(n), sent=n, total=2, eta_s=60.0 * n) for n in range(3)
     )
@@ -67,7 +67,7 @@ def test_sending_says_to_how_many_and_how_long() -> None:
 
     line = wording.model_progress(model, transfers)
 
-    assert line == "Sending layers to 2 computers · 42 % · 1 min left"
+    assert line == "Sending layers to 0 and 1 · 42 % · 1 min left"
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_the_code_is_read_out_in_two_halves() -> None:
     assert wording.spaced_code("427918") == wording.spaced_code("427 918") == "427 918"
 
 
-def test_where_a_model_runs_counts_computers_not_stages() -> None:
+def test_where_a_model_runs_names_computers_not_stages() -> None:
     assert wording.where_it_runs(home()) == "this computer"
-    assert wording.where_it_runs(home(model=running_model())) == "2 computers"
+    assert wording.where_it_runs(home(model=running_model())) == "here and there"
 
 
 def test_a_peers_name_is_never_markup() -> None:

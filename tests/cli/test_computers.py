@@ -1,4 +1,4 @@
-"""`invite`, `pair`, `unpair`, `devices`, with a fake node."""
+"""`invite`, `pair`, `unpair`, `computer`, `devices`, with a fake node."""
 
 import json
 import threading
@@ -278,3 +278,26 @@ def test_spare_copies_stand_below_the_computers_and_the_plan(
         "Spare copies: 12 layers of llama-1b on attic (400.0 MB).",
         "Spare copies: 1 layer of llama-1b on mac (100.0 MB of 400.0 MB).",
     ]
+
+
+def test_a_computer_is_changed_and_its_link_tested(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.update(computers=(here(), computer("laptop", "2")))
+    words = ("--rename", "attic", "--pause", "--memory", "8GB", "--test")
+
+    assert potluck("computer", "laptop", *words) == 0
+
+    change = schema.ComputerChange(name="attic", paused=True, memory=8 * 10**9)
+    assert server.backend.changes == [("2" * 64, change)]
+    assert server.backend.tested == ["2" * 64]
+    assert "0.5 ms, 110.0 MB/s" in capsys.readouterr().out
+
+
+def test_a_change_of_nothing_says_what_there_is_to_change(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.update(computers=(here(), computer("laptop", "2")))
+
+    assert potluck("computer", "laptop") == 2
+    assert "--rename" in capsys.readouterr().err

@@ -27,8 +27,8 @@ def test_a_shared_model_is_explained_computer_by_computer(
     ]
 
     assert lines(shape_of(), devices, links_of(devices)) == [
-        "2 computers work together: about 37.8 tokens/s for one user. A token takes 24 ms of"
-        " computing and 2.5 ms on the way.",
+        "Desktop and Mac work together: about 37.8 tokens/s for one user. A token takes 24 ms of"
+        " computing and 2.5 ms on the links.",
         "Desktop has layers 0 to 23: it is the fastest, and its memory holds no more.",
         "Mac has layers 24 to 35: the faster ones are full.",
         "Laptop gets nothing: with it a token would take 28 ms instead of 26 ms.",
@@ -46,6 +46,7 @@ def test_one_computer_that_does_it_alone_is_explained(
     text = lines(shape_of(), devices, links_of(devices))
 
     assert text[0].startswith("Laptop does it alone: about 27.2 tokens/s for one user.")
+    assert text[0].endswith("no link: all is on this computer.")
     assert text[1] == "Laptop has all 36 layers: it holds the whole model."
     assert text[2] == "Phone gets nothing: one layer takes 20 B and it offers 15 B."
     assert text[3].startswith("Laptop alone would give 27.2 tokens/s. Phone cannot")

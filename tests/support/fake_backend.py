@@ -115,6 +115,8 @@ class FakeBackend:
         self.pruned = weights.Pruned(tensors=4, nbytes=5_000_000, deleted=False)
         self.joined: list[str] = []
         self.connected: list[str] = []
+        self.changes: list[tuple[str, schema.ComputerChange]] = []
+        self.tested: list[str] = []
         self.forgotten: list[str] = []
         self.held: list[str] = []
         self.cancelled = threading.Event()
@@ -194,6 +196,13 @@ class FakeBackend:
 
     async def forget(self, node_id: str) -> None:
         self.forgotten.append(node_id)
+
+    async def change_computer(self, node_id: str, change: schema.ComputerChange) -> None:
+        self.changes.append((node_id, change))
+
+    async def test_link(self, node_id: str) -> schema.LinkTest:
+        self.tested.append(node_id)
+        return schema.LinkTest(rtt_ms=0.5, bytes_per_s=1.1e8)
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self.roles.append(request)

@@ -2,12 +2,15 @@
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from potluck.api.schema import ClusterState, Computer, Pairing
+from potluck.api.schema import ClusterState, Computer, ModelState, Pairing
 from potluck_app import wording
 from potluck_app.tokens import Tone
 
+Choice: TypeAlias = Literal["rename", "pause", "resume", "limit", "test", "remove"]
+"""What the person can do with a computer."""
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
 
+_NAMED = 3  # so many computers are named, more are counted
 _DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
@@ -28,6 +31,12 @@ _LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surfac
 _EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked"})
 
 
+def _range(start: int, stop: int) -> str:
+    if stop - start == 1:
+        return str(start)
+    return f"{start}–{stop - 1}"  # noqa: RUF001 - ranges are written with an en dash
+
+
 class ComputerCard(NamedTuple):
     """One computer of the grid."""
 
@@ -39,12 +48,18 @@ class ComputerCard(NamedTuple):
     pill: str
     tone: Tone
     memory: str
-    used: float  # share of its memory, 0 to 1
+    used: float  # share of its memory that the model has, 0 to 1
+    limit: float  # share of its memory that it lends at most
+    lends: int  # bytes that it lends at most
     link: str
+    holds: str  # which layers, and which spare copies
     detail: str  # a sentence in place of the figures
     receiving: str  # "1.2 of 3.4 GB · 420 Mbit/s · 20 s left", while it receives
     progress: float | None
     removable: bool
+    is_self: bool
+    paused: bool  # by its owner if it is this computer, else by this home
+    online: bool
 
 
 class Segment(NamedTuple):
@@ -59,9 +74,7 @@ class Segment(NamedTuple):
     @property
     def text(self) -> str:
         """The range of layers as people count it, both ends included."""
-        if self.stop - self.start == 1:
-            return str(self.start)
-        return f"{self.start}–{self.stop - 1}"  # noqa: RUF001 - ranges are written with an en dash
+        return _range(self.start, self.stop)
 
 
 class ModelCard(NamedTuple):
@@ -115,10 +128,13 @@ def is_member(computer: Computer) -> bool:
 
 
 def header(state: ClusterState) -> str:
-    """Return the header: `3 computers connected · 76 GB usable for models · 1 waiting`."""
+    """Return the header: `Desk and Laptop connected · 76 GB usable for models · 1 waiting`."""
     members = [c for c in state.computers if is_member(c) and (c.online or c.is_self)]
     usable = sum(d.memory_free for c in members if c.state != "paused" for d in c.devices)
-    parts = [wording.plural(len(members), "computer", "computers") + " connected"]
+    names = [computer.name for computer in members]
+    few = len(names) <= _NAMED
+    who = wording.listing(names) if few else f"{len(names)} computers"
+    parts = [f"{who} connected"] if names else ["Starting…"]
     if usable:
         parts.append(f"{wording.size(usable)} usable for models")
     waiting = sum(1 for c in state.computers if c.joinable and not is_member(c))
@@ -137,7 +153,8 @@ def computer_cards(state: ClusterState) -> list[ComputerCard]:
 def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
     text, tone = pill(computer)
     total = sum(device.memory_total for device in computer.devices)
-    free = min(sum(device.memory_free for device in computer.devices), total)
+    lent = computer.memory_lent
+    lends = min(max(sum(device.memory_free for device in computer.devices), lent), total)
     transfer = next((t for t in state.transfers if t.node_id == computer.node_id), None)
     receiving = ""
     if transfer is not None and transfer.sent < transfer.total:
@@ -147,7 +164,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         if transfer.eta_s is not None:
             receiving += f" · {wording.duration(transfer.eta_s)} left"
     gpu = all(device.kind == "cuda" for device in computer.devices)
-    kind = "GPU memory in use" if gpu else "in use"
+    kind = "GPU memory lent" if gpu else "lent"
     return ComputerCard(
         node_id=computer.node_id,
         name=computer.name,
@@ -156,16 +173,32 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         color=computer.color,
         pill=text,
         tone=tone,
-        memory=f"{wording.gigabytes(total - free)} of {wording.size(total)} {kind}"
-        if total
-        else "",
-        used=1 - free / total if total else 0.0,
+        memory=f"{wording.gigabytes(lent)} of {wording.size(lends)} {kind}" if total else "",
+        used=min(lent / total, 1.0) if total else 0.0,
+        limit=lends / total if total else 0.0,
+        lends=lends,
         link="" if computer.is_self else wording.link_line(computer),
+        holds=_holds(computer),
         detail=(computer.detail or "") if computer.state in _EXPLAINED else "",
         receiving=receiving,
         progress=computer.progress if computer.state in ("receiving", "loading") else None,
         removable=computer.paired and not computer.is_self,
+        is_self=computer.is_self,
+        paused=state.node.paused if computer.is_self else computer.set_aside,
+        online=computer.online,
     )
+
+
+def _holds(computer: Computer) -> str:
+    parts: list[str] = []
+    if computer.layers is not None and computer.layers[1] > computer.layers[0]:
+        parts.append(f"Layers {_range(*computer.layers)}")
+    if (spare := computer.spare) is not None:
+        layers = wording.plural(spare.layers, "layer", "layers")
+        so_far = "" if spare.stored >= spare.nbytes else f"{wording.size(spare.stored)} of "
+        parts.append(f"spare copies of {layers} on its disk, {so_far}{wording.size(spare.nbytes)}")
+    line = " · ".join(parts)
+    return line[:1].upper() + line[1:]
 
 
 def _icon(name: str) -> Literal["desktop", "laptop"]:
@@ -186,12 +219,11 @@ def model_card(state: ClusterState) -> ModelCard | None:
         "failed": ("Failed", "err"),
     }
     text, tone = words[model.state]
+    if model.state == "ready" and model.answering:
+        text, tone = "Generating", "accent"
     segments = _segments(state)
     figures: list[str] = []
-    if model.tokens_per_s is not None:
-        figures.append(wording.tokens_per_s(model.tokens_per_s))
-    elif model.plan is not None and model.state == "ready":
-        figures.append(f"about {wording.tokens_per_s(model.plan.predicted_tokens_per_s)}")
+    figures += _speeds(model)
     if segments:
         figures.append(wording.plural(max(s.stop for s in segments), "layer", "layers"))
     if model.plan is not None:
@@ -208,8 +240,33 @@ def model_card(state: ClusterState) -> ModelCard | None:
         segments=segments,
         progress=model.progress if on_its_way else None,
         line=wording.model_progress(model, state.transfers),
-        explanation=model.plan.explanation if model.plan else "",
+        explanation=_why(model),
     )
+
+
+def _speeds(model: ModelState) -> list[str]:
+    """How fast this plan was in its last answer, and how fast it is predicted to be."""
+    if model.plan is None or model.state != "ready":
+        return []
+    predicted = f"{wording.tokens_per_s(model.plan.predicted_tokens_per_s)} predicted"
+    if model.tokens_per_s is None:
+        return [predicted]
+    return [f"{wording.tokens_per_s(model.tokens_per_s)} measured", predicted]
+
+
+def _why(model: ModelState) -> str:
+    """Why the model runs as it does. There is always an answer."""
+    if model.plan is None:
+        return (
+            "Potluck measures how fast the computers and the links between them are, and gives each"
+            " one the layers with which an answer comes soonest."
+        )
+    stages = [
+        f"{s.node}: {wording.plural(s.layers[1] - s.layers[0], 'layer', 'layers')}"
+        f" · {wording.size(s.memory)} · {s.predicted_ms:.1f} ms per token"
+        for s in model.plan.stages
+    ]
+    return model.plan.explanation or "\n".join(stages)
 
 
 def _segments(state: ClusterState) -> tuple[Segment, ...]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QFrame, QMenu, QSizePolicy
 
 from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tokens import node_color
-from potluck_app.viewmodels.cluster import ComputerCard, JoinCard, ModelCard
+from potluck_app.viewmodels.cluster import Choice, ComputerCard, JoinCard, ModelCard
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ElidedLabel,
@@ -21,6 +21,8 @@ from potluck_app.views.controls import (
     label,
 )
 from potluck_app.views.layer_bar import LayerBar
+
+_NOTE_MS = 8000  # time to read what an action found out
 
 
 class ModelCardView(QFrame):
@@ -91,7 +93,7 @@ class ModelCardView(QFrame):
         first, _, rest = card.explanation.partition("\n")
         self.line.setText(card.line or first)
         self.line.setVisible(bool(card.line or first))
-        self._show_why("" if card.line else rest)
+        self._show_why(card.explanation if card.line else rest or card.explanation)
 
     def _show_why(self, text: str) -> None:
         self._explanation.setText(text)
@@ -108,23 +110,27 @@ class ComputerCardView(QFrame):
     """One computer of the home."""
 
     def __init__(
-        self, theme: Theme, card: ComputerCard, on_remove: Callable[[str, str], object]
+        self, theme: Theme, card: ComputerCard, on_choice: Callable[[ComputerCard, Choice], object]
     ) -> None:
         super().__init__()
         self.setProperty("card", "true")
         self.setObjectName(f"computer-{card.node_id[:8]}")
         self._theme, self._card = theme, card
-        self._on_remove = on_remove
+        self._on_choice = on_choice
+        self._note = ""
+        self._noted = QTimer(self, singleShot=True, interval=_NOTE_MS)
+        self._noted.timeout.connect(lambda: self.show_note(""))
         self._icon = TintedIcon(theme, card.icon, 24, lambda: node_color(self._card.color))
         self.name = ElidedLabel("", "section")
         self._hardware = ElidedLabel("", "meta")
         self.pill = Pill()
         self._menu = IconButton(theme, "more", "", f"computer-menu-{card.node_id[:8]}")
         self._menu.clicked.connect(self._open_menu)
-        self._meter = Meter(theme, "Memory in use")
+        self._meter = Meter(theme, "Memory lent")
         self._memory = label("", "meta")
         self._link = ElidedLabel("", "meta")
         self._link.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._holds = label("", "meta", wrap=True)
         self._detail = label("", "meta", wrap=True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self._arrange()
@@ -135,7 +141,14 @@ class ComputerCardView(QFrame):
         head = hbox(self._icon, (names, 1), self.pill, self._menu, spacing=8)
         foot = hbox(self._memory, (self._link, 1), spacing=12)
         vbox(
-            head, self._meter, foot, self._detail, parent=self, margins=(16, 13, 16, 13), spacing=7
+            head,
+            self._meter,
+            foot,
+            self._holds,
+            self._detail,
+            parent=self,
+            margins=(16, 13, 16, 13),
+            spacing=7,
         )
 
     def show_card(self, card: ComputerCard) -> None:
@@ -145,31 +158,54 @@ class ComputerCardView(QFrame):
         self.name.set_text(card.name)
         self._hardware.set_text(card.hardware)
         self.pill.show_state(card.pill, card.tone)
-        self._menu.setVisible(card.removable)
         self._menu.setAccessibleName(f"More about {card.name}")
         if card.progress is not None:
             self._meter.setAccessibleName("Progress")
             self._meter.show_fraction(card.progress)
         else:
-            self._meter.setAccessibleName("Memory in use")
-            self._meter.show_fraction(card.used)
+            self._meter.setAccessibleName("Memory lent")
+            self._meter.show_fraction(card.used, limit=card.limit)
         self._memory.setText(card.receiving or card.memory)
-        self._link.set_text("" if card.receiving else card.link)
+        self._link.set_text(self._note or ("" if card.receiving else card.link))
         self._meter.setVisible(bool(card.memory) or card.progress is not None)
         for widget in (self._memory, self._link):
             widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
+        self._holds.setText(card.holds)
+        self._holds.setVisible(bool(card.holds) and not card.detail)
         self._detail.setText(card.detail)
         self._detail.setVisible(bool(card.detail))
+
+    def show_note(self, text: str) -> None:
+        """Show a sentence in the place of the link, for a moment."""
+        self._note = text
+        self._noted.start()
+        if text:
+            announce(self, text)
+        self.show_card(self._card)
 
     def menu(self) -> QMenu:
         """Return the menu of this computer."""
         menu = QMenu(self)
         menu.setAccessibleName(self._card.name)
         menu.aboutToHide.connect(menu.deleteLater)
-        icon = resources.icon("trash", self._theme.tokens.text2, 16)
-        remove = menu.addAction(icon, "Remove from this home…")
-        remove.triggered.connect(lambda: self._on_remove(self._card.node_id, self._card.name))
+        card = self._card
+        self._offer(menu, "edit", "Rename…", "rename")
+        if card.paused:
+            self._offer(menu, "play", "Resume", "resume")
+        else:
+            self._offer(menu, "pause", "Pause", "pause")
+        self._offer(menu, "options", "Limit memory…", "limit")
+        if card.online and not card.is_self:
+            self._offer(menu, "refresh", "Test the link", "test")
+        if card.removable:
+            menu.addSeparator()
+            self._offer(menu, "trash", "Remove from this home…", "remove")
         return menu
+
+    def _offer(self, menu: QMenu, icon: str, text: str, choice: Choice) -> None:
+        action = menu.addAction(resources.icon(icon, self._theme.tokens.text2, 16), text)
+        action.setObjectName(f"computer-{choice}")
+        action.triggered.connect(lambda: self._on_choice(self._card, choice))
 
     def _open_menu(self) -> None:
         self.menu().popup(self._menu.mapToGlobal(self._menu.rect().bottomLeft()))

@@ -19,6 +19,7 @@ from potluck_app.viewmodels import cluster
 from potluck_app.views.add_computer import AddComputerDialog
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardView
+from potluck_app.views.computer_actions import ComputerActions
 from potluck_app.views.controls import (
     ButtonIcon,
     TintedIcon,
@@ -29,7 +30,6 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
-from potluck_app.views.dialogs import confirm
 
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
 
@@ -44,6 +44,7 @@ class ClusterView(QWidget):
         super().__init__()
         make_page(self, "cluster-page", "Cluster")
         self._theme, self._backend = theme, backend
+        self._actions = ComputerActions(self, backend, self._note)
         self._asked: set[str] = set()
         self._addresses: dict[str, str] = {}  # node id → the address that was typed
         self._ignored: frozenset[str] = frozenset()
@@ -126,7 +127,7 @@ class ClusterView(QWidget):
 
     def _show_computers(self, cards: list[cluster.ComputerCard]) -> None:
         def make(card: cluster.ComputerCard) -> ComputerCardView:
-            return ComputerCardView(self._theme, card, self._remove)
+            return ComputerCardView(self._theme, card, self._actions.choose)
 
         before = list(self._computers)
         self._computers = _kept(self._computers, cards, make)
@@ -180,16 +181,9 @@ class ClusterView(QWidget):
     def _unload(self) -> None:
         self._backend.unload_model().then(failed=self._backend.report)
 
-    def _remove(self, node_id: str, name: str) -> None:
-        confirm(
-            self,
-            title=f"Remove {name}?",
-            text=f"{name} stops helping at once and must be added again to come back.",
-            action="Remove",
-            on_confirmed=lambda: self._backend.remove_computer(node_id).then(
-                failed=self._backend.report
-            ),
-        )
+    def _note(self, node_id: str, text: str) -> None:
+        if (view := self._computers.get(node_id)) is not None:
+            view.show_note(text)
 
     def open_add_dialog(self) -> AddComputerDialog:
         """Show the ways to add a computer that is not found by itself."""

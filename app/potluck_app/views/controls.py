@@ -316,6 +316,7 @@ class Meter(QWidget):
         super().__init__()
         self._theme = theme
         self._fraction = 0.0
+        self._limit = 1.0
         self._tone: Tone = "accent"
         self.setAccessibleName(accessible_name)
         self.setFixedHeight(height)
@@ -325,8 +326,13 @@ class Meter(QWidget):
     def fraction(self) -> float:
         return self._fraction
 
-    def show_fraction(self, fraction: float, tone: Tone = "accent") -> None:
-        self._fraction = min(max(fraction, 0.0), 1.0)
+    @property
+    def limit(self) -> float:
+        return self._limit
+
+    def show_fraction(self, fraction: float, tone: Tone = "accent", *, limit: float = 1.0) -> None:
+        """Show a share of the whole, of which it can have no more than `limit`."""
+        self._fraction, self._limit = min(max(fraction, 0.0), 1.0), min(max(limit, 0.0), 1.0)
         self._tone = tone
         self.setAccessibleDescription(wording.percent(self._fraction))
         self.update()
@@ -342,6 +348,10 @@ class Meter(QWidget):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(tokens.surface2))
         painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
+        if self._limit < 1:
+            painter.setBrush(QColor(tokens.border))
+            width = max(self._limit * self.width(), self.height())
+            painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
             painter.setBrush(QColor(tokens.color(self._tone)))

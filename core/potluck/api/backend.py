@@ -17,10 +17,12 @@ from potluck.api.library import Library
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
     ClusterState,
+    ComputerChange,
     Error,
     Health,
     Invite,
     Joined,
+    LinkTest,
     Listener,
     ListenRequest,
     LoadProgress,
@@ -196,6 +198,14 @@ class Backend(Answering, Protocol):
     async def connect(self, address: str) -> None: ...
 
     async def forget(self, node_id: str) -> None: ...
+
+    async def change_computer(self, node_id: str, change: ComputerChange) -> None:
+        """Rename, pause or limit a computer of this home, or this one."""
+        ...
+
+    async def test_link(self, node_id: str) -> LinkTest:
+        """Measure the link to a connected computer now."""
+        ...
 
     async def set_role(self, request: RoleRequest) -> None: ...
 

@@ -57,6 +57,8 @@ class ClusterApi:
             route("POST", "/cluster/join", self._join),
             route("POST", "/cluster/connect", self._connect),
             route("DELETE", "/cluster/computers/{node_id}", self._forget),
+            route("POST", "/cluster/computers/{node_id}", self._change),
+            route("POST", "/cluster/computers/{node_id}/link", self._test_link),
             route("POST", "/cluster/role", self._set_role),
             route("POST", "/cluster/plan", self._plan),
             route("POST", "/cluster/model", self._load),
@@ -113,6 +115,13 @@ class ClusterApi:
 
     async def _forget(self, request: Request) -> None:
         await self._backend.forget(request.path_params["node_id"])
+
+    async def _change(self, request: Request) -> None:
+        change = await read(request, schema.ComputerChange)
+        await self._backend.change_computer(request.path_params["node_id"], change)
+
+    async def _test_link(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.test_link(request.path_params["node_id"]))
 
     async def _set_role(self, request: Request) -> None:
         await self._backend.set_role(await read(request, schema.RoleRequest))

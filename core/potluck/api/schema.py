@@ -17,6 +17,7 @@ from potluck.api.hub import Download, Fit, Format, Source
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
+MAX_NAME = 64  # characters of a computer's name
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Address = Annotated[str, Meta(min_length=1, max_length=261)]  # host[:port]; the host: 255 at most
 ModelName = Annotated[str, Meta(min_length=1, max_length=4096)]  # a folder's path, or a Hub id
@@ -130,6 +131,7 @@ class Computer(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    set_aside: bool = False  # this home leaves it out of its plans
     memory_lent: int = 0  # bytes of a model's weights and caches that it holds, or is to hold
     spare: SpareCopy | None = None
     color: int = 0  # 0 to 5; stays the same as long as the computer is known
@@ -273,6 +275,26 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
 class Joined(Struct, frozen=True, kw_only=True):
     home_id: str
     name: str  # of the home's master
+
+
+class ComputerChange(Struct, frozen=True, kw_only=True):
+    """POST /cluster/computers/{node_id}. A field that is None leaves its value unchanged.
+
+    For another computer, all of this holds in this home alone. This one's lending is `RoleRequest`'s.
+    """
+
+    name: Annotated[str, Meta(max_length=MAX_NAME)] | None = (
+        None  # "": the name that it gives itself
+    )
+    paused: bool | None = None  # its layers go to others, and no plan uses it
+    memory: Size | None = None  # bytes that plans use of it at most; 0 removes the limit
+
+
+class LinkTest(Struct, frozen=True, kw_only=True):
+    """The answer to POST /cluster/computers/{node_id}/link: the link to it, measured now."""
+
+    rtt_ms: float
+    bytes_per_s: float
 
 
 class ConnectRequest(Struct, frozen=True, kw_only=True):

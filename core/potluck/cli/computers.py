@@ -3,7 +3,7 @@
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from potluck.api.schema import (
     ClusterState,
     Computer,
+    ComputerChange,
     Device,
     Pairing,
     RoleRequest,
@@ -303,8 +304,37 @@ def spaced(code: str | None) -> str:
 def unpair(options: argparse.Namespace) -> int:
     """Revoke the pairing of one computer, given by name or id."""
     client, _ = open_client(options)
-    wanted: str = options.target
     known = [c for c in client.state().computers if c.paired and not c.is_self]
+    found = _named(known, options.target)
+    client.forget(found.node_id)
+    put(f"{found.name} is not let in any more.")
+    return 0
+
+
+def computer(options: argparse.Namespace) -> int:
+    """Rename, pause or limit a computer of this home, or test the link to it."""
+    client, started = open_client(options)
+    state = settle(client, options.waits, started=started)
+    found = _named([c for c in state.computers if c.paired or c.is_self], options.target)
+    change = ComputerChange(name=options.rename, paused=options.paused, memory=options.memory)
+    if change != ComputerChange():
+        client.change_computer(found.node_id, change)
+        put(f"{options.rename or found.name} is changed.")
+    if options.test:
+        link = client.test_link(found.node_id)
+        put(f"{found.name}: {link.rtt_ms:.1f} ms, {format_bytes(link.bytes_per_s)}/s.")
+    if change == ComputerChange() and not options.test:
+        raise UsageError("Say what to do: --rename, --pause, --resume, --memory or --test.")
+    return 0
+
+
+def _named(known: Sequence[Computer], wanted: str) -> Computer:
+    """The computer that a user's text names: by name, or by the beginning of its id.
+
+    Raises:
+        NotFoundError: there is none.
+        UsageError: several have that name.
+    """
     found = [c for c in known if wanted == c.name] or [
         c for c in known if len(wanted) >= ID_PREFIX and c.node_id.startswith(wanted.lower())
     ]
@@ -314,9 +344,7 @@ def unpair(options: argparse.Namespace) -> int:
     if len(found) > 1:
         ids = ", ".join(computer.node_id[:ID_PREFIX] for computer in found)
         raise UsageError(f"Several computers are called “{wanted}”. Say which by id: {ids}.")
-    client.forget(found[0].node_id)
-    put(f"{found[0].name} is not let in any more.")
-    return 0
+    return found[0]
 
 
 # --- devices

@@ -26,6 +26,7 @@ Commands for your computers:
   invite                  print a token that lets one computer join this one
   pair [NAME|ADDRESS]     add a computer: both screens show the same six digits
   unpair NAME             let a computer in no longer
+  computer NAME           rename, pause or limit a computer, or test the link to it
   devices                 the computers, what they have and how fast they are linked
 
 Commands for models:
@@ -155,6 +156,26 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck unpair laptop",
     )
     unpair.add_argument("target", metavar="NAME", help="its name, or its id")
+
+    computer = _command(
+        commands,
+        "computer",
+        "computers:computer",
+        "Rename, pause or limit a computer of this home, or test the link to it.",
+        "potluck computer laptop --rename attic",
+        "potluck computer laptop --memory 8GB --test",
+    )
+    computer.add_argument("target", metavar="NAME", help="its name, or its id")
+    computer.add_argument("--rename", metavar="NAME", help='"" gives it its own name again')
+    pause = computer.add_mutually_exclusive_group()
+    pause.add_argument(
+        "--pause", dest="paused", action="store_true", default=None, help="use it in no plan"
+    )
+    pause.add_argument("--resume", dest="paused", action="store_false", help="use it again")
+    computer.add_argument(
+        "--memory", type=size, metavar="SIZE", help="use so much of it at most; 0: all of it"
+    )
+    computer.add_argument("--test", action="store_true", help="measure the link to it now")
 
     devices = _command(
         commands,

@@ -204,6 +204,33 @@ class NodeBackend:
             raise NotFoundError("That computer is not one of this home.")
         self._parts.activity.touch()
 
+    async def change_computer(self, node_id: str, change: schema.ComputerChange) -> None:
+        parts = self._parts
+        if node_id == parts.membership.local.node_id:
+            if change.name is not None:
+                parts.presence.rename(parts.lending.rename(change.name.strip() or None))
+            if change.paused is not None or change.memory is not None:
+                request = schema.RoleRequest(paused=change.paused, memory=change.memory)
+                parts.lending.set_role(request)
+        elif not parts.membership.change(
+            NodeId(node_id),
+            alias=None if change.name is None else change.name.strip(),
+            paused=change.paused,
+            memory=change.memory,
+        ):
+            raise NotFoundError("That computer is not one of this home.")
+        parts.activity.touch()
+
+    async def test_link(self, node_id: str) -> schema.LinkTest:
+        local, links = self._parts.membership.local, self._parts.master.measurements.links
+        connected = self._parts.membership.connected()
+        computer = next((c for c in connected if c.node_id == node_id), None)
+        if computer is None:
+            raise NotFoundError("That computer is not connected, so its link cannot be tested.")
+        measured = await links.test(local, computer)
+        self._parts.activity.touch()
+        return schema.LinkTest(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
+
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
 

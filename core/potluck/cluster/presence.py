@@ -35,6 +35,10 @@ class Presence:
         """Note the port at which other computers reach this node."""
         self._info = msgspec.structs.replace(self._info, port=port)
 
+    def rename(self, name: str) -> None:
+        """Give this computer another name, which others learn when they connect the next time."""
+        self._info = msgspec.structs.replace(self._info, name=name)
+
     def has(self, devices: Sequence[DeviceInfo]) -> None:
         """Note the devices."""
         self._info = msgspec.structs.replace(self._info, devices=tuple(devices))

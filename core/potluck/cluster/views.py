@@ -235,7 +235,9 @@ class ComputerViews:
         link = self._master.measurements.links.between(self._local.node_id, node_id)
         state, progress, layers = self._part(node_id)
         detail: str | None = None
-        if computer is None:
+        if record.paused:
+            state, detail = "paused", "It is paused in this home."
+        elif computer is None:
             state, detail = _absent(found, self._membership.problem(node_id))
         elif computer.is_paused:
             state, detail = "paused", "It does not lend itself just now."
@@ -244,7 +246,7 @@ class ComputerViews:
         rtt_s = computer.link.rtt_s if computer is not None else None
         return schema.Computer(
             node_id=node_id,
-            name=computer.name if computer is not None else record.name,
+            name=computer.name if computer is not None else record.shown,
             address=_shown(computer.addresses if computer else found.addresses if found else ()),
             paired=True,
             online=computer is not None,
@@ -257,6 +259,7 @@ class ComputerViews:
             bytes_per_s=link.bytes_per_s if link is not None else None,
             layers=layers,
             memory_lent=self._memory_lent(node_id),
+            set_aside=record.paused,
             spare=self._spare(node_id) if computer is not None else None,
             color=record.color,
         )

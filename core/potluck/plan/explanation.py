@@ -62,17 +62,20 @@ def rate(tokens_per_s: float) -> str:
 def _headline(decision: Decision) -> str:
     route = decision.route
     speed = f"about {rate(1000 / route.ms)} tokens/s for one user" if route.ms else "no time at all"
+    used = {decision.devices[i].node: decision.devices[i].name for i in route.devices}
+    names = list(used.values())
     if decision.by_hand:
         start = "The layers are shared out as you asked"
-    elif len(computers := {decision.devices[i].node for i in route.devices}) == 1:
-        start = f"{decision.devices[route.devices[0]].name} does it alone"
+    elif len(names) == 1:
+        start = f"{names[0]} does it alone"
     else:
-        start = f"{len(computers)} computers work together"
+        start = f"{', '.join(names[:-1])} and {names[-1]} work together"
     network = tour_ms(decision.problem, route.devices)
-    line = (
-        f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
-        f" and {_ms(network)} on the way."
-    )
+    line = f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
+    if list(used) == [decision.devices[0].node]:  # the main computer
+        line += "; no link: all is on this computer."
+    else:
+        line += f" and {_ms(network)} on the links."
     if decision.users > 1:
         together = rate(decision.users_tokens_per_s)
         line += f" For {decision.users} at once: {together} tokens/s together."

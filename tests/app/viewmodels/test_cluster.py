@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_backend import computer
+from fake_backend import PLAN, computer
 from scripted_window import ME, STUDY, home, pairing, running_model, study_pc
 
-from potluck.api.schema import ClusterState, ComputerState, Device, Node, Transfer
+from potluck.api.schema import ClusterState, ComputerState, Device, Node, SpareCopy, Transfer
 from potluck_app.viewmodels import cluster
 
 MAC = computer("MacBook Air", "2", color=1)
@@ -19,7 +19,7 @@ def test_the_header_counts_members_memory_and_those_who_wait() -> None:
 
     line = cluster.header(home(MAC, paused, lost, study_pc()))
 
-    assert line == "3 computers connected · 16 GB usable for models · 1 waiting"
+    assert line == "Desk, MacBook Air and Gaming PC connected · 16 GB usable for models · 1 waiting"
 
 
 def test_this_computer_is_the_first_card_and_strangers_have_none() -> None:
@@ -52,12 +52,13 @@ def test_the_memory_line_and_its_bar_say_the_same() -> None:
 
     card = cluster.computer_cards(home(computer("Mac", "2", devices=(device,))))[1]
 
-    assert (card.memory, card.used) == ("9 of 12 GB GPU memory in use", 0.75)
+    assert (card.memory, card.used, card.limit) == ("0 of 3 GB GPU memory lent", 0.0, 0.25)
 
     cpu = Device(kind="cpu", name="Ryzen", memory_total=36 * 10**9, memory_free=9 * 10**9)
-    card = cluster.computer_cards(home(computer("Mac", "2", devices=(device, cpu))))[1]
+    mac = computer("Mac", "2", devices=(device, cpu), memory_lent=6 * 10**9)
+    card = cluster.computer_cards(home(mac))[1]
 
-    assert (card.memory, card.used) == ("36 of 48 GB in use", 0.75)
+    assert (card.memory, card.used, card.limit) == ("6 of 12 GB lent", 0.125, 0.25)
 
 
 def test_a_computer_in_trouble_explains_itself_in_the_place_of_figures() -> None:
@@ -93,7 +94,7 @@ def test_the_layer_bar_has_one_segment_per_stage_in_the_computers_colour() -> No
         ("here", "0\u20131", 0),
         ("there", "2\u20135", 1),
     ]
-    assert card.figures == "7.9 tok/s · 6 layers · 32 bits"
+    assert card.figures == "7.9 tok/s measured · 120 tok/s predicted · 6 layers · 32 bits"
     assert card.pill == "Ready"
 
 
@@ -101,7 +102,43 @@ def test_before_the_first_answer_the_speed_is_a_prediction() -> None:
     card = cluster.model_card(home(model=running_model(tokens_per_s=None)))
 
     assert card is not None
-    assert card.figures == "about 120 tok/s · 6 layers · 32 bits"
+    assert card.figures == "120 tok/s predicted · 6 layers · 32 bits"
+
+
+def test_a_model_that_answers_is_generating() -> None:
+    card = cluster.model_card(home(model=running_model(answering=1)))
+
+    assert card is not None
+    assert (card.pill, card.tone) == ("Generating", "accent")
+
+
+def test_a_model_on_its_way_has_no_speed_and_says_what_the_plan_will_do() -> None:
+    model = running_model(state="preparing", plan=None, tokens_per_s=None)
+
+    card = cluster.model_card(home(model=model))
+
+    assert card is not None
+    assert card.figures == ""
+    assert "measures how fast" in card.explanation
+
+
+def test_a_plan_without_words_is_explained_by_its_layers() -> None:
+    plan = msgspec.structs.replace(PLAN, explanation="")
+
+    card = cluster.model_card(home(model=running_model(plan=plan)))
+
+    assert card is not None
+    assert card.explanation.startswith("here: 2 layers · 0 kB · 1.5 ms per token")
+
+
+def test_a_computer_says_which_layers_and_spare_copies_it_has() -> None:
+    spare = SpareCopy(model="Qwen3 8B", layers=3, nbytes=2 * 10**9, stored=10**9)
+
+    mac = computer("Mac", "2", layers=(4, 9), spare=spare)
+
+    assert cluster.computer_cards(home(mac))[1].holds == (
+        "Layers 4\u20138 · spare copies of 3 layers on its disk, 1 GB of 2 GB"
+    )
 
 
 def test_prompts_that_wait_are_counted() -> None:

@@ -8,12 +8,13 @@ from PySide6.QtWidgets import QMenu
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.schema import ClusterState, Invite, Transfer
+from potluck.api.schema import ClusterState, ComputerChange, Invite, LinkTest, Transfer
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.cluster import Segment
 from potluck_app.views.add_computer import AddComputerDialog
 from potluck_app.views.cards import ComputerCardView, JoinCardView
+from potluck_app.views.computer_actions import Question
 from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.layer_bar import LayerBar
 from potluck_app.views.main_window import MainWindow
@@ -44,7 +45,9 @@ def test_the_page_shows_model_computers_and_layers(
 ) -> None:
     backend.say(home(MAC, model=running_model()))
 
-    assert page.cluster.subtitle.text() == "2 computers connected · 16 GB usable for models"
+    assert (
+        page.cluster.subtitle.text() == "Desk and MacBook Air connected · 16 GB usable for models"
+    )
     assert page.cluster.model.name.text() == "Qwen3 8B"
     assert page.cluster.model.bar.isVisible()
     assert names(page) == ["Desk", "MacBook Air"]
@@ -144,14 +147,71 @@ def test_a_command_that_fails_is_one_line_that_can_be_dismissed(
     assert not page.banner.isVisible()
 
 
+def choose(page: MainWindow, node_id: str, choice: str) -> None:
+    """Choose in the menu of a computer's card."""
+    menu = page.cluster._computers[node_id].menu()
+    (action,) = [a for a in menu.actions() if a.objectName() == f"computer-{choice}"]
+    action.trigger()
+
+
+def test_a_computer_is_renamed_and_limited(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(MAC))
+    path = f"/cluster/computers/{MAC.node_id}"
+    for choice, text, change in (
+        ("rename", " Attic ", ComputerChange(name="Attic")),
+        ("limit", "4,5 GB", ComputerChange(memory=4_500_000_000)),
+    ):
+        choose(page, MAC.node_id, choice)
+        question = next(q for q in page.cluster.findChildren(Question) if q.isVisible())
+        question.value.setText(text)
+        qtbot.mouseClick(question.yes, LEFT)
+        assert backend.last(path).body == change
+
+
+def test_a_limit_that_is_no_number_cannot_be_set(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(MAC))
+    choose(page, MAC.node_id, "limit")
+    question = page.cluster.findChild(Question)
+    assert question is not None
+
+    question.value.setText("a lot")
+
+    assert not question.yes.isEnabled()
+
+
+def test_a_computer_is_paused_and_resumed(page: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(home(MAC))
+    choose(page, MAC.node_id, "pause")
+    path = f"/cluster/computers/{MAC.node_id}"
+    assert backend.last(path).body == ComputerChange(paused=True)
+
+    backend.say(home(msgspec.structs.replace(MAC, set_aside=True, state="paused")))
+    choose(page, MAC.node_id, "resume")
+
+    assert backend.last(path).body == ComputerChange(paused=False)
+
+
+def test_a_tested_link_is_told_on_its_card(page: MainWindow, backend: ScriptedBackend) -> None:
+    backend.say(home(MAC))
+    choose(page, MAC.node_id, "test")
+    link = page.cluster._computers[MAC.node_id]._link
+    assert link.whole_text() == "Testing the link…"
+
+    call = backend.last(f"/cluster/computers/{MAC.node_id}/link").call
+    call.done.emit(LinkTest(rtt_ms=0.42, bytes_per_s=1.17e8))
+
+    assert link.whole_text() == "936 Mbit/s · 0.4 ms, just tested"
+
+
 def test_removing_a_computer_asks_first(
     page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     backend.say(home(MAC))
-    card = page.cluster._computers[MAC.node_id]
-    (remove,) = card.menu().actions()
-
-    remove.trigger()
+    choose(page, MAC.node_id, "remove")
     question = page.cluster.findChild(Confirmation)
     assert question is not None
     assert "DELETE" not in " ".join(backend.paths())
@@ -209,7 +269,7 @@ def test_streaming_shows_its_progress(page: MainWindow, backend: ScriptedBackend
 
     backend.say(home(MAC, model=model, transfers=(transfer,)))
 
-    assert page.cluster.model.line.text() == "Sending layers to 1 computer · 25 % · 9 s left"
+    assert page.cluster.model.line.text() == "Sending layers to Mac · 25 % · 9 s left"
     assert page.cluster.model.meter.fraction == 0.25
 
 
@@ -304,4 +364,4 @@ def test_before_the_first_state_the_page_says_so(page: MainWindow) -> None:
 def test_a_state_with_nothing_is_survived(page: MainWindow, backend: ScriptedBackend) -> None:
     backend.say(ClusterState(node=home().node))
 
-    assert page.cluster.subtitle.text() == "0 computers connected"
+    assert page.cluster.subtitle.text() == "Starting…"

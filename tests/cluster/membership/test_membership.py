@@ -22,7 +22,16 @@ from potluck.net.control_link import serve_control
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.transport import Link, Listener, identify
-from potluck.wire.messages import Address, DeviceId, HeldStage, Message, NodeInfo, Revoked, Status
+from potluck.wire.messages import (
+    Address,
+    DeviceId,
+    DeviceInfo,
+    HeldStage,
+    Message,
+    NodeInfo,
+    Revoked,
+    Status,
+)
 from potluck.wire.token import PairingToken
 
 pytestmark = pytest.mark.net
@@ -172,6 +181,32 @@ def test_who_is_paired_is_connected_without_multicast(tmp_path: Path, pair) -> N
 
             assert desk.connected() == ["Laptop"]
             assert desk.membership.connected()[0].addresses == (laptop.address,)
+
+    run(main())
+
+
+def test_a_home_renames_limits_and_pauses_a_computer_and_keeps_that(tmp_path: Path) -> None:
+    async def main() -> None:
+        desk, laptop = Node("Desk", tmp_path), Node("Laptop", tmp_path)
+        async with all_up([desk, laptop]):
+            await pair_by_sight(desk, laptop)
+            await until(desk.connected)
+            (computer,) = desk.membership.connected()
+            computer.offered = [DeviceInfo(kind="cpu", memory_total=16, memory_free=9)]
+            change = desk.membership.change
+            assert change(laptop.node_id, alias="Attic", paused=True, memory=4)
+
+            assert [device.memory_free for device in computer.devices] == [4]
+            assert desk.membership.available() == []
+            assert desk.membership.leaving() == [computer]
+            assert desk.membership.withheld() == {"Attic": "is paused here"}
+        again = Node("Desk", tmp_path)
+        record = again.membership.records[laptop.node_id]
+        assert (record.shown, record.paused, record.memory) == ("Attic", True, 4)
+        assert again.membership.change(laptop.node_id, alias="", paused=False, memory=0)
+        record = again.membership.records[laptop.node_id]
+        assert (record.shown, record.paused, record.memory) == ("Laptop", False, None)
+        assert not again.membership.change(again.node_id, alias="X", paused=None, memory=None)
 
     run(main())
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from potluck.cluster.computer import Computer
 from potluck.cluster.master.kept import KeptLink
-from potluck.errors import PotluckError
+from potluck.errors import PotluckError, UnreachableError
 from potluck.ids import NodeId
 from potluck.plan.correction import Correction
 from potluck.plan.cost import LinkCost
@@ -148,6 +148,23 @@ class Links:
         if after is None or after is before:  # it cannot be measured now
             return False
         return has_changed(before.cost if before is not None else None, after.cost)
+
+    async def test(self, source: Computer, target: Computer) -> LinkCost:
+        """Measure a pair now, because somebody asks.
+
+        Raises:
+            UnreachableError: it cannot be measured.
+        """
+        key = (source.node_id, target.node_id)
+        before = self._known.get(key)
+        self._failed.pop(key, None)
+        await self.again(source, target)
+        if (after := self._known.get(key)) is None or after is before:
+            raise UnreachableError(
+                f"The link to {target.name} cannot be tested: it does not answer in time. Is it in"
+                " the same network, and does its firewall let Potluck in?"
+            )
+        return after.cost
 
     async def _measure(
         self, source: Computer, target: Computer, *, anew: bool = False, in_passing: bool = False

@@ -61,6 +61,13 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     name: str
     color: int = 0  # number of its color in all views, for as long as it is paired
+    alias: str = ""  # what its home calls it; "": as it calls itself
+    paused: bool = False  # its home leaves it out of plans
+    memory: int | None = None  # bytes of each device that plans use at most
+
+    @property
+    def shown(self) -> str:
+        return self.alias or self.name
 
 
 class Members:
@@ -121,7 +128,7 @@ class Members:
 
     def absent(self) -> Mapping[NodeId, str]:
         """The names of the paired computers that are not connected."""
-        return {n: r.name for n, r in self._records.items() if n not in self._connected}
+        return {n: r.shown for n, r in self._records.items() if n not in self._connected}
 
     def connected(self) -> Sequence[RemoteComputer]:
         return list(self._connected.values())
@@ -131,7 +138,7 @@ class Members:
         return [c for c in self._connected.values() if _why_withheld(c) is None]
 
     def leaving(self) -> Sequence[RemoteComputer]:
-        return [c for c in self._connected.values() if c.is_leaving]
+        return [c for c in self._connected.values() if c.is_leaving or c.set_aside]
 
     def withheld(self) -> Mapping[str, str]:
         reasons = {c.name: _why_withheld(c) for c in self._connected.values()}
@@ -166,6 +173,31 @@ class Members:
         self._tell_all_revoked()
         self._discovery.meet(node_id, name, paired.address)
         self.look()
+
+    def change(
+        self, node_id: NodeId, *, alias: str | None, paused: bool | None, memory: int | None
+    ) -> bool:
+        """Change what this home does with a computer; None changes nothing. False: it is unknown."""
+        if (record := self._records.get(node_id)) is None:
+            return False
+        self._records[node_id] = msgspec.structs.replace(
+            record,
+            alias=record.alias if alias is None else alias,
+            paused=record.paused if paused is None else paused,
+            memory=record.memory if memory is None else memory or None,
+        )
+        self._save()
+        if (computer := self._connected.get(node_id)) is not None:
+            self._apply(computer)
+            self._events.publish(ComputerLeaves(node_id=node_id))  # the plan is weighed again
+        self._notify()
+        return True
+
+    def _apply(self, computer: RemoteComputer) -> None:
+        """Have a connected computer be as its record says."""
+        record = self._records[computer.node_id]
+        computer.name = record.alias or computer.link.peer.name
+        computer.set_aside, computer.limit = record.paused, record.memory
 
     async def forget(self, node_id: NodeId) -> bool:
         """Revoke a computer at once, and tell it and the others. False: it is unknown."""
@@ -281,6 +313,7 @@ class Members:
         self._notify()
         try:
             self._remember_name(computer)
+            self._apply(computer)
             self._discovery.remember(computer.node_id, computer.name, computer.addresses)
             await self._tell_revoked(link)
             await serve_control(link, lambda message: self._handle(computer, message))
@@ -297,7 +330,7 @@ class Members:
     async def _handle(self, computer: RemoteComputer, message: Message) -> Message | None:
         match message:
             case Status():
-                computer.devices = message.devices
+                computer.offered = message.devices
                 is_lost = message.paused and not computer.is_paused
                 leaves = message.leaving and not computer.is_leaving
                 computer.is_paused, computer.is_leaving = message.paused, message.leaving
@@ -338,8 +371,8 @@ class Members:
 
     def _remember_name(self, computer: RemoteComputer) -> None:
         record = self._records[computer.node_id]
-        if record.name != computer.name:
-            self._records[computer.node_id] = msgspec.structs.replace(record, name=computer.name)
+        if record.name != (name := computer.link.peer.name):
+            self._records[computer.node_id] = msgspec.structs.replace(record, name=name)
             self._save()
 
     # --- internals
@@ -368,6 +401,8 @@ def _why_withheld(computer: RemoteComputer) -> str | None:
         return f"helps {computer.lent_to} just now"
     if computer.is_leaving:
         return "is about to leave"
+    if computer.set_aside:
+        return "is paused here"
     return "is paused by its owner" if computer.is_paused else None
 
 

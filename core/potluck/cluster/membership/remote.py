@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
+
 from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
@@ -73,7 +75,9 @@ class RemoteComputer:
         self.name = link.peer.name
         self.machine = link.peer.machine
         self.addresses = addresses  # as they are now: an interface may come or go
-        self.devices: Sequence[DeviceInfo] = link.peer.devices
+        self.set_aside = False  # this home's owner leaves it out of plans
+        self.limit: int | None = None  # bytes of each device that plans of this home use at most
+        self.offered: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
         self.is_leaving = False  # it goes on for a moment with what it has loaded
         self.lent_to: str | None = None  # name of another home's master that has it
@@ -85,6 +89,16 @@ class RemoteComputer:
         self._me = me
         self._sending = asyncio.Lock()  # its stages share one link, so they are sent one by one
         self._loading: dict[tuple[int, DeviceId | None], Callable[[WarmingUp], None]] = {}
+
+    @property
+    def devices(self) -> Sequence[DeviceInfo]:
+        """What it offers, within the limit of this home."""
+        if (limit := self.limit) is None:
+            return self.offered
+        return [
+            msgspec.structs.replace(device, memory_free=min(device.memory_free, limit))
+            for device in self.offered
+        ]
 
     async def look(self) -> None:
         """Do nothing: the devices are known from the first message."""
@@ -207,6 +221,8 @@ class RemoteComputer:
 
     async def is_needed(self) -> None:
         """Tell it, because it leaves, that the model does not fit without it."""
+        if self.set_aside:
+            return  # it does not leave by itself
         with suppress(PotluckError):  # it is gone already
             await self.link.send(StillNeeded())
 

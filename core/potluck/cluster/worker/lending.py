@@ -88,6 +88,13 @@ class LendingSettings:
             )
         self._lend(settings)
 
+    def rename(self, name: str | None) -> str:
+        """Store this computer's name; None: that of the host. Return the name."""
+        self._saved = msgspec.structs.replace(self._saved, name=name)
+        self.settings = msgspec.structs.replace(self.settings, name=name)
+        save_settings(self._file, self._saved)
+        return self._saved.shown_name
+
     def let_go(self, holder: Holder) -> None:
         """Go back to the saved settings when the last program that held the node is gone."""
         if holder == "worker" and self.settings is not self._saved:
