@@ -48,7 +48,7 @@ class Fetch:
         self._order = order
         self._cache = Path(order.cache)
         self._report = report
-        self._done = 0  # bytes of files that are whole
+        self._there = {file.name: self._bytes_of(file) for file in order.files}  # on the disk
         self._reported_at = 0.0
 
     def run(self) -> None:
@@ -67,9 +67,12 @@ class Fetch:
                 if shown is None:
                     raise
                 raise shown from error
-            self._done += file.nbytes
-            self._tell(0)
+            self._tell(file, file.nbytes)
         self._name_revision()
+
+    def _bytes_of(self, file: RemoteFile) -> int:
+        part = part_of(self._cache, self._order.model, file)
+        return part.stat().st_size if part.exists() else 0
 
     def _fetch(self, file: RemoteFile) -> None:
         order = self._order
@@ -142,14 +145,15 @@ class Fetch:
                     )
                 out.write(piece)
                 digest.update(piece)
-                self._tell(out.tell())
+                self._tell(file, out.tell())
         return digest
 
-    def _tell(self, of_this_file: int) -> None:
+    def _tell(self, file: RemoteFile, there: int) -> None:
+        self._there[file.name] = there
         now = time.monotonic()
         if now - self._reported_at >= REPORT_S:
             self._reported_at = now
-            self._report(Progress(self._done + of_this_file))
+            self._report(Progress(sum(self._there.values())))
 
     def _name_revision(self) -> None:
         """Note the commit as `main`, so that other programs find it by the model's name."""
