@@ -17,7 +17,7 @@ from potluck.ids import Digest, ModelId
 from potluck.store.chunks import ChunkStore
 from potluck.store.part import digest_of
 from potluck.store.quantised import recall
-from potluck.store.registry import LocalModel, TensorSource, open_model
+from potluck.store.registry import LocalModel, TensorSource, model_name, open_model
 
 
 class Upkeep:
@@ -67,13 +67,13 @@ class Upkeep:
         checked: list[VerifiedModel] = []
         packed: set[Digest] = set()
         for path in paths:
-            yield VerifyProgress(state="checking", message=path.name)
+            yield VerifyProgress(state="checking", message=model_name(path))
             try:
                 opened = await self._read(path, lambda done, total: None)
             except PotluckError as error:
                 problem = error.message
                 checked.append(
-                    VerifiedModel(name=path.name, path=str(path), nbytes=0, problem=problem)
+                    VerifiedModel(name=model_name(path), path=str(path), nbytes=0, problem=problem)
                 )
                 continue
             packed |= self._packed_forms(opened.manifest.model_id)
