@@ -8,9 +8,9 @@ from byte_model import make_byte_model
 from fake_cluster import within
 from whole_nodes import chat, folders_of, load, running
 
-from potluck.api.schema import PlanRequest
+from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster.chosen import Chosen
-from potluck.errors import UsageError
+from potluck.errors import NotEnoughMemoryError, UsageError
 from potluck.store.registry import LocalModel
 
 
@@ -34,6 +34,16 @@ def test_chosen_model_is_remembered_without_who_takes_part(
     assert (chosen.served().name, chosen.served().is_guide) == ("random", False)
     assert chosen.completed(PlanRequest(context=9)).model == str(model.folder)
     assert chosen.completed(PlanRequest(shape="llama-1b")) == PlanRequest(shape="llama-1b")
+
+
+def test_model_that_could_not_be_loaded_yet_is_the_chosen_one(tmp_path: Path) -> None:
+    asked = PlanRequest(model="big", scheme="int8", workers=2)
+    Chosen(tmp_path / "chosen.json", tmp_path / "guide").want(asked, tmp_path / "big")
+
+    chosen = Chosen(tmp_path / "chosen.json", tmp_path / "guide")
+
+    assert chosen.request == PlanRequest(model=str(tmp_path / "big"), scheme="int8")
+    assert (chosen.served().name, chosen.served().is_guide) == ("big", False)
 
 
 def test_deleted_model_is_chosen_no_longer(tmp_path: Path, model: LocalModel) -> None:
@@ -69,5 +79,13 @@ def test_guide_never_answers_in_place_of_the_chosen_model(guide: Path, tmp_path:
             assert desk.backend.state().model.name == "mine"
             await load(desk, PlanRequest(model="guide"))
             assert desk.backend.state().served[0].is_guide
+            await desk.backend.unload()
+            await desk.backend.set_role(RoleRequest(memory=1))
+            with pytest.raises(NotEnoughMemoryError):
+                await load(desk, PlanRequest(model=str(mine)))
+            assert desk.backend.state().served[0].name == "mine"
+            with pytest.raises(UsageError):
+                await load(desk, PlanRequest(model="no such model"))
+            assert desk.backend.state().served[0].name == "mine"
 
     asyncio.run(within(90, main()))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from potluck.cluster.views import (
 )
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import NotFoundError, UsageError
+from potluck.errors import ModelError, NotFoundError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.net.advert import Found, parse_address
@@ -217,11 +217,26 @@ class NodeBackend:
         async with aclosing(self._progress(loading)) as events:
             async for progress in events:
                 yield progress
-        deployment = await loading
+        try:
+            deployment = await loading
+        except (ModelError, UsageError):
+            raise  # it will never be loaded
+        except PotluckError:
+            await self._want(request)
+            raise
         await self._words(deployment)  # a broken tokenizer is an error of the load
         await self._remember(request, deployment.planned.model)
         # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
+
+    async def _want(self, request: PlanRequest) -> None:
+        """Keep which model was chosen, though it could not be loaded: the guide does not answer for it."""
+        if request.model is None:
+            return
+        with suppress(UsageError):
+            path = await asyncio.to_thread(self._parts.library.known.find, request.model)
+            self._parts.library.chosen.want(request, path)
+            self._parts.activity.touch()
 
     async def _remember(self, request: PlanRequest, model: LocalModel) -> None:
         """Keep which model was chosen and, if it would not be found without, where it is."""

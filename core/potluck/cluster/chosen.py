@@ -8,7 +8,7 @@ from msgspec import Struct
 from potluck.api.schema import PlanRequest, ServedModel
 from potluck.cluster.master.constraints import without_constraints
 from potluck.files import recall, remember
-from potluck.store.registry import LocalModel
+from potluck.store.registry import LocalModel, model_name
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     request: PlanRequest
     name: str
     path: str
-    model_id: str
+    model_id: str | None = None  # None: it could not be loaded yet
 
 
 class Chosen:
@@ -52,11 +52,16 @@ class Chosen:
         """A model was loaded because the user asked for it. Which computers took part is not kept."""
         if request.model is None or model.folder is None:
             return
-        path = str(model.folder.absolute())
-        kept = msgspec.structs.replace(without_constraints(request), model=path)
-        self._kept = _Kept(
-            request=kept, name=model.name, path=path, model_id=model.manifest.model_id
-        )
+        self._keep(request, model.folder, model.name, model.manifest.model_id)
+
+    def want(self, request: PlanRequest, path: Path) -> None:
+        """The user asked for the model at this path, and it could not be loaded: a prompt tries again."""
+        self._keep(request, path, model_name(path), None)
+
+    def _keep(self, request: PlanRequest, path: Path, name: str, model_id: str | None) -> None:
+        where = str(path.absolute())
+        kept = msgspec.structs.replace(without_constraints(request), model=where)
+        self._kept = _Kept(request=kept, name=name, path=where, model_id=model_id)
         remember(self._file, self._kept)
 
     def forget(self, path: Path) -> None:
@@ -69,7 +74,7 @@ class Chosen:
         """The model that the next prompt loads."""
         if self._kept is None:
             return served(self.guide.name, self.guide, (), guide=self.guide)
-        aliases = (self._kept.model_id,)
+        aliases = (self._kept.model_id,) if self._kept.model_id is not None else ()
         return served(self._kept.name, Path(self._kept.path), aliases, guide=self.guide)
 
 
