@@ -17,7 +17,6 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.chosen import Chosen
 from potluck.cluster.library import NodeLibrary, best_variant
 from potluck.cluster.master.fits import Fits
-from potluck.cluster.master.loader import LoadState
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.measurements import Measurements
 from potluck.errors import GatedModelError, NotFoundError, UsageError
@@ -48,8 +47,8 @@ class Shelf:
         self.chosen = Chosen(folder / "chosen.json", self.guide)
         self.token = TokenFile(folder / "token")
         self.loaded: Path | None = None
-        self.state = LoadState()  # as a master has it
         self.changed = asyncio.Event()
+        self.is_at_rest = True  # as a master says
         asked = Hub(self.token.read, endpoint)
         computers = FakeComputers(FakeComputer("Desk", 1, memory=8 * 10**9))
         self.library = NodeLibrary(
@@ -221,6 +220,18 @@ def test_recommended_models_say_which_of_them_fit_here(tmp_path: Path) -> None:
         assert not answer.measuring
         assert answer.models[0].fit is not None
         assert "tokens/s on this computer." in answer.models[0].fit.text
+
+    asyncio.run(within(30, main()))
+
+
+def test_nothing_is_measured_while_a_model_loads_or_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(tmp_path)
+        shelf.is_at_rest = False
+        assert not (await shelf.library.recommended()).measuring
+        shelf.is_at_rest = True
+        assert (await shelf.library.recommended()).measuring
+        await asyncio.wait_for(shelf.changed.wait(), 10)
 
     asyncio.run(within(30, main()))
 

@@ -106,6 +106,7 @@ class NodeLibrary:
     # --- models on this computer
 
     async def models(self) -> Sequence[ModelEntry]:
+        await self._fits.look()
         models = await asyncio.to_thread(self.known.list)
         ends_at = time.monotonic() + LIST_S
         return [await self._entry(model, ends_at) for model in models]
@@ -175,6 +176,7 @@ class NodeLibrary:
     # --- the Hub
 
     async def recommended(self) -> HubAnswer:
+        await self._fits.look()
         models: list[HubModel] = []
         for entry in RECOMMENDED:
             variants = tuple(
@@ -184,17 +186,19 @@ class NodeLibrary:
                 ]
             )
             models.append(replace(entry.model, variants=variants, fit=variants[0].fit))
-        is_unknown = any(m.fit is not None and m.fit.fits and not m.fit.speed for m in models)
+        is_unknown = any(
+            m.fit is not None and m.fit.fits is not False and m.fit.speed is None for m in models
+        )
         return HubAnswer(models=tuple(models), measuring=is_unknown and self._measure())
 
     def _measure(self) -> bool:
-        """Begin to measure how fast the computers are, unless something is loaded or it was tried before.
+        """Begin to measure how fast the computers are, unless a model is at work or it was tried before.
 
         Returns:
             Whether they are being measured.
         """
-        here, is_free = self._fits.here(), self._master.state.phase is None
-        if is_free and not here <= self._measured and not self._measuring:
+        here = self._fits.here()
+        if self._master.is_at_rest and not here <= self._measured and not self._measuring:
             self._measured |= here
             self._measuring = True
             self._tasks.spawn(self._measure_speeds(), name="measure")
@@ -223,6 +227,7 @@ class NodeLibrary:
 
     async def look(self, name: str) -> HubModel:
         repository = await self._ask(lambda: self._hub.look(name))
+        await self._fits.look()
         here = {str(model.path) for model in await asyncio.to_thread(self.known.list)}
         variants = [
             replace(
@@ -306,7 +311,7 @@ def open_library(
         computers: this computer and the workers.
         absent: returns the names of paired computers that are not connected.
         known: the models on this computer.
-        changed: called when what clients see of downloads has changed.
+        changed: called when what clients see of downloads or fits has changed.
     """
     token, cache = TokenFile(config / "hub_token"), known.places.hub or hub_cache()
     hub = Hub(token.read)

@@ -4,7 +4,9 @@ Nothing is measured for this either: what is not known is said to be unknown. Me
 lend now. Times are those of profiles that the master has, of this model's layers or of others.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -19,7 +21,7 @@ from potluck.cluster.master.measurements import (
     unmeasured_devices,
 )
 from potluck.cluster.master.planning import DEFAULT_CONTEXT, schemes_of, search_in_thread
-from potluck.errors import PlanError, UsageError, format_bytes
+from potluck.errors import PlanError, PotluckError, UsageError, format_bytes
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory, working_bytes
@@ -33,6 +35,7 @@ from potluck.store.registry import random_model
 from potluck.wire.messages import DeviceId
 
 USUAL_SCHEME: Scheme = "int4-offset"  # of most models that are recommended
+LOOK_S = 10.0  # for the process that knows the devices to start
 SEARCH_S = 0.5  # for one model; there are a dozen in a list
 LEAST_READ_BYTES = (
     8 << 20
@@ -100,6 +103,12 @@ class Fits:
         )
         schemes = schemes_of("auto", model)
         return await search_in_thread(lambda stop: _fit(question, schemes, stop), limit_s=SEARCH_S)
+
+    async def look(self) -> None:
+        """Wait a moment for the devices of a node that has just started. Without them, fits say so."""
+        with suppress(PotluckError, TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._computers.local.look()
 
     async def measure(self) -> None:
         """Measure layers of a usual size on all devices and the links, so that speeds can be estimated.

@@ -165,6 +165,13 @@ class Master:
         return LoadState()
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody waits: nothing is planned, loaded or answered at this moment."""
+        if self.deployment is not None:
+            return self._is_idle
+        return self._state.work is None and not self._state.wishes
+
+    @property
     def _is_broken(self) -> bool:
         pipeline = self.deployment.pipeline if self.deployment is not None else None
         return pipeline is not None and pipeline.broken is not None
