@@ -1,5 +1,6 @@
 """`models search`, `pull`, `add` and `rm`, with a fake node."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,27 @@ def test_search_without_words_lists_the_recommended(potluck: Potluck, capsys: Ou
     assert "potluck models pull NAME" in shown.err
 
 
+def test_search_without_words_waits_for_the_speeds(
+    server: Server, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cli.library.POLL_S", 0.0)
+    server.backend.library.measuring = 2  # answers
+
+    assert potluck("models", "search") == 0
+
+    shown = capsys.readouterr()
+    assert "Measuring how fast" in shown.err
+    assert shown.out.count("About 11") == 1
+
+
+def test_search_for_a_whole_name_says_its_variants(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("models", "search", "anna/tiny-GGUF") == 0
+
+    shown = capsys.readouterr().out
+    assert "anna/tiny-GGUF: 8.2 billion, apache-2.0, https://" in shown
+    assert "Q4_K_M (best here)" in shown
+
+
 def test_search_by_words_asks_the_hub(potluck: Potluck, capsys: Output) -> None:
     assert potluck("models", "search", "no", "such", "--json") == 0
     assert json.loads(capsys.readouterr().out)["models"] == []
@@ -45,9 +67,10 @@ def test_search_without_the_internet_says_so(
 
 
 def test_pull_waits_until_the_model_is_there(
-    server: Server, potluck: Potluck, capsys: Output
+    server: Server, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert potluck("models", "pull", "anna/tiny-GGUF:Q8_0", "--token", "hf_mine") == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("hf_mine\n"))
+    assert potluck("models", "pull", "anna/tiny-GGUF:Q8_0", "--token") == 0
 
     library = server.backend.library
     assert library.downloads == [DownloadRequest(model="anna/tiny-GGUF", variant="Q8_0")]

@@ -62,6 +62,7 @@ class FakeLibrary:
         self.downloads: list[hub.DownloadRequest] = []
         self.changes: list[tuple[str, str]] = []
         self.tokens: list[str] = []
+        self.measuring = 0  # how many answers come before the speeds are known
         self.deleted: list[str] = []
         self.folders: list[str] = []
 
@@ -74,7 +75,9 @@ class FakeLibrary:
         ]
 
     async def recommended(self) -> hub.HubAnswer:
-        return hub.HubAnswer(models=tuple(self.hub))
+        is_measuring = self.measuring > 0
+        self.measuring -= is_measuring
+        return hub.HubAnswer(models=tuple(self.hub), measuring=is_measuring)
 
     async def search(self, words: str) -> hub.HubAnswer:
         if self.offline:

@@ -1,6 +1,10 @@
 """`models`, and its `list`, `search`, `pull`, `add` and `rm`: the models that are here or can be had."""
 
 import argparse
+import getpass
+import re
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +15,10 @@ from potluck.cli.terminal import duration, put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import HubError, UsageError, format_bytes
 
+MEASURE_S = 60.0  # for the speeds of the computers to be measured
+POLL_S = 0.5
+LEAST = 0.1  # billion parameters; smaller models are counted in millions
+_EXACT = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # org/name
 PULL_ENDS = "Ctrl-C pauses the download; the same command goes on with it."
 
 
@@ -38,12 +46,48 @@ def search(options: argparse.Namespace) -> int:
     """List models of the Hub; without words, those that Potluck recommends."""
     client, _ = open_client(options)
     words = " ".join(options.words).strip()
-    answer = client.search_hub(words) if words else client.recommended()
+    if _EXACT.fullmatch(words):
+        return _show(client.hub_model(words), as_json=options.json)
+    answer = client.search_hub(words) if words else _recommended(client)
     if options.json:
         put_json(answer)
     else:
         _put_answer(answer)
     return 1 if answer.offline else 0
+
+
+def _recommended(client: Client) -> HubAnswer:
+    """What Potluck recommends, when it is known how fast the computers are, or after a minute."""
+    answer, ends_at = client.recommended(), time.monotonic() + MEASURE_S
+    if answer.measuring:
+        say("Measuring how fast your computers are…")
+    while answer.measuring and time.monotonic() < ends_at:
+        time.sleep(POLL_S)
+        answer = client.recommended()
+    return answer
+
+
+def _show(model: HubModel, *, as_json: bool) -> int:
+    """Print the forms that one model of the Hub has."""
+    if as_json:
+        put_json(model)
+        return 0
+    facts = (_parameters(model), _license(model), model.page)
+    put(f"{model.name}: {', '.join(filter(None, facts))}")
+    if model.problem is not None:
+        put(model.problem)
+    rows = [
+        (
+            f"{variant.name}{' (best here)' if variant.name == model.best else ''}",
+            format_bytes(variant.nbytes),
+            f"Downloaded. {_fit(variant.fit)}" if variant.path is not None else _fit(variant.fit),
+        )
+        for variant in model.variants
+    ]
+    if rows:
+        put_table(("VARIANT", "SIZE", "ON YOUR COMPUTERS"), rows)
+        say(f"Download one: potluck models pull {model.name}:VARIANT")
+    return 0
 
 
 def _put_answer(answer: HubAnswer) -> None:
@@ -59,7 +103,10 @@ def _put_answer(answer: HubAnswer) -> None:
 
 
 def _parameters(model: HubModel) -> str:
-    return "" if model.parameters is None else f"{model.parameters / 1e9:.1f} billion"
+    if model.parameters is None:
+        return ""
+    billions = model.parameters / 1e9
+    return f"{billions:.1f} billion" if billions >= LEAST else f"{1000 * billions:.0f} million"
 
 
 def _license(model: HubModel) -> str:
@@ -85,8 +132,8 @@ def pull(options: argparse.Namespace) -> int:
     if name.count("/") != 1:
         raise UsageError(f"{name} is no model of the Hub: its name is like Qwen/Qwen3-8B-GGUF.")
     client, _ = open_client(options)
-    if options.token is not None:
-        client.set_hub_token(options.token)
+    if options.token:
+        client.set_hub_token(_token())
     begun = client.download(DownloadRequest(model=name, variant=variant or None))
     try:
         ended = _follow(client, begun)
@@ -97,7 +144,18 @@ def pull(options: argparse.Namespace) -> int:
         put_json(ended)
     else:
         put(f"{ended.model} ({ended.variant}) is here: {ended.path}")
+        say(f"Chat with it: potluck chat --model {ended.model}")
     return 0
+
+
+def _token() -> str:
+    """The user's token, asked for without showing it; else the first line of the input.
+
+    It is no argument, because every user of the computer sees the arguments of a program.
+    """
+    if terminal.is_interactive():
+        return getpass.getpass("Token of your account at huggingface.co: ").strip()
+    return sys.stdin.readline().strip()
 
 
 def _follow(client: Client, begun: Download) -> Download:

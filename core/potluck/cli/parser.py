@@ -278,9 +278,11 @@ def _add_library_commands(commands: "_Commands[Parser]") -> None:
         "search",
         "library:search",
         "List models of the Hugging Face Hub, the most downloaded first. Without WORDS, list those\n"
-        "that Potluck recommends, with how they fit on your computers; that asks nobody.",
+        "that Potluck recommends, with how they fit on your computers; that asks nobody. With a whole\n"
+        "name, say which variants it has, and how each fits.",
         "potluck models search",
         "potluck models search qwen3 gguf",
+        "potluck models search Qwen/Qwen3-8B-GGUF",
     )
     search.add_argument("words", nargs="*", metavar="WORDS", help="of the model's name")
     add_json(search)
@@ -295,7 +297,11 @@ def _add_library_commands(commands: "_Commands[Parser]") -> None:
         "potluck models pull Qwen/Qwen3-8B-GGUF:Q8_0",
     )
     pull.add_argument("name", metavar="NAME[:VARIANT]", help="such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
-    pull.add_argument("--token", help="of your account at huggingface.co, for models with terms")
+    pull.add_argument(
+        "--token",
+        action="store_true",
+        help="ask for the token of your account at huggingface.co, for models with terms to accept",
+    )
     add_json(pull)
 
     add = _command(
