@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -20,6 +21,7 @@ import msgspec
 from PySide6.QtCore import QCoreApplication, QEvent  # noqa: TID253 - it draws windows
 from PySide6.QtWidgets import QApplication, QWidget  # noqa: TID253
 
+from potluck.api.hub import Download, Fit, HubAnswer, HubModel, Speed, Variant
 from potluck.api.schema import (
     ClusterState,
     Computer,
@@ -46,7 +48,7 @@ from potluck_app.chats.values import (
     Stats,
     new_id,
 )
-from potluck_app.http import Endpoint, Http, Problem
+from potluck_app.http import Call, Endpoint, Http, Method, Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
@@ -215,11 +217,149 @@ def _device(kind: str, name: str, total: float, free: float) -> Device:
     return Device(kind=kind, name=name, memory_total=int(total * GB), memory_free=int(free * GB))
 
 
+def _fit(text: str, speed: tuple[float, float] | None, *, alone: bool, missing: int = 0) -> Fit:
+    known = None if speed is None else Speed(low=speed[0], high=speed[1])
+    return Fit(fits=not missing, text=text, speed=known, alone=alone, missing=missing)
+
+
+QUICK = _fit("About 41 to 72 tokens/s on this computer.", (41, 72), alone=True)
+GOOD = _fit("About 11 tokens/s on this computer. About 19 with Attic PC.", (11, 11), alone=True)
+TOGETHER = _fit(
+    "About 8 to 14 tokens/s on Living-room PC, MacBook Air and Old laptop. It does not fit on this"
+    " computer alone.",
+    (8, 14),
+    alone=False,
+)
+LARGE = _fit(
+    "Would fit with 8.0 GB more memory: close other programs on Gaming PC, or add a computer.",
+    None,
+    alone=False,
+    missing=8 * GB,
+)
+QWEN3 = "Qwen/Qwen3-{}-GGUF"
 MODELS_HERE = (
-    ModelEntry(name="Potluck guide", path="the help of this program", nbytes=7_400_000),
-    ModelEntry(name="Qwen3 32B", path="~/models/Qwen3-32B", nbytes=65_500_000_000, current=True),
-    ModelEntry(name="Qwen3 8B", path="~/models/Qwen3-8B", nbytes=16_400_000_000),
-    ModelEntry(name="Llama 3.2 1B Instruct", path="~/models/Llama-3.2-1B", nbytes=2_470_000_000),
+    ModelEntry(name="guide", path="/guide", nbytes=7_400_000, source="potluck", fit=QUICK),
+    ModelEntry(
+        name="Qwen/Qwen3-32B-GGUF/Qwen3-32B-Q4_K_M",
+        path="/hub/Qwen3-32B",
+        nbytes=19_800_000_000,
+        current=True,
+        format="gguf",
+        source="hub",
+        parameters=32_800_000_000,
+        held={"MacBook Air": 5_600_000_000, "Old laptop": 3_700_000_000},
+        fit=TOGETHER,
+    ),
+    ModelEntry(
+        name="Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M",
+        path="/hub/Qwen3-8B",
+        nbytes=5_030_000_000,
+        format="gguf",
+        source="hub",
+        parameters=8_200_000_000,
+        can_be_deleted=True,
+        fit=GOOD,
+    ),
+    ModelEntry(
+        name="llama3.2:1b",
+        path="/ollama/llama",
+        nbytes=1_320_000_000,
+        format="gguf",
+        source="ollama",
+        parameters=1_240_000_000,
+        fit=QUICK,
+    ),
+    ModelEntry(
+        name="Llama-3.3-70B-Instruct",
+        path="~/models/llama-70b",
+        nbytes=141_000_000_000,
+        parameters=70_600_000_000,
+        fit=LARGE,
+    ),
+)
+
+
+def _hub_model(
+    name: str, billions: float, gigabytes: float, license_name: str, about: str, fit: Fit
+) -> HubModel:
+    variants = (
+        Variant(name="Q8_0", format="gguf", nbytes=int(1.8 * gigabytes * GB), fit=TOGETHER),
+        Variant(name="Q4_K_M", format="gguf", nbytes=int(gigabytes * GB), fit=fit),
+    )
+    return HubModel(
+        name=name,
+        page=f"https://huggingface.co/{name}",
+        about=about,
+        parameters=int(billions * GB),
+        license=license_name,
+        variants=variants,
+        best="Q4_K_M",
+        fit=fit,
+    )
+
+
+RECOMMENDED = (
+    _hub_model(
+        QWEN3.format("4B"),
+        4.0,
+        2.5,
+        "apache-2.0",
+        "The best small one: it reasons well and knows many languages.",
+        QUICK,
+    ),
+    _hub_model(
+        QWEN3.format("8B"),
+        8.2,
+        5.03,
+        "apache-2.0",
+        "A good choice for one computer with 16 GB: reasons well, many languages.",
+        GOOD,
+    ),
+    _hub_model(
+        "bartowski/google_gemma-3-12b-it-GGUF",
+        11.8,
+        7.3,
+        "gemma",
+        "Writes well, in very many languages.",
+        TOGETHER,
+    ),
+    _hub_model(
+        QWEN3.format("14B"),
+        14.8,
+        9.0,
+        "apache-2.0",
+        "For harder questions, on one large or two usual computers.",
+        TOGETHER,
+    ),
+    _hub_model(
+        "bartowski/Llama-3.3-70B-Instruct-GGUF",
+        70.6,
+        42.5,
+        "llama3.3",
+        "One of the best that a home can run, on several computers together.",
+        LARGE,
+    ),
+)
+OFFLINE = "The Hugging Face Hub cannot be reached: this computer has no internet just now."
+DOWNLOADS = (
+    Download(
+        id="d1",
+        model=QWEN3.format("14B"),
+        variant="Q4_K_M",
+        state="running",
+        done=3_200_000_000,
+        total=9_000_000_000,
+        bytes_per_s=24_000_000,
+        eta_s=242,
+    ),
+    Download(
+        id="d2",
+        model="bartowski/phi-4-GGUF",
+        variant="Q4_K_M",
+        state="paused",
+        done=1_100_000_000,
+        total=9_050_000_000,
+    ),
 )
 
 
@@ -238,6 +378,10 @@ class ScriptedBackend(Backend):
         self.state = state
         self.connection = "connected"
         self.state_changed.emit(state)
+
+    def _call(self, method: Method, path: str, body: object = None, answer: Any = None) -> Call:
+        """Return a call that nobody answers."""
+        return Call(self)
 
     def _submit(self, send: Callable[[Http], None]) -> None:
         """Do nothing: there is no node to send to."""
@@ -391,9 +535,7 @@ class Studio:
         self.backend.say(home())
 
     def _other_pages(self, window: MainWindow) -> None:
-        window.go(window.models)
-        window.models._on_models(MODELS_HERE)
-        self.take(window, "models")
+        self._models_pages(window)
         window.go(window.settings)
         self.take(window, "settings")
         self.backend.connection = "restarting"
@@ -401,6 +543,28 @@ class Studio:
         window.go(window.cluster)
         self.take(window, "banner")
         self.backend.say(home())
+
+    def _models_pages(self, window: MainWindow) -> None:
+        page, library = window.models, window.library
+        window.go(page)
+        library._on_models(MODELS_HERE)
+        library._on_recommended(HubAnswer(models=RECOMMENDED))
+        self.take(window, "models")
+        page.open_tab(page.tab_hub)
+        self.take(window, "models-discover")
+        self.backend.say(msgspec.structs.replace(home(), downloads=DOWNLOADS))
+        library._on_details(RECOMMENDED[2])
+        terms = "The owner of the model asks its users to accept terms."
+        name = RECOMMENDED[2].name
+        library._on_refused(name, None, Problem(terms, code="gated"))
+        self.take(window, "models-download")
+        library.search("qwen3")
+        library._on_found("qwen3", HubAnswer(offline=True, message=OFFLINE))
+        self.backend.say(home())
+        self.take(window, "models-offline")
+        library.search("")
+        window.go(window.chat)
+        self.take(window.chat.model.menu(), "models-picker")
 
     def _worker(self) -> None:
         asked = lent(asked=True)

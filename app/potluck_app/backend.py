@@ -31,6 +31,7 @@ from potluck.api.schema import (
     PlanView,
     RoleRequest,
 )
+from potluck.api.weights import VerifyProgress, VerifyRequest
 from potluck.errors import PotluckError
 from potluck.reasons import reason
 from potluck_app.background import Background
@@ -273,6 +274,10 @@ class Backend(QObject):
 
     # --- commands
 
+    def call(self, method: Method, path: str, body: object = None, answer: Any = None) -> Call:
+        """Send a command that has no method of its own here; see `potluck.api`."""
+        return self._call(method, path, body, answer)
+
     def chat(self, messages: Sequence[Message], settings: Settings = _AS_RECOMMENDED) -> Reply:
         """Ask for a reply to these messages, below the system prompt of the settings."""
         turns = [{"role": m.role, "content": m.text} for m in messages]
@@ -344,6 +349,13 @@ class Backend(QObject):
     def models(self) -> Call:
         """Ask for the models on this computer."""
         return self._call("GET", "/cluster/models", answer=tuple[ModelEntry, ...])
+
+    def check_model(self, path: str) -> Load:
+        """Read all weights of a model on this computer, and compare them with what they were."""
+        check = Load(self, VerifyProgress)
+        body = VerifyRequest(model=path)
+        self._submit(lambda http: http.stream(check.stream, "POST", "/cluster/models/verify", body))
+        return check
 
     def load_model(self, model: str | None, context: int | None = None) -> Load:
         """Load a model on the computers of the home; None is the guide."""

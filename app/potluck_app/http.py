@@ -24,9 +24,9 @@ from potluck_app.sse import EventParser, EventTooLargeError
 
 logger = logging.getLogger(__name__)
 
-Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
-CALL_TIMEOUT_MS = 30_000  # pairing asks another computer; its own deadlines are shorter
+CALL_TIMEOUT_MS = 60_000  # the node asks other computers and the Hub; its own deadlines are shorter
 
 
 @dataclass(frozen=True, slots=True)

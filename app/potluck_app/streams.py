@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
 from potluck.api.schema import ClusterState, LoadProgress
+from potluck.api.weights import VerifyProgress
 from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem
@@ -225,18 +226,25 @@ class Reply(QObject):
 
 
 class Load(QObject):
-    """A model that is being loaded.
+    """A model that is being loaded, or checked.
+
+    Args:
+        parent: of the object.
+        shape: the type of its events.
 
     Signals:
-        progress: a LoadProgress; the one with `ready` is the last.
+        progress: a LoadProgress or a VerifyProgress; the one with `ready` is the last.
         failed: a Problem.
     """
 
     progress = Signal(object)
     failed = Signal(object)
 
-    def __init__(self, parent: QObject) -> None:
+    def __init__(
+        self, parent: QObject, shape: type[LoadProgress | VerifyProgress] = LoadProgress
+    ) -> None:
         super().__init__(parent)
+        self._shape = shape
         self.stream = EventStream(self)
         self.stream.received.connect(self._on_event)
         self.stream.ended.connect(self._on_end)
@@ -244,7 +252,7 @@ class Load(QObject):
 
     def _on_event(self, data: bytes) -> None:
         try:
-            progress = msgspec.json.decode(data, type=LoadProgress)
+            progress = msgspec.json.decode(data, type=self._shape)
         except msgspec.MsgspecError as error:
             logger.warning("an event of a load could not be read: %s", error)
             return
@@ -261,7 +269,7 @@ class Load(QObject):
     def _on_end(self, problem: Problem | None) -> None:
         if problem is None and not self._is_ready:
             problem = Problem(
-                "The model was not loaded: Potluck stopped in the background before it was done."
+                "Potluck stopped in the background before it was done with the model. Try again."
             )
         if problem is not None:
             self.failed.emit(problem)

@@ -98,7 +98,7 @@ QPushButton[kind="danger"] {{ color: {t.err}; }}
 QPushButton[kind="danger"]:hover {{ background: {t.err_soft}; }}
 QPushButton[kind="choice"] {{ text-align: left; }}
 QPushButton[kind="choice"]:checked {{
-    background: {t.accent_soft}; color: {t.accent}; border-color: {t.accent}; font-weight: 600;
+    background: {t.accent_soft}; color: {t.accent}; border-color: {t.accent};
 }}
 QPushButton[kind="card"] {{
     text-align: left; border-radius: 12px; padding: 0 15px; min-height: 52px; max-height: 52px;

@@ -137,10 +137,10 @@ def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:
 
 
 def model_name(name: str | None) -> str:
-    """Return the name of a model; the guide's plain name replaces its name in the API."""
+    """Return the short name of a model; the guide's plain name replaces its name in the API."""
     if name is None:
         return "Model"
-    return GUIDE if name == "guide" else name
+    return GUIDE if name == "guide" else name.rpartition("/")[2] or name
 
 
 def model_progress(model: ModelState, transfers: Sequence[Transfer]) -> str:

@@ -220,6 +220,22 @@ def test_recommended_models_say_which_of_them_fit_here(tmp_path: Path) -> None:
         assert not answer.measuring
         assert answer.models[0].fit is not None
         assert "tokens/s on this computer." in answer.models[0].fit.text
+        usable = [m for m in answer.models if m.fit and m.fit.speed and m.fit.speed.low >= 4]
+        assert list(answer.models[: len(usable)]) == usable
+        sizes = [model.parameters or 0 for model in usable]
+        assert sizes == sorted(sizes, reverse=True)  # the best that is fast enough comes first
+
+    asyncio.run(within(30, main()))
+
+
+def test_nothing_is_measured_while_a_model_loads_or_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(tmp_path)
+        shelf.is_at_rest = False
+        assert not (await shelf.library.recommended()).measuring
+        shelf.is_at_rest = True
+        assert (await shelf.library.recommended()).measuring
+        await asyncio.wait_for(shelf.changed.wait(), 10)
 
     asyncio.run(within(30, main()))
 

@@ -8,7 +8,6 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QHBoxLayout,
     QStackedWidget,
-    QToolButton,
     QWidget,
 )
 
@@ -20,6 +19,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.library import Library
 from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
@@ -37,6 +37,7 @@ from potluck_app.views.controls import (
 )
 from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
 from potluck_app.views.drawer import Drawer
+from potluck_app.views.model_picker import ModelPicker
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -57,7 +58,12 @@ class ChatView(QWidget):
     """The Chat page."""
 
     def __init__(
-        self, theme: Theme, backend: Backend, chat: Chat, open_models: Callable[[], object]
+        self,
+        theme: Theme,
+        backend: Backend,
+        chat: Chat,
+        library: Library,
+        open_models: Callable[[], object],
     ) -> None:
         super().__init__()
         self.setObjectName("chat-page")
@@ -75,9 +81,10 @@ class ChatView(QWidget):
         self._pages.addWidget(self._make_empty())
         self._pages.addWidget(self.transcript)
 
+        self.model = ModelPicker(theme, library, open_models)
         self._main = QWidget()
         self._main.installEventFilter(self)
-        self._top = self._make_top(open_models)
+        self._top = self._make_top()
         vbox(self._top, (self._pages, 1), self._make_bottom(), parent=self._main)
         hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
         self.setAcceptDrops(True)
@@ -105,13 +112,7 @@ class ChatView(QWidget):
         composer.recalled.connect(self.edit_last)
         return composer
 
-    def _make_top(self, open_models: Callable[[], object]) -> QHBoxLayout:
-        self.model = QToolButton()
-        self.model.setObjectName("chat-model")
-        self.model.setProperty("kind", "picker")
-        self.model.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.model.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.model.clicked.connect(lambda: open_models())
+    def _make_top(self) -> QHBoxLayout:
         self.pill = Pill()
         self.pill.setObjectName("chat-pill")
         self._context_text = label("", "meta")
@@ -140,14 +141,16 @@ class ChatView(QWidget):
         self._empty_line = label("", "body2", wrap=True)
         for line in (title, self._empty_line):
             line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-        self._grid = QGridLayout()
+        self.examples = QWidget()
+        self._grid = QGridLayout(self.examples)
+        self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(12)
         self._examples = [
             button(text, f"example-{number}", lambda text=text: self._chat.send(text), kind="card")
             for number, text in enumerate(EXAMPLES)
         ]
         inner = QWidget()
-        vbox(title, self._empty_line, 16, self._grid, parent=inner, spacing=8)
+        vbox(title, self._empty_line, 16, self.examples, parent=inner, spacing=8)
         vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
         return page
 
@@ -177,23 +180,26 @@ class ChatView(QWidget):
             before: the last known state; its model will be loaded again.
         """
         card = None if state is None else cluster.model_card(state)
+        name, is_guide = answering(state or before)
+        where = wording.where_it_runs(state) if state and card else "this computer"
         if state is None or card is None:
-            known = before.model.name if state is None and before is not None else None
-            self._show_model(wording.model_name(known or "guide"), "this computer")
             self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
             self.transcript.show_progress("" if state else "Starting Potluck…", None)
+            says = "answers on this computer" if is_guide else "is loaded with your first message"
+            line = f"{name} {says}." if state or before else "Starting Potluck…"
+            self._show_model(name, where, line)
         else:
-            self._show_model(card.name, wording.where_it_runs(state))
             self.pill.show_state(card.pill, card.tone)
             self.transcript.show_progress(card.line, card.progress)
+            self._show_model(name, where, f"{name} answers on {where}.")
+        self.examples.setVisible(is_guide and bool(state or before))
         self._show_context()
 
-    def _show_model(self, name: str, where: str) -> None:
+    def _show_model(self, name: str, where: str, line: str) -> None:
         self._model = (name, where)
         self._fit_main()
-        self.model.setAccessibleName(f"Model: {name}, on {where}. Choose another")
         self.composer.set_model_name(name)
-        self._empty_line.setText(f"{name} answers on {where}.")
+        self._empty_line.setText(line)
 
     def _on_messages(self) -> None:
         self._pages.setCurrentIndex(1 if self._chat.messages.rowCount() else 0)
@@ -241,8 +247,7 @@ class ChatView(QWidget):
     def _fit_main(self) -> None:
         """Show above the chat what has room there, and the examples in one column or two."""
         width, (name, where) = self._main.width(), self._model
-        text = name if width < _NO_WHERE_BELOW else f"{name}  ·  {where}"
-        self.model.setText(wording.without_mnemonic(text))
+        self.model.show_model(name, where, is_short=width < _NO_WHERE_BELOW)
         is_short = width < _NO_FIGURES_BELOW
         self._context_text.setHidden(is_short)
         self._context_meter.setFixedWidth(36 if is_short else 80)
@@ -305,6 +310,16 @@ class ChatView(QWidget):
             self._place()
         self.composer.show_draft(self._chat.draft)
         self.focus_composer()
+
+
+def answering(state: ClusterState | None) -> tuple[str, bool]:
+    """Return the name of the model that answers the next prompt, and whether it is the guide."""
+    served = state.served[0] if state is not None and state.served else None
+    if state is None or state.model.state == "none":
+        is_guide = served is None or served.is_guide
+        return wording.model_name("guide" if served is None else served.name), is_guide
+    is_guide = served is not None and served.is_guide and served.name == state.model.name
+    return wording.model_name(state.model.name), is_guide
 
 
 def _context_tip(share: float, context: int) -> str:

@@ -12,6 +12,7 @@ from potluck_app.backend import Backend, Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Choice, Theme
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.library import Library
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.chat import ChatView
@@ -51,9 +52,11 @@ class MainWindow(QMainWindow):
         self._problem = ""
 
         self.banner = Banner(theme)
-        self.chat = ChatView(theme, backend, chat, lambda: self.go(self.models))
+        self.library = Library(backend, self)
+        self.chat = ChatView(theme, backend, chat, self.library, self._get_models)
         self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
-        self.models = ModelsView(theme, backend, lambda: self.go(self.cluster))
+        self.models = ModelsView(theme, self.library)
+        self.library.used.connect(lambda: self.go(self.chat))
         self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
@@ -125,6 +128,10 @@ class MainWindow(QMainWindow):
             self.chat.focus_composer()
         else:
             page.setFocus()  # no button has the focus before a key is pressed
+
+    def _get_models(self) -> None:
+        self.go(self.models)
+        self.models.open_tab(self.models.tab_hub)
 
     def _new_chat(self) -> None:
         self.go(self.chat)

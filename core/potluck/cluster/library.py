@@ -189,6 +189,7 @@ class NodeLibrary:
         is_unknown = any(
             m.fit is not None and m.fit.fits is not False and m.fit.speed is None for m in models
         )
+        models.sort(key=_usefulness)
         return HubAnswer(models=tuple(models), measuring=is_unknown and self._measure())
 
     def _measure(self) -> bool:
@@ -347,6 +348,21 @@ def held_by(master: Master) -> dict[str, int]:
     return held
 
 
+def _usefulness(model: HubModel) -> tuple[int, int]:
+    """Sorts models: the largest that is fast enough first, then what fits, then what does not."""
+    fit, size = model.fit, model.parameters or 0
+    if _is_usable(fit):
+        return 0, -size
+    return (1 if fit is not None and fit.fits else 2), size
+
+
+def _is_usable(fit: Fit | None) -> bool:
+    """Whether a model fits and is known to be fast enough."""
+    if fit is None or not fit.fits or fit.speed is None:
+        return False
+    return fit.speed.low >= _USABLE_TOKENS_PER_S
+
+
 def _silent() -> OfflineError:
     return OfflineError("The Hugging Face Hub does not answer. Try again later.")
 
@@ -359,7 +375,7 @@ def best_variant(variants: Sequence[tuple[str, Fit | None]]) -> str | None:
     """
     fitting = [(name, fit) for name, fit in variants if fit is not None and fit.fits]
     for name, fit in fitting:
-        if fit.speed is not None and fit.speed.low >= _USABLE_TOKENS_PER_S:
+        if _is_usable(fit):
             return name
     if fitting:
         unknown = next((name for name, fit in fitting if "Q4_K_M" in name), None)

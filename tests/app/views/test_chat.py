@@ -302,7 +302,6 @@ def test_the_top_says_which_model_answers_and_where(
     backend.say(home(model=running_model()))
 
     assert picker.text() == "Qwen3 8B  ·  here and there"
-    assert picker.icon().isNull()  # it opens a page, no menu
     assert window.chat.pill.text() == "Ready"
     assert window.chat.composer.text.placeholderText() == "Message Qwen3 8B"
 

@@ -2,14 +2,14 @@
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFileDialog, QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck.api.schema import Listener, LoadProgress, ModelEntry, Notice
+from potluck.api.schema import Listener, Notice
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
-from potluck_app.streams import Load, ReplyEnd
+from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.main_window import MainWindow
 
@@ -148,90 +148,6 @@ def test_the_size_of_the_window_is_remembered(
     window.close()
 
     assert (preferences.current.width, preferences.current.height) == (1000, 700)
-
-
-ENTRIES = (
-    ModelEntry(name="guide", path="/assets/guide", nbytes=7_000_000),
-    ModelEntry(name="Qwen3 8B", path="/models/qwen", nbytes=16_400_000_000, current=True),
-)
-
-
-def test_models_are_listed_and_one_is_used(
-    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str | None] = []
-    original = ScriptedBackend.load_model
-
-    def load(self: ScriptedBackend, model: str | None) -> Load:
-        asked.append(model)
-        return original(self, model)
-
-    monkeypatch.setattr(ScriptedBackend, "load_model", load)
-    window.go(window.models)
-    backend.say(home(model=running_model(name="guide")))  # a name is no identity
-    backend.last("/cluster/models").call.done.emit(ENTRIES)
-    assert "2 models" in window.models.subtitle.text()
-    (use,) = window.models.findChildren(QPushButton, "model-use")
-    assert use.accessibleName() == "Use Potluck guide"
-
-    qtbot.mouseClick(use, LEFT)
-
-    assert asked == ["/assets/guide"]
-    assert window.pages.currentWidget() is window.cluster
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("models-folder", QFileDialog.FileMode.Directory),
-        ("models-file", QFileDialog.FileMode.ExistingFile),
-    ],
-)
-def test_a_folder_or_a_gguf_file_can_be_chosen(
-    window: MainWindow,
-    backend: ScriptedBackend,
-    qtbot: QtBot,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    mode: QFileDialog.FileMode,
-) -> None:
-    modes: list[QFileDialog.FileMode] = []
-
-    def choose(dialog: QFileDialog) -> None:
-        modes.append(dialog.fileMode())
-        dialog.fileSelected.emit("/models/x")
-
-    asked: list[str | None] = []
-    monkeypatch.setattr(window.models, "use", asked.append)
-    monkeypatch.setattr(QFileDialog, "open", choose)
-    window.go(window.models)
-    backend.say(home())
-
-    qtbot.mouseClick(button(window, name), LEFT)
-
-    assert asked == ["/models/x"]
-    assert modes == [mode]
-
-
-def test_a_load_that_fails_is_said(window: MainWindow, backend: ScriptedBackend) -> None:
-    window.models.use("/models/x")
-    load = window.models._load
-    assert load is not None
-    load.progress.emit(LoadProgress(state="planning"))
-
-    load.failed.emit(Problem("This folder holds no model."))
-
-    assert window.banner.text.text() == "This folder holds no model."
-
-
-def test_the_model_on_its_way_shows_its_progress(
-    window: MainWindow, backend: ScriptedBackend
-) -> None:
-    window.go(window.models)
-    backend.say(home(model=running_model(state="loading", progress=0.5, plan=None)))
-
-    assert window.models._line.isVisible()
-    assert window.models._line.text() == "Qwen3 8B: Loading the model · 50 %"
 
 
 def test_the_theme_is_chosen_and_remembered(

@@ -1,0 +1,83 @@
+"""The window gets a model from a Hub on loopback by a real node, and goes on after the node is killed."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from byte_model import make_byte_model
+from hub_stand_in import HubStandIn, Repo, serving_hub
+from pytestqt.qtbot import QtBot
+
+from potluck import launch
+from potluck.settings import Folders, read_node_file
+from potluck_app.backend import Backend
+from potluck_app.launcher import find_or_start
+from potluck_app.viewmodels.library import Library
+
+pytestmark = [pytest.mark.qt, pytest.mark.net, pytest.mark.slow]
+
+NAME = "anna/bytes"
+WAIT_MS = 40_000
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubStandIn]:
+    model = make_byte_model(tmp_path / "bytes")
+    with serving_hub() as hub:
+        files = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+        info = {"config": json.loads(files["config.json"])}
+        hub.add(Repo(NAME, files, info))
+        yield hub
+
+
+@pytest.fixture
+def folders(tmp_path: Path, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # of the node; the Hub is on loopback
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    folders = Folders.of(tmp_path / "home", {})
+    yield folders
+    if (client := launch.find(folders)) is not None:
+        client.shutdown()
+
+
+def kill(folders: Folders) -> None:
+    """End the node as a power failure would, with all its processes."""
+    node = read_node_file(folders)
+    assert node is not None
+    process = psutil.Process(node.pid)
+    for each in (*process.children(recursive=True), process):
+        each.kill()
+
+
+def test_a_download_goes_on_after_its_node_was_killed(
+    folders: Folders, hub: HubStandIn, qtbot: QtBot
+) -> None:
+    backend = Backend(lambda: find_or_start(folders))
+    library = Library(backend)
+    seen: list[str] = []
+    backend.connection_changed.connect(lambda connection, _: seen.append(connection))
+
+    try:
+        with qtbot.waitSignal(backend.state_changed, timeout=WAIT_MS):
+            backend.start()
+        hub.held.clear()
+        hub.hold_after = 1 << 19  # half of the weights
+        library.download(NAME, "safetensors")
+        qtbot.waitUntil(
+            lambda: any(row.fraction > 0.3 for row in library.downloads), timeout=WAIT_MS
+        )
+
+        kill(folders)
+        qtbot.waitUntil(lambda: "restarting" in seen, timeout=WAIT_MS)
+        hub.held.set()
+        qtbot.waitUntil(lambda: any(row.path for row in library.downloads), timeout=WAIT_MS)
+        assert hub.ranges[0] is None
+        assert hub.ranges[-1] is not None  # only the rest came
+    finally:
+        backend.close()
