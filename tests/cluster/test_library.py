@@ -240,18 +240,6 @@ def test_nothing_is_measured_while_a_model_loads_or_answers(tmp_path: Path) -> N
     asyncio.run(within(30, main()))
 
 
-def test_nothing_is_measured_while_a_model_loads_or_answers(tmp_path: Path) -> None:
-    async def main() -> None:
-        shelf = Shelf(tmp_path)
-        shelf.is_at_rest = False
-        assert not (await shelf.library.recommended()).measuring
-        shelf.is_at_rest = True
-        assert (await shelf.library.recommended()).measuring
-        await asyncio.wait_for(shelf.changed.wait(), 10)
-
-    asyncio.run(within(30, main()))
-
-
 def test_hub_that_cannot_be_reached_is_said_by_a_search(tmp_path: Path) -> None:
     async def main() -> None:
         answer = await Shelf(tmp_path).library.search("tiny")
