@@ -23,6 +23,8 @@ WINDOWS = (
     "cluster",
     "cluster-streaming",
     "models",
+    "models-discover",
+    "models-download",
     "settings",
     "worker",
 )

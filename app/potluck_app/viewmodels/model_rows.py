@@ -66,7 +66,7 @@ class HubRow:
     gated: bool
     problem: str
     path: str | None  # of the best variant, or of any that is here; None: it must be downloaded
-    download: str  # what the button for the best variant says; empty: a variant must be chosen
+    can_download: bool  # the best variant; False: a variant must be chosen first
     best: str | None
     variants: tuple[VariantRow, ...]
     is_best_choice: bool = False  # of all that are recommended
@@ -151,7 +151,7 @@ def hub_row(model: HubModel, entries: Sequence[ModelEntry], details: HubModel | 
         gated=shown.gated or model.gated,
         problem=shown.problem or "",
         path=here[0] if here else None,
-        download=f"Download {wording.size(best.nbytes)}" if best is not None else "",
+        can_download=best is not None,
         best=shown.best,
         variants=variants if details is not None else (),
     )

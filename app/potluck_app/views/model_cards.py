@@ -12,7 +12,7 @@ from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import Badge, DownloadRow, HubRow, ModelRow, VariantRow
-from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ElidedLabel,
     IconButton,
@@ -179,7 +179,7 @@ class HubCardView(QFrame):
         self.more = IconButton(theme, "more", "", "hub-more")
         self.more.clicked.connect(self._open_menu)
         self.variants = vbox(spacing=6)
-        self.lock = TokenForm(theme, library)
+        self.lock = TokenForm(library, self.open_page)
         vbox(
             hbox((self.name, 1), self.action, self.more, spacing=10),
             self.about,
@@ -203,7 +203,9 @@ class HubCardView(QFrame):
         self.facts.setText(f"{row.facts} · asks to accept terms" if row.gated else row.facts)
         _show(self.fit, row.problem or row.fit)
         _show(self.note, library.notes.get(row.name, ""))
-        self.lock.setVisible(library.locked == row.name)
+        is_locked = library.locked == row.name
+        set_property(self.note, "kind", "body2" if is_locked else "error")
+        self.lock.setVisible(is_locked)
         self.lock.show_note(library.lock_note)
         self._show_action()
         set_property(self.action, "kind", "primary" if row.is_best_choice else "plain")
@@ -224,7 +226,7 @@ class HubCardView(QFrame):
         elif row.name in library.awaited:
             text = "Asking the Hub…"
         else:
-            text = row.download or "Choose a size"
+            text = "Download" if row.can_download else "Choose a size"
         self.action.setText(text)
         self.action.setAccessibleName(f"{text}: {row.title}")
         is_busy = library.is_downloading(row.name) or row.name in library.awaited
@@ -233,7 +235,7 @@ class HubCardView(QFrame):
     def _act(self) -> None:
         if self._row.path is not None:
             self._library.use(self._row.path)
-        elif self._row.download:
+        elif self._row.can_download:
             self._library.download(self._row.name, self._row.best)
         else:
             self._library.look(self._row.name)
@@ -252,8 +254,12 @@ class HubCardView(QFrame):
         page = menu.addAction(
             resources.icon("globe", color, 16), "Licence and details in the browser"
         )
-        page.triggered.connect(lambda: QDesktopServices.openUrl(QUrl(row.page)))
+        page.triggered.connect(self.open_page)
         return menu
+
+    def open_page(self) -> None:
+        """Open the model's page at the Hub in the browser."""
+        QDesktopServices.openUrl(QUrl(self._row.page))
 
     def _open_menu(self) -> None:
         self.menu().popup(self.more.mapToGlobal(self.more.rect().bottomLeft()))
@@ -278,9 +284,10 @@ class HubCardView(QFrame):
 class TokenForm(QWidget):
     """Asks for the token of the person's account at the Hub, for a model with terms to accept."""
 
-    def __init__(self, theme: Theme, library: Library) -> None:
+    def __init__(self, library: Library, open_page: Callable[[], object]) -> None:
         super().__init__()
         self._library = library
+        page = button("Open the model's page", "hub-token-page", open_page)
         self.text = field("field", "hub-token", "Token of your account at huggingface.co")
         self.text.setPlaceholderText("hf_…")
         self.text.setEchoMode(self.text.EchoMode.Password)
@@ -292,7 +299,8 @@ class TokenForm(QWidget):
             "Accept the terms on the model's page, make a token with the right to read in your"
             " account's settings there, and paste it here. It stays on this computer."
         )
-        vbox(how, hbox((self.text, 1), give, spacing=8), self.note, parent=self, spacing=6)
+        row = hbox((self.text, 1), give, spacing=8)
+        vbox(how, hbox(page, STRETCH), row, self.note, parent=self, spacing=8)
 
     def show_note(self, text: str) -> None:
         _show(self.note, text)

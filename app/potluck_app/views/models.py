@@ -58,8 +58,16 @@ class ModelsView(QWidget):
         self.toast = Toast("models-toast", lambda: None, lambda: None)
         self.toast.undo.setAccessibleName("Undo")
 
+        self._arrange()
+        self._searching = QTimer(self, singleShot=True, interval=_TYPING_MS)
+        self._searching.timeout.connect(self._search)
+        library.changed.connect(self._show)
+        library.said.connect(self.toast.say)
+        self.open_tab(self.tab_here, by_person=False)
+
+    def _arrange(self) -> None:
         self.add = button("Add", "models-add", self._open_menu)
-        ButtonIcon(self.add, theme, "plus", lambda: theme.tokens.text)
+        ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
         self.add.setAccessibleName("Add models of this computer")
         head = hbox((label("Models", "title"), 1), self.add, spacing=16)
         tabs = hbox(self.tab_here, self.tab_hub, STRETCH, spacing=8)
@@ -77,11 +85,6 @@ class ModelsView(QWidget):
             spacing=16,
         )
         fill_page(self, "Models", WidthLimit(inner, _WIDTH))
-        self._searching = QTimer(self, singleShot=True, interval=_TYPING_MS)
-        self._searching.timeout.connect(self._search)
-        library.changed.connect(self._show)
-        library.said.connect(self.toast.say)
-        self.open_tab(self.tab_here, by_person=False)
 
     def _make_tab(self, text: str, name: str) -> QPushButton:
         tab = button(text, name, lambda: self.open_tab(tab), kind="choice")

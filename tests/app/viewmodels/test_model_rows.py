@@ -78,15 +78,15 @@ def test_a_model_of_the_hub_says_what_the_best_form_is() -> None:
     assert row.facts == (
         "8.2 billion parameters · Q4_K_M, 5 GB · licence apache-2.0 · from anna · 42 downloads"
     )
-    assert (row.download, row.path, row.variants) == ("Download 5 GB", None, ())
+    assert (row.can_download, row.path, row.variants) == (True, None, ())
 
 
 def test_a_model_that_a_search_found_has_its_form_chosen_later() -> None:
     found = model(variants=(), best=None, fit=None)
 
-    assert hub_row(found, (), None).download == ""
+    assert not hub_row(found, (), None).can_download
     looked = hub_row(found, (), model())
-    assert looked.download == "Download 5 GB"
+    assert looked.can_download
     assert [(v.name, v.is_best) for v in looked.variants] == [("Q8_0", False), ("Q4_K_M", True)]
 
 

@@ -115,7 +115,7 @@ def test_a_recommended_model_is_downloaded_paused_resumed_cancelled_and_used(
     offered = card(page, HubCardView)
     assert FIT.text in texts(offered)
     assert "licence apache-2.0" in texts(offered)
-    assert offered.action.text() == "Download 5 GB"
+    assert offered.action.text() == "Download"
     qtbot.mouseClick(offered.action, LEFT)
     asked = backend.last("/cluster/downloads")
     assert asked.body == DownloadRequest(model="anna/tiny-GGUF", variant="Q4_K_M")
@@ -189,7 +189,7 @@ def test_the_page_of_a_model_opens_in_the_browser(
 
 
 def test_a_model_with_terms_asks_for_a_token(
-    page: ModelsView, backend: ScriptedBackend, qtbot: QtBot
+    page: ModelsView, backend: ScriptedBackend, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_here(backend, GUIDE)
     recommend(backend, HubAnswer(models=(model(gated=True),)))
@@ -201,6 +201,14 @@ def test_a_model_with_terms_asks_for_a_token(
     backend.last("/cluster/downloads").call.failed.emit(problem)
     assert offered.lock.isVisible()
     assert offered.lock.text.echoMode() == QLineEdit.EchoMode.Password
+
+    assert "Accept the terms of the model." in texts(offered)
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toString()))
+    page_button = offered.findChild(QPushButton, "hub-token-page")
+    assert page_button is not None
+    page_button.click()
+    assert opened == ["https://huggingface.co/anna/tiny-GGUF"]
 
     qtbot.keyClicks(offered.lock.text, "hf_mine")
     qtbot.keyClick(offered.lock.text, Qt.Key.Key_Return)
