@@ -32,6 +32,7 @@ from potluck.api.schema import (
     Node,
     Pairing,
     PlanView,
+    SpareCopy,
     StageView,
     Transfer,
 )
@@ -83,6 +84,7 @@ def _stage(name: str, node_id: str, start: int, stop: int) -> StageView:
         embedding=start == 0,
         head=stop == 64,
         predicted_ms=(stop - start) * 1.6,
+        memory=(stop - start) * 290_000_000,
     )
 
 
@@ -111,6 +113,7 @@ def _computer(node_id: str, name: str, color: int, device: Device, **more: objec
 def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterState:
     """Return a home of four computers, and one more that wants to join."""
     old: dict[str, object] = {"bytes_per_s": 11.2e6, "rtt_ms": 6.0, "layers": (52, 64)}
+    old["memory_lent"] = 3 * GB
     if streaming:
         old |= {"state": "receiving", "progress": 0.62}
     computers = (
@@ -118,12 +121,24 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             ME,
             "Living-room PC",
             0,
-            _device("cuda", "RTX 3060", 12, 2.2),
+            _device("cuda", "RTX 3060", 12, 11.2),
             is_self=True,
             paired=False,
+            layers=(0, 34),
+            memory_lent=int(9.8 * GB),
         ),
         _computer(
-            MAC, "MacBook Air", 1, _device("mps", "Apple M2", 16, 4.9), bytes_per_s=52e6, rtt_ms=3.0
+            MAC,
+            "MacBook Air",
+            1,
+            _device("mps", "Apple M2", 16, 10),
+            bytes_per_s=52e6,
+            rtt_ms=3.0,
+            layers=(34, 52),
+            memory_lent=int(5.2 * GB),
+            spare=SpareCopy(
+                model="Qwen3 32B", layers=12, nbytes=int(3.4 * GB), stored=int(3.4 * GB)
+            ),
         ),
         _computer(OLD, "Old laptop", 2, _device("cpu", "Core i5-7200U", 8, 3.4), **old),
         _computer(

@@ -13,6 +13,7 @@ from potluck.api.schema import ListenRequest, PlanRequest
 from potluck.cluster import node as node_module
 from potluck.cluster import presence
 from potluck.cluster.backend import NodeBackend
+from potluck.cluster.membership.named import named
 from potluck.cluster.node import Node
 from potluck.errors import NotFoundError, PairingError, UnreachableError, UsageError
 from potluck.ids import NodeId
@@ -54,10 +55,10 @@ def test_a_computer_is_found_by_name_by_id_and_by_the_beginning_of_it(
         backend = backend_in(tmp_path)
         node_id = await appear(air, "Laptop", 7)
         for words in ("laptop", "LAPTOP", node_id, node_id[:8]):
-            found = backend._find(words)
+            found = named(words, backend._parts.discovery.peers())
             assert found is not None
             assert found.node_id == node_id
-        assert backend._find("mac") is None
+        assert named("mac", backend._parts.discovery.peers()) is None
         with pytest.raises(UnreachableError):
             await backend.pair("laptop")
 

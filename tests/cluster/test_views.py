@@ -14,7 +14,7 @@ from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
-from potluck.cluster.membership.membership import MemberRecord
+from potluck.cluster.membership.records import MemberRecord
 from potluck.cluster.views import (
     ComputerViews,
     deployment_plan,

@@ -266,7 +266,8 @@ def _why(model: ModelState) -> str:
         f" · {wording.size(s.memory)} · {s.predicted_ms:.1f} ms per token"
         for s in model.plan.stages
     ]
-    return model.plan.explanation or "\n".join(stages)
+    said = model.plan.explanation.splitlines()
+    return "\n".join(said if len(said) > 1 else [*said, *stages])
 
 
 def _segments(state: ClusterState) -> tuple[Segment, ...]:

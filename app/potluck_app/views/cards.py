@@ -38,10 +38,12 @@ class ModelCardView(QFrame):
         super().__init__()
         self.setProperty("card", "true")
         self.setObjectName("model-card")
-        self.name = label("", "section")
+        self.name = ElidedLabel("", "section")
         self.pill = Pill()
         self.pill.setObjectName("model-pill")
         self.figures = label("", "body2")
+        self._below = label("", "body2", wrap=True)  # the same, on a narrow page
+        self._is_narrow = self._figured = False
         self.unload = button("Unload", "model-unload", on_unload)
         self.choose = button("Choose a model", "model-choose", on_choose)
         self.bar = LayerBar(theme)
@@ -53,10 +55,11 @@ class ModelCardView(QFrame):
         self._explanation.hide()
         summary = hbox((self.line, 1), self.why, spacing=8)
         head = hbox(
-            self.name, self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
+            (self.name, 100), self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
         )
         vbox(
             head,
+            self._below,
             self.bar,
             self.meter,
             summary,
@@ -71,9 +74,10 @@ class ModelCardView(QFrame):
         self.choose.setVisible(card is None)
         self.unload.setVisible(card is not None)
         self.pill.setVisible(card is not None)
-        self.figures.setVisible(card is not None)
+        self._figured = card is not None and bool(card.figures)
+        self._place_figures()
         if card is None:
-            self.name.setText("No model is loaded")
+            self._show_name("No model is loaded")
             self.bar.show_segments(())
             self.meter.hide()
             self._show_why("")
@@ -83,9 +87,10 @@ class ModelCardView(QFrame):
             )
             self.line.show()
             return
-        self.name.setText(card.name)
+        self._show_name(card.name)
         self.pill.show_state(card.pill, card.tone)
         self.figures.setText(card.figures)
+        self._below.setText(card.figures)
         self.bar.show_segments(card.segments)
         self.bar.setToolTip("")
         self.meter.setVisible(card.progress is not None)
@@ -94,6 +99,20 @@ class ModelCardView(QFrame):
         self.line.setText(card.line or first)
         self.line.setVisible(bool(card.line or first))
         self._show_why(card.explanation if card.line else rest or card.explanation)
+
+    def _show_name(self, name: str) -> None:
+        self.name.set_text(name)
+        self.name.ensurePolished()
+        self.name.setMaximumWidth(self.name.fontMetrics().horizontalAdvance(name) + 8)
+
+    def set_narrow(self, is_narrow: bool) -> None:
+        """Lay the card out for a narrow page, or for a wide one."""
+        self._is_narrow = is_narrow
+        self._place_figures()
+
+    def _place_figures(self) -> None:
+        self.figures.setVisible(self._figured and not self._is_narrow)
+        self._below.setVisible(self._figured and self._is_narrow)
 
     def _show_why(self, text: str) -> None:
         self._explanation.setText(text)
@@ -120,6 +139,7 @@ class ComputerCardView(QFrame):
         self._note = ""
         self._noted = QTimer(self, singleShot=True, interval=_NOTE_MS)
         self._noted.timeout.connect(lambda: self.show_note(""))
+        self._is_narrow = False
         self._icon = TintedIcon(theme, card.icon, 24, lambda: node_color(self._card.color))
         self.name = ElidedLabel("", "section")
         self._hardware = ElidedLabel("", "meta")
@@ -132,7 +152,7 @@ class ComputerCardView(QFrame):
         self._link.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._holds = label("", "meta", wrap=True)
         self._detail = label("", "meta", wrap=True)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self._arrange()
         self.show_card(card)
 
@@ -146,6 +166,7 @@ class ComputerCardView(QFrame):
             foot,
             self._holds,
             self._detail,
+            STRETCH,  # cards of one row are equally high
             parent=self,
             margins=(16, 13, 16, 13),
             spacing=7,
@@ -157,7 +178,8 @@ class ComputerCardView(QFrame):
         self._icon.set_icon(card.icon, lambda: node_color(self._card.color))
         self.name.set_text(card.name)
         self._hardware.set_text(card.hardware)
-        self.pill.show_state(card.pill, card.tone)
+        state, _, why = card.pill.partition(": ")
+        self.pill.show_state(state if self._is_narrow else card.pill, card.tone)
         self._menu.setAccessibleName(f"More about {card.name}")
         if card.progress is not None:
             self._meter.setAccessibleName("Progress")
@@ -170,10 +192,16 @@ class ComputerCardView(QFrame):
         self._meter.setVisible(bool(card.memory) or card.progress is not None)
         for widget in (self._memory, self._link):
             widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
-        self._holds.setText(card.holds)
-        self._holds.setVisible(bool(card.holds) and not card.detail)
+        below = (why if self._is_narrow else "", card.holds)
+        self._holds.setText("\n".join(filter(None, below)))
+        self._holds.setVisible(any(below) and not card.detail)
         self._detail.setText(card.detail)
         self._detail.setVisible(bool(card.detail))
+
+    def set_narrow(self, is_narrow: bool) -> None:
+        """Lay the card out for a narrow page, or for a wide one."""
+        self._is_narrow = is_narrow
+        self.show_card(self._card)
 
     def show_note(self, text: str) -> None:
         """Show a sentence in the place of the link, for a moment."""
@@ -226,7 +254,7 @@ class JoinCardView(QFrame):
         super().__init__()
         self.setProperty("card", "true")
         self.setObjectName(f"join-{card.node_id[:8]}")
-        self._card = card
+        self._card, self._is_narrow = card, False
         self._on_ask, self._on_decide, self._on_ignore = on_ask, on_decide, on_ignore
         self._title = ElidedLabel("", "section")
         self._text = label("", "body2", wrap=True)
@@ -246,7 +274,7 @@ class JoinCardView(QFrame):
         self.setAccessibleName(f"{card.title}. {card.text} {card.code or ''}")
         self._title.set_text(card.title)
         self._text.setText(card.text)
-        self._text.setWordWrap(card.code is None)
+        self._text.setWordWrap(card.step in ("refused", "failed") or self._is_narrow)
         if card.code and card.code != self.code.text():
             announce(self, f"{card.title}. Code {card.code}")
         self.code.setText(card.code or "")
@@ -257,6 +285,11 @@ class JoinCardView(QFrame):
         self.add.setEnabled(can_ask or card.step == "confirm")
         self.ignore.setText("Cancel" if card.step == "waiting" else "Ignore")
         self.ignore.setAccessibleName(f"{self.ignore.text()} {card.name}")
+
+    def set_narrow(self, is_narrow: bool) -> None:
+        """Lay the card out for a narrow page, or for a wide one."""
+        self._is_narrow = is_narrow
+        self.show_card(self._card)
 
     def _add(self) -> None:
         if self._card.step == "confirm" and self._card.pairing_id is not None:

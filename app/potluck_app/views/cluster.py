@@ -52,7 +52,7 @@ class ClusterView(QWidget):
         self._joins: dict[str, JoinCardView] = {}
         self._columns = 2
 
-        self.subtitle = label("", "body2", name="cluster-subtitle")
+        self.subtitle = label("", "body2", wrap=True, name="cluster-subtitle")
         self.model = ModelCardView(theme, on_unload=self._unload, on_choose=open_models)
         self._grid = QGridLayout()
         self._grid.setSpacing(16)
@@ -124,10 +124,14 @@ class ClusterView(QWidget):
         if columns != self._columns:
             self._columns = columns
             self._place_computers()
+            for card in (self.model, *self._computers.values(), *self._joins.values()):
+                card.set_narrow(columns == 1)
 
     def _show_computers(self, cards: list[cluster.ComputerCard]) -> None:
         def make(card: cluster.ComputerCard) -> ComputerCardView:
-            return ComputerCardView(self._theme, card, self._actions.choose)
+            view = ComputerCardView(self._theme, card, self._actions.choose)
+            view.set_narrow(self._columns == 1)
+            return view
 
         before = list(self._computers)
         self._computers = _kept(self._computers, cards, make)
@@ -140,8 +144,7 @@ class ClusterView(QWidget):
         while self._grid.takeAt(0) is not None:
             pass
         for number, view in enumerate(self._computers.values()):
-            top = Qt.AlignmentFlag.AlignTop
-            self._grid.addWidget(view, number // self._columns, number % self._columns, top)
+            self._grid.addWidget(view, number // self._columns, number % self._columns)
         for column in range(2):
             self._grid.setColumnStretch(column, 1 if column < self._columns else 0)
 
@@ -154,6 +157,7 @@ class ClusterView(QWidget):
                 on_decide=self._backend_decide,
                 on_ignore=self._ignore,
             )
+            view.set_narrow(self._columns == 1)
             self._join_column.addWidget(view)
             return view
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize, Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
@@ -23,6 +23,7 @@ from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.settings import SettingsView
 
 MINIMUM = QSize(880, 600)
+_PROBLEM_MS = 20_000  # time to read why a command failed
 _RANKS = {"info": 0, "warning": 1, "error": 2}
 
 
@@ -50,6 +51,8 @@ class MainWindow(QMainWindow):
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
         self._newest = 0  # highest id of a notice
         self._problem = ""
+        self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
+        self._problem_over.timeout.connect(self._forget_problem)
 
         self.banner = Banner(theme)
         self.library = Library(backend, self)
@@ -183,6 +186,7 @@ class MainWindow(QMainWindow):
 
     def _on_problem(self, message: str) -> None:
         self._problem = message
+        self._problem_over.start()
         self._show_banner()
 
     def _show_banner(self) -> None:

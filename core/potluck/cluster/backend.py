@@ -23,6 +23,7 @@ from potluck.cluster.master.bench import Bench, check_context
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
+from potluck.cluster.membership.named import addresses_of
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
@@ -41,13 +42,10 @@ from potluck.cluster.worker.worker import Worker
 from potluck.errors import ModelError, NotFoundError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.model.defaults import GenerationDefaults, load_defaults
-from potluck.net.advert import Found, parse_address
 from potluck.net.discovery import Discovery
-from potluck.net.listener import DEFAULT_PORT
 from potluck.net.transport import show
 from potluck.store.registry import LocalModel
 from potluck.wire import proofs
-from potluck.wire.messages import Address
 from potluck.wire.token import PairingToken
 
 _LOAD_INTERVAL_S = 0.1  # between two events of a load
@@ -148,33 +146,8 @@ class NodeBackend:
     # --- computers
 
     async def pair(self, target: str) -> schema.Pairing:
-        found = self._find(target)
-        addresses = found.addresses if found else (self._address(target),)
+        addresses = addresses_of(target, self._parts.discovery.peers())
         return await self._parts.pairings.ask(addresses)
-
-    def _find(self, words: str) -> Found | None:
-        """The computer that a user's text names: by node id, name, or beginning of a node id.
-
-        Raises:
-            UsageError: several computers have that name.
-        """
-        peers = self._parts.discovery.peers()
-        wanted = words.casefold()
-        matches = [f for f in peers if wanted in (f.node_id, f.name.casefold())]
-        matches = matches or [f for f in peers if len(wanted) >= 8 and f.node_id.startswith(wanted)]
-        if len(matches) > 1:
-            ids = ", ".join(f.node_id[:8] for f in matches)
-            raise UsageError(f"Several computers are called {words}. Use one of their ids: {ids}.")
-        return matches[0] if matches else None
-
-    def _address(self, words: str) -> Address:
-        if not any(sign in words for sign in ".:"):
-            here = ", ".join(f.name for f in self._parts.discovery.peers()) or "none"
-            raise NotFoundError(
-                f"No computer called {words} was found. Found are: {here}. Start Potluck there and"
-                " share it, or give its address."
-            )
-        return parse_address(words, default_port=DEFAULT_PORT)
 
     async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
         return await self._parts.pairings.decide(pairing_id, accept)

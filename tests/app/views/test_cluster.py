@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from fake_backend import PLAN, computer
 from PySide6.QtCore import QCoreApplication, QEvent, Qt
-from PySide6.QtWidgets import QMenu
+from PySide6.QtWidgets import QMenu, QScrollArea
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
@@ -48,7 +48,7 @@ def test_the_page_shows_model_computers_and_layers(
     assert (
         page.cluster.subtitle.text() == "Desk and MacBook Air connected · 16 GB usable for models"
     )
-    assert page.cluster.model.name.text() == "Qwen3 8B"
+    assert page.cluster.model.name.whole_text() == "Qwen3 8B"
     assert page.cluster.model.bar.isVisible()
     assert names(page) == ["Desk", "MacBook Air"]
     assert not page.cluster.looking.isVisible()
@@ -365,3 +365,31 @@ def test_a_state_with_nothing_is_survived(page: MainWindow, backend: ScriptedBac
     backend.say(ClusterState(node=home().node))
 
     assert page.cluster.subtitle.text() == "Starting…"
+
+
+def test_a_narrow_page_cuts_nothing_off(page: MainWindow, backend: ScriptedBackend) -> None:
+    page.setMinimumSize(400, 400)
+    page.resize(480, 700)
+    asked = study_pc(state="pairing")
+    backend.say(
+        home(MAC, asked, model=running_model(), pairings=(pairing("confirm"),)),
+    )
+    QCoreApplication.processEvents()
+
+    scroll = page.cluster.findChild(QScrollArea)
+    assert scroll is not None
+    content = scroll.widget()
+    assert content is not None
+    assert content.minimumSizeHint().width() <= scroll.viewport().width()
+
+
+def test_a_failed_command_is_told_for_a_while_only(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home())
+    backend.report(Problem("That computer is not one of this home."))
+    assert page.banner.isVisible()
+
+    page._problem_over.timeout.emit()
+
+    assert not page.banner.isVisible()

@@ -24,6 +24,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.local import LocalComputer
+from potluck.cluster.membership.records import MemberRecord, read_records
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.files import write_atomically
@@ -53,21 +54,6 @@ STEADY_S = 10.0  # after a connection that lasted so long, attempts are counted 
 DISCOVERY_S = 4.0  # by then mDNS has found all computers that are on
 COLORS = 6
 _REVOKED_TIMEOUT_S = 2.0
-
-
-class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored about a paired computer."""
-
-    node_id: str
-    name: str
-    color: int = 0  # number of its color in all views, for as long as it is paired
-    alias: str = ""  # what its home calls it; "": as it calls itself
-    paused: bool = False  # its home leaves it out of plans
-    memory: int | None = None  # bytes of each device that plans use at most
-
-    @property
-    def shown(self) -> str:
-        return self.alias or self.name
 
 
 class Members:
@@ -106,7 +92,7 @@ class Members:
         self._events = events
         self._retry_s = retry_s
         self._throttle = throttle
-        self._records = _read_records(record_file)
+        self._records = read_records(record_file)
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
@@ -409,15 +395,3 @@ def _why_withheld(computer: RemoteComputer) -> str | None:
 def _dialled_first(dialled: Address, addresses: Sequence[Address]) -> tuple[Address, ...]:
     """The addresses of a computer. Other computers may need others than the one that answered."""
     return tuple(dict.fromkeys((dialled, *addresses)))
-
-
-def _read_records(path: Path) -> dict[NodeId, MemberRecord]:
-    """Read the records. A damaged file loses only names and colors: certificates are elsewhere."""
-    try:
-        records = msgspec.json.decode(path.read_bytes(), type=list[MemberRecord])
-    except FileNotFoundError:
-        return {}
-    except msgspec.DecodeError:
-        logger.exception("the list of paired computers is damaged path=%s", path)
-        return {}
-    return {NodeId(record.node_id): record for record in records}
