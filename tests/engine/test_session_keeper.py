@@ -1,5 +1,6 @@
 """Caches are written beside the computing: whole, or not at all, and before their memory is needed."""
 
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +41,16 @@ class SlowDisk:
                 done(end.value)
             else:
                 self.parts += 1
-                self.waiting.append(lambda: go_on(lambda: work.send(part())))
+                self.waiting.append(lambda: do(part))
+
+        def do(part: Callable[[], Any]) -> None:
+            try:
+                result = part()
+            except OSError as failure:
+                error = failure
+                go_on(lambda: work.throw(error))
+            else:
+                go_on(lambda: work.send(result))
 
         go_on(lambda: next(work))
 
@@ -137,6 +147,66 @@ def test_memory_that_is_needed_is_given_back_at_once_and_no_torn_file_is_left(
     bench.disk.finish()
 
     assert bench.pool.nbytes == CACHE_BYTES
+    assert bench.names() == []
+
+
+def test_a_disk_that_becomes_full_leaves_no_torn_file_and_the_memory_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, room=4, monkeypatch=monkeypatch)
+    cache = bench.begin(A)
+    bench.close(A, cache)
+    for _ in range(5):
+        bench.disk.turn()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(session_file.NewFile, "write", refuse)
+        bench.disk.finish()
+
+    assert bench.pool.nbytes == 0
+    assert bench.names() == []
+
+
+def test_two_sessions_with_the_same_tokens_are_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, room=4, monkeypatch=monkeypatch)
+    first, second = bench.begin(A), bench.begin(B)
+    second.name(first.prefix)
+    expected = rows_of(first)
+    bench.close(A, first)
+    bench.close(B, second)
+    bench.disk.finish()
+
+    assert bench.pool.nbytes == 0
+    assert len(bench.names()) == 1
+    assert same(bench.kept(A), expected)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_deleted_and_gives_no_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, room=4, monkeypatch=monkeypatch)
+    cache = bench.begin(A)
+    prefix = cache.prefix
+    bench.close(A, cache)
+    bench.disk.finish()
+    (name,) = bench.names()
+    came = list[bool | None]()
+
+    def has_room(tokens: int) -> bool:
+        bench.pool.reserve(B, tokens)
+        with (tmp_path / name).open("r+b") as file:
+            file.truncate(file.seek(0, 2) - 1)
+        return True
+
+    bench.keeper.restore(bench.pool.open(B), prefix, TOKENS, has_room, came.append)
+    bench.disk.finish()
+
+    assert came == [False]
     assert bench.names() == []
 
 

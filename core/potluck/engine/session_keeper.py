@@ -31,7 +31,7 @@ class SessionKeeper:
 
     @property
     def has_files(self) -> bool:
-        """Whether caches are kept on disk: where chunks change nothing, a prompt goes on from any token."""
+        """Whether caches are kept on disk."""
         return self._files is not None
 
     def wants(self, cache: SessionCache) -> bool:

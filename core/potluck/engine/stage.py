@@ -81,6 +81,7 @@ class Stage:
             context=context,
         )
         self._max_sessions = max_sessions
+        # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
         files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)

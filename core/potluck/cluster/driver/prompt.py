@@ -17,9 +17,8 @@ class PromptPace:
 
     def __init__(self) -> None:
         self._size = 2 * TILE
-        self._longest_s: float | None = (
-            None  # of the tokens since; None: no chunk of this size was computed
-        )
+        # Of the tokens since the last chunk. None: no chunk of this size was computed yet.
+        self._longest_s: float | None = None
 
     def note_token(self, seconds: float) -> None:
         """Learn how long a token of an answer took through all stages."""
