@@ -15,6 +15,7 @@ ALLOWED = {
     "files",
     "ids",
     "settings",
+    "reasons",
     "client",
     "launch",
     "api",
