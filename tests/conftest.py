@@ -1,5 +1,6 @@
 """What every test shares: one torch thread, no display, a fake node, and the fast tier."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -32,6 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_in_this_thread() -> Iterator[None]:
+    """Take the place of Python's own collection, which the tests of the window have switched off."""
+    yield
+    if not gc.isenabled():
+        gc.collect(1)  # all that was made since the last time
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,10 @@ def _delete_what_was_closed(qapp: QApplication) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_other_thread_collects() -> Iterator[None]:
-    # As `potluck_app.garbage` does for the program: Qt objects must go in this thread.
+def _no_other_thread_collects() -> None:
+    # As `potluck_app.garbage` does for the program: Qt objects must go in this thread. It stays so, since
+    # any later test of this process may be the one in which they are collected.
     gc.disable()
-    yield
-    gc.collect()
-    gc.enable()
 
 
 @pytest.fixture
