@@ -10,8 +10,7 @@ from fake_cluster import run
 
 from potluck.api.benching import BenchRequest
 from potluck.api.schema import ListenRequest, PlanRequest
-from potluck.cluster import node as node_module
-from potluck.cluster import presence
+from potluck.cluster import node_parts, presence
 from potluck.cluster.backend import NodeBackend
 from potluck.cluster.membership.named import named
 from potluck.cluster.node import Node
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.net
 def air() -> Iterator[Air]:
     air = Air()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_module, "Discovery", air.discovery)
+        patch.setattr(node_parts, "Discovery", air.discovery)
         patch.setattr(presence, "own_interfaces", frozenset)
         patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
         yield air

@@ -13,7 +13,8 @@ from whole_nodes import chat, folders_of, running, stages
 from potluck.api.schema import RoleRequest
 from potluck.cluster import serving
 from potluck.cluster.master.models import guide_folder
-from potluck.cluster.node import Node, NodeDeadlines
+from potluck.cluster.node import Node
+from potluck.cluster.node_parts import NodeDeadlines
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import StageSettings
 from potluck.ids import NodeId

@@ -11,10 +11,10 @@ from air import Air
 
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
-from potluck.cluster import node as node_module
-from potluck.cluster import presence
+from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
-from potluck.cluster.node import Node, NodeDeadlines
+from potluck.cluster.node import Node
+from potluck.cluster.node_parts import NodeDeadlines
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
@@ -121,7 +121,7 @@ def kill_engine(node: Node, number: int = 0) -> None:
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     """Let new nodes find each other without a network, and use this guide."""
     air = Air()
-    patch.setattr(node_module, "Discovery", air.discovery)
+    patch.setattr(node_parts, "Discovery", air.discovery)
     patch.setattr(presence, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
-    patch.setattr(node_module, "guide_folder", lambda: guide)
+    patch.setattr(node_parts, "guide_folder", lambda: guide)

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from potluck.ids import NodeId
+from potluck.api.backend import Holder
+from potluck.errors import PotluckError
+from potluck.ids import HomeId, NodeId
 from potluck.wire.messages import Address, DeviceId, StepFailed
 
 NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
@@ -48,6 +50,26 @@ class ThreadsChanged:
     """This computer computes with another number of threads: its measured times are outdated."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDied:
+    """A stage process of this computer ended without being asked, and its layers are gone."""
+
+    device: DeviceId
+    error: PotluckError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnded:
+    """A program that held the node has ended."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The owner of this computer ends Potluck."""
+
+
 # --- the other computers
 
 
@@ -63,6 +85,20 @@ class ComputerPaired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeJoined:
     """This computer is a worker of another computer's home now."""
+
+    master_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeLeft:
+    """The master of a home has removed this computer from it."""
+
+    home_id: HomeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillNeeded:
+    """The model of a master does not fit without this computer, which leaves."""
 
     master_name: str
 

@@ -1,0 +1,237 @@
+"""The parts of a node: what it is made of, and what each part is given."""
+
+import shutil
+from dataclasses import dataclass
+
+import potluck
+from potluck.cluster.activity import Activity
+from potluck.cluster.backend import NodeBackend, Parts
+from potluck.cluster.device_use import DeviceUse
+from potluck.cluster.events import (
+    Events,
+    HomeLeft,
+    ProgramEnded,
+    StageDied,
+    StepRefused,
+    StillNeeded,
+    StopAsked,
+)
+from potluck.cluster.library import open_library
+from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
+from potluck.cluster.master.device_watch import DeviceWatch
+from potluck.cluster.master.kept import KeptMeasurements
+from potluck.cluster.master.link_watch import LinkWatch
+from potluck.cluster.master.master import Master
+from potluck.cluster.master.models import Models, guide_folder, reading
+from potluck.cluster.master.packing import Packing
+from potluck.cluster.membership.calls import MasterCalls
+from potluck.cluster.membership.local import LocalComputer
+from potluck.cluster.membership.membership import Members
+from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.presence import Presence
+from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.upkeep import Upkeep
+from potluck.cluster.worker.leaving import LEAVE_S
+from potluck.cluster.worker.lending import LendingSettings
+from potluck.cluster.worker.links import WorkerLinks
+from potluck.cluster.worker.worker import Worker
+from potluck.hub.found import KnownModels, Places, RecentFolders
+from potluck.net.discovery import Discovery
+from potluck.net.identity import Identity
+from potluck.net.link import Link
+from potluck.net.transport import DEFAULT_PORT, Listener, identify
+from potluck.settings import Folders, cpu_threads, load_settings
+from potluck.store.chunks import ChunkStore
+from potluck.store.throttle import Throttle
+
+SESSIONS_PART = 10  # of what may be stored on the disk, this part is for caches of conversations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDeadlines:
+    """How long a node waits, in seconds."""
+
+    idle_s: float = 600.0  # a model or a node that nobody needs for so long is given up
+    idle_check_s: float = 1.0  # between two checks of that
+    leave_s: float = 3.0  # for a load that is under way to be undone when the node ends
+    hand_over_s: float = LEAVE_S  # for the masters that it helps to do without this computer
+    planning: PlanningDeadlines = DEADLINES
+
+
+class NodeParts:
+    """All parts of a node.
+
+    Each is given the parts that it uses, which were made before it. It tells the others what has
+    happened through `events`.
+    """
+
+    def __init__(self, folders: Folders, deadlines: NodeDeadlines) -> None:
+        self.events = Events()
+        folders.config.mkdir(parents=True, exist_ok=True)
+        settings = load_settings(folders.settings_file)
+        use = DeviceUse()
+        identity_folder = folders.data / "identity"
+        self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
+        self.presence = Presence(self.identity, settings.shown_name)
+        self.activity = Activity(
+            let_go=lambda holder: self.events.publish(ProgramEnded(holder=holder))
+        )
+        folders.cache.mkdir(parents=True, exist_ok=True)
+        limit = settings.store_limit or shutil.disk_usage(folders.cache).total // 2
+        sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
+        self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
+        self.throttle = Throttle(settings.upload_limit_mbit)
+        self.known = KnownModels(
+            guide_folder(), RecentFolders(folders.config / "recent.json"), Places.of()
+        )
+        self.processes = StageProcesses(
+            identity_folder=identity_folder,
+            me=self.presence.me,
+            log_folder=folders.state,
+            memory_limit=settings.memory_limit,
+            threads=settings.threads,
+            cpus=cpu_threads(),
+            step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
+            died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
+            changed=self.events.changed,
+            is_used=use.has,
+            sessions=folders.sessions if settings.keep_conversations else None,
+            sessions_limit=sessions_limit,
+            kernels=folders.state / "kernels",
+        )
+        self.identity.watch(self.processes)
+        self.packing = Packing(
+            store=self.store,
+            memory=folders.cache / "packed",
+            engine=self.processes.handle,
+            throttle=self.throttle,
+        )
+        self.worker = Worker(
+            stage=self.processes.handle,
+            store=self.store,
+            changed=self.events.changed,
+            use=use,
+            throttle=self.throttle,
+        )
+        self.lending = LendingSettings(
+            settings,
+            folders.settings_file,
+            activity=self.activity,
+            worker=self.worker,
+            processes=self.processes,
+            throttle=self.throttle,
+            events=self.events,
+            leave_s=deadlines.hand_over_s,
+        )
+        self.links = WorkerLinks(
+            worker=self.worker,
+            identity=self.identity,
+            me=self.presence.me,
+            devices=lambda: self.processes.devices,
+            removed=lambda home_id: self.events.publish(HomeLeft(home_id=home_id)),
+            changed=self.events.changed,
+            needed=lambda master: self.events.publish(StillNeeded(master_name=master)),
+        )
+        self.discovery = Discovery(
+            on_change=lambda: self.membership.look(),
+            remembered=folders.config / "addresses.json",
+            probe=lambda address: identify(address, self.identity),
+        )
+        self.pairings = Pairings(
+            self.identity,
+            name=self.presence.name,
+            port=self.presence.port,
+            may_join=lambda: self.worker.is_lending,
+            events=self.events,
+        )
+        self.listener = Listener(
+            self.identity,
+            me=self.presence.me,
+            on_link=self.serve_link,
+            on_pairing=self.pairings.serve,
+            preferred_port=DEFAULT_PORT,
+        )
+        local = LocalComputer(
+            identity=self.identity,
+            me=self.presence.me,
+            processes=self.processes,
+            addresses=self.presence.addresses,
+            use=use,
+        )
+        self.membership = Members(
+            identity=self.identity,
+            discovery=self.discovery,
+            local=local,
+            me=self.presence.me,
+            record_file=folders.config / "computers.json",
+            events=self.events,
+            throttle=self.throttle,
+        )
+        self.calls = MasterCalls(
+            identity=self.identity, addresses=self.discovery, me=self.presence.me
+        )
+        self.models = Models(
+            resolve=self.known.find,
+            read=reading(folders.cache / "digests"),
+        )
+        self.master = Master(
+            computers=self.membership,
+            models=self.models,
+            events=self.events,
+            packing=self.packing,
+            use=use,
+            deadlines=deadlines.planning,
+            kept=KeptMeasurements(
+                folders.cache / "measurements.json",
+                measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
+            ),
+        )
+        self.library = open_library(
+            config=folders.config,
+            log=folders.state / "download.log",
+            master=self.master,
+            computers=self.membership,
+            absent=self.membership.absent,
+            known=self.known,
+            changed=self.activity.touch,
+        )
+        upkeep = Upkeep(
+            store=self.store,
+            packed=self.packing.memory,
+            digests=folders.cache / "digests",
+            sessions=folders.sessions,
+            models=lambda: [model.path for model in self.known.list()],
+            find=self.known.find,
+        )
+        self.link_watch = LinkWatch(
+            local=local,
+            connected=self.membership.connected,
+            master=self.master,
+            events=self.events,
+        )
+        self.device_watch = DeviceWatch(
+            computers=self.membership, master=self.master, events=self.events
+        )
+        self.backend = NodeBackend(
+            Parts(
+                presence=self.presence,
+                masters=self.links.master_names,
+                stop=lambda: self.events.publish(StopAsked()),
+                text_log=folders.state / "text.log",
+                activity=self.activity,
+                discovery=self.discovery,
+                membership=self.membership,
+                worker=self.worker,
+                lending=self.lending,
+                master=self.master,
+                pairings=self.pairings,
+                upkeep=upkeep,
+                library=self.library,
+            )
+        )
+
+    async def serve_link(self, link: Link) -> None:
+        """Serve a link that another computer has made, until it ends."""
+        self.membership.called(link)
+        with self.calls.during(link):
+            await self.links.serve(link)
