@@ -12,7 +12,7 @@ import pytest
 from fake_backend import TOKEN, Server
 
 from potluck.cli import main
-from potluck.cli.parser import Waits
+from potluck.cli.waits import Waits
 from potluck.settings import Folders, NodeFile, write_node_file
 
 CORE = Path(__file__).parents[2] / "core"

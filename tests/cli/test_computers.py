@@ -9,7 +9,7 @@ import pytest
 from fake_backend import Server, computer
 
 from potluck.api import schema
-from potluck.cli.parser import Waits
+from potluck.cli.waits import Waits
 from potluck.client import Client
 
 pytestmark = pytest.mark.net

@@ -8,7 +8,7 @@ from fake_backend import TOKEN
 
 from potluck.cli import keeping
 from potluck.cli.keeping import keep_going
-from potluck.cli.parser import Waits
+from potluck.cli.waits import Waits
 from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import UsageError
 from potluck.launch import NodeStartError

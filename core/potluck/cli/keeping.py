@@ -9,8 +9,8 @@ import argparse
 import time
 from collections.abc import Callable
 
-from potluck.cli.parser import Waits
 from potluck.cli.terminal import say
+from potluck.cli.waits import Waits
 from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import PotluckError
 from potluck.launch import find, find_or_start

@@ -1,0 +1,144 @@
+"""`worker`: lend this computer."""
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import msgspec
+
+from potluck.api.schema import (
+    ClusterState,
+    Pairing,
+    RoleRequest,
+)
+from potluck.cli.computers import open_client, spaced
+from potluck.cli.keeping import keep_going
+from potluck.cli.terminal import (
+    ask,
+    is_interactive,
+    say,
+)
+from potluck.cli.waits import Waits
+from potluck.client import Client
+from potluck.errors import NotFoundError, PairingError, PotluckError
+from potluck.launch import find
+from potluck.settings import Folders, load_settings, save_settings
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Lend this computer until Ctrl-C, or until Potluck is shut down on it."""
+    folders = Folders.of(options.home)
+    if options.name is not None:
+        settings = load_settings(folders.settings_file)
+        save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
+    client, _ = open_client(options)
+    before = client.state()
+    if options.name not in (None, before.node.name):
+        say(
+            f"This computer is running as “{before.node.name}”."
+            f" It will be “{options.name}” when Potluck starts the next time."
+        )
+    if options.join is not None:
+        joined = client.join(options.join)
+        say(f"Joined the home of {joined.name}.")
+    is_worker = before.node.role == "worker"
+    try:
+        keep_going(options, client, lambda node, _: _lend(node, options))
+    except KeyboardInterrupt:
+        if not is_worker:
+            _leave(folders, options.waits)
+    say(
+        "This computer lends itself as before."
+        if is_worker
+        else "This computer is not lent any more."
+    )
+    return 0
+
+
+def _leave(folders: Folders, waits: Waits) -> None:
+    """Wait until the others do without this computer. Ctrl-C does not wait any longer."""
+    has_said, ends_at = False, time.monotonic() + waits.leave_s
+    with suppress(PotluckError):  # the node has ended
+        if (client := find(folders)) is None:
+            return
+        try:
+            while time.monotonic() < ends_at:
+                node = client.state().node
+                if node.role != "worker" and not node.leaving:
+                    return
+                if node.leaving and not has_said:
+                    has_said = True
+                    say(
+                        f"Leaving: this computer still helps {' and '.join(node.lent_to)}, for at"
+                        " most 30 seconds. Ctrl-C leaves at once."
+                    )
+                time.sleep(waits.poll_s)
+        except KeyboardInterrupt:
+            client.set_role(RoleRequest())
+
+
+def _lend(client: Client, options: argparse.Namespace) -> None:
+    """Lend this computer as long as the node runs."""
+    lease = RoleRequest(
+        worker=True,
+        memory=options.memory,
+        threads=options.threads,
+        paused=False,
+        while_held=True,
+    )
+    with closing(client.states("worker")) as states:
+        # From here on the node knows who holds the lease, and ends it with this process.
+        state = next(states, None)
+        if state is None:
+            return
+        client.set_role(lease)
+        say(f"{state.node.name} lends itself. Ctrl-C ends it.")
+        _follow(client, states)
+
+
+def _follow(client: Client, states: Iterator[ClusterState]) -> None:
+    said = ""
+    answered: set[str] = set()
+    for state in states:
+        line = _status_line(state)
+        if line != said:
+            said = line
+            say(line)
+        for pairing in state.pairings:
+            if pairing.role == "worker" and pairing.id not in answered and pairing.code:
+                answered.add(pairing.id)
+                _answer(client, pairing)
+
+
+def _answer(client: Client, pairing: Pairing) -> None:
+    say(f"{pairing.name} asks to use this computer. Its screen must show: {spaced(pairing.code)}")
+    if not is_interactive():
+        say("Nobody is at this terminal to allow it. Use `potluck invite` and --join instead.")
+        return
+    accept = ask(f"Does {pairing.name} show {spaced(pairing.code)}, and may it?")
+    try:
+        client.decide_pairing(pairing.id, accept=accept)
+    except (NotFoundError, PairingError) as error:
+        say(error.message)
+
+
+def _status_line(state: ClusterState) -> str:
+    me = state.me
+    share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
+    layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
+    if state.node.paused:
+        return "Paused."
+    if not state.node.lent_to:
+        homes = " or ".join(state.node.member_of) or "a computer to pair with"
+        return f"Waiting for {homes}."
+    lent = ", ".join(state.node.lent_to)
+    match me.state if me is not None else "running":
+        case "receiving":
+            return f"Receiving{layers} from {lent}{share}."
+        case "loading":
+            return f"Loading{layers} for {lent}{share}."
+        case "running":
+            return f"Helping {lent}:{layers}."
+        case _:
+            return f"Connected with {lent}."
