@@ -27,7 +27,6 @@ from potluck.cluster.membership.named import addresses_of
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
-from potluck.cluster.text.client import ModelText, open_text
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import (
     ComputerViews,
@@ -37,11 +36,11 @@ from potluck.cluster.views import (
     plan_view,
     served_models,
 )
+from potluck.cluster.words import Words
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import ModelError, NotFoundError, PotluckError, UsageError
 from potluck.ids import NodeId
-from potluck.model.defaults import GenerationDefaults, load_defaults
 from potluck.net.discovery import Discovery
 from potluck.net.transport import show
 from potluck.store.registry import LocalModel
@@ -84,8 +83,7 @@ class NodeBackend:
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices = Notices(parts.activity.touch)
         self._measured: tuple[Deployment, float] | None = None  # tokens/s of the last answer
-        self._reading = asyncio.Lock()
-        self._read: tuple[ModelText, GenerationDefaults] | None = None
+        self._words = Words(parts.text_log)
 
     # --- state
 
@@ -228,7 +226,7 @@ class NodeBackend:
         except PotluckError:
             await self._want(request)
             raise
-        await self._words(deployment)  # a broken tokenizer is an error of the load
+        await self._words.of(deployment.planned.model)  # a broken tokenizer is an error of the load
         await self._remember(request, deployment.planned.model)
         # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
@@ -346,7 +344,7 @@ class NodeBackend:
         planned = deployment.planned
         if model is not None and model != planned.model.name:
             raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
-        text, defaults = await self._words(deployment)
+        text, defaults = await self._words.of(planned.model)
         loaded = LoadedModel(
             text=text,
             defaults=defaults,
@@ -355,26 +353,6 @@ class NodeBackend:
             vocab_size=planned.model.config.vocab_size,
         )
         return deployment, loaded
-
-    async def _words(self, deployment: Deployment) -> tuple[ModelText, GenerationDefaults]:
-        """The words and the recommended sampling of a model, read once per model."""
-        model = deployment.planned.model
-        if (folder := model.words) is None:
-            raise UsageError(
-                f"{model.name} is a shape with random weights: it has no words, and is only there"
-                " to be measured. Load a model to talk with."
-            )
-        async with self._reading:
-            if self._read is None or self._read[0].folder != folder:
-                await self._close_words()
-                text = await open_text(folder, self._parts.text_log)
-                self._read = (text, await asyncio.to_thread(load_defaults, folder))
-            return self._read
-
-    async def _close_words(self) -> None:
-        read, self._read = self._read, None
-        if read is not None:
-            await read[0].close()
 
     # --- listeners
 
@@ -402,7 +380,7 @@ class NodeBackend:
         """Close all listeners and the process for the model's words, because the node ends."""
         listeners, self._listeners = self._listeners, {}
         await asyncio.gather(*(server.stop() for _, server in listeners.values()))
-        await self._close_words()
+        await self._words.close()
         await self._parts.library.close()
 
     async def shutdown(self) -> None:
