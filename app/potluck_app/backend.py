@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.schema import (
@@ -23,7 +22,6 @@ from potluck.api.schema import (
     Listener,
     ListenRequest,
     ModelEntry,
-    ModelState,
     Pairing,
     PairingDecision,
     PairingRequest,
@@ -57,14 +55,6 @@ _GONE = Problem(
 )
 
 
-class _InUse(Struct, frozen=True, kw_only=True):
-    """The model that the person chose: `path` is sent to the node; None is the guide."""
-
-    path: str | None
-    model_id: str | None = None  # None: it is still loading
-    context: int | None = None  # that was asked for; None: as the planner chooses
-
-
 class Backend(QObject):
     """The node, as the views see it.
 
@@ -95,8 +85,6 @@ class Backend(QObject):
         self._http: Http | None = None
         self._events: EventStream | None = None
         self._waiting: list[Callable[[Http], None]] = []
-        self._model: _InUse | None = None  # loaded again after a restart of the node
-        self._is_restoring = False
         self._retry_ms = _RETRY_FIRST_MS
         self._retry = QTimer(self, singleShot=True)
         self._retry.timeout.connect(self._look_for_node)
@@ -169,29 +157,18 @@ class Backend(QObject):
         self._set_connection("connected")
         self.state_changed.emit(state)
         if is_new:
-            self._resume()
             if before is not None:
+                self._load_again(before)
                 self._open_again(before)
-        else:
-            self._remember(state.model)
-
-    def _resume(self) -> None:
-        """Continue with a node that was found, and load the model in use if the node has none."""
-        assert self.state is not None
-        model, self._is_restoring = self._model, False
-        if model is None or self.state.model.state != "none":
-            self._remember(self.state.model)
             self._send_waiting()
-            return
-        # A chat that arrived before the load would be answered by the guide.
-        self._is_restoring = True
-        load = Load(self)
-        self._model = _InUse(path=model.path, context=model.context)
-        if self._http is not None:
-            self._stream_load(self._http, load, model.path, model.context)
-        load.progress.connect(self._on_restoring)
-        load.failed.connect(self._on_restoring)
-        load.failed.connect(self.report)
+
+    def _load_again(self, before: ClusterState) -> None:
+        """Have a node that was started again load the model that the one before had loaded."""
+        assert self.state is not None
+        if before.model.state != "none" and self.state.model.state == "none":
+            load = Load(self)
+            load.failed.connect(self.report)
+            self._stream_load(load, PlanRequest())
 
     def _open_again(self, before: ClusterState) -> None:
         """Have a node that was started again listen for other programs as the one before.
@@ -210,32 +187,10 @@ class Backend(QObject):
                     )
                 )
 
-    def _on_restoring(self, _progress: object) -> None:
-        if self._is_restoring:
-            self._is_restoring = False
-            self._send_waiting()
-
     def _send_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for send in waiting:
             self._submit(send)
-
-    def _remember(self, model: ModelState) -> None:
-        """Remember the path of the loaded model, even if another client chose it."""
-        if model.state == "none":
-            if self._model is not None and self._model.model_id is not None:
-                self._model = None  # the model was unloaded
-        elif model.state == "ready" and (
-            self._model is None or self._model.model_id != model.model_id
-        ):
-            known = self._model or _InUse(path=None)
-            self._model = msgspec.structs.replace(known, model_id=model.model_id)
-            self.models().then(self._find_current)
-
-    def _find_current(self, entries: tuple[ModelEntry, ...]) -> None:
-        current = next((entry.path for entry in entries if entry.current), None)
-        if current is not None and self._model is not None:
-            self._model = msgspec.structs.replace(self._model, path=current)
 
     def _on_lost(self, problem: Problem | None) -> None:
         logger.info("the node is gone: %s", problem.message if problem else "it ended")
@@ -256,8 +211,8 @@ class Backend(QObject):
             self.connection_changed.emit(connection, message)
 
     def _submit(self, send: Callable[[Http], None]) -> None:
-        """Send now, or wait until there is a node that has loaded the model again."""
-        if self._http is not None and self.connection == "connected" and not self._is_restoring:
+        """Send now, or wait until there is a node."""
+        if self._http is not None and self.connection == "connected":
             send(self._http)
         else:
             self._waiting.append(send)
@@ -357,34 +312,27 @@ class Backend(QObject):
         self._submit(lambda http: http.stream(check.stream, "POST", "/cluster/models/verify", body))
         return check
 
-    def load_model(self, model: str | None, context: int | None = None) -> Load:
+    def load_model(self, model: str | None) -> Load:
         """Load a model on the computers of the home; None is the guide."""
         load = Load(self)
-        self._model = _InUse(path=model, context=context)
-        self._submit(lambda http: self._stream_load(http, load, model, context))
+        self._stream_load(load, PlanRequest(model=model or "guide"))
         return load
 
-    def _stream_load(
-        self, http: Http, load: Load, model: str | None, context: int | None = None
-    ) -> None:
-        body = PlanRequest(model=model or "guide", context=context)
-        http.stream(load.stream, "POST", "/cluster/model", body)
+    def _stream_load(self, load: Load, body: PlanRequest) -> None:
+        self._submit(lambda http: http.stream(load.stream, "POST", "/cluster/model", body))
 
     def plan_context(self, context: int) -> Call:
-        """Ask whether the model in use fits with this context, and how fast it is then."""
-        body = PlanRequest(model=self._path_in_use() or "guide", context=context)
-        return self._call("POST", "/cluster/plan", body, PlanView)
+        """Ask whether the chosen model fits with this context, and how fast it is then."""
+        return self._call("POST", "/cluster/plan", PlanRequest(context=context), PlanView)
 
     def load_context(self, context: int) -> Load:
-        """Load the model in use again, with this context."""
-        return self.load_model(self._path_in_use(), context)
-
-    def _path_in_use(self) -> str | None:
-        return self._model.path if self._model else None
+        """Load the chosen model again, with this context."""
+        load = Load(self)
+        self._stream_load(load, PlanRequest(context=context))
+        return load
 
     def unload_model(self) -> Call:
         """Unload the model and free its memory on all computers."""
-        self._model = None
         return self._call("DELETE", "/cluster/model")
 
     def open_listener(self, port: int) -> Call:

@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, Signal
 from pytestqt.qtbot import QtBot
 
 from potluck.api import schema
+from potluck.api.schema import PlanRequest
 from potluck.errors import NotEnoughMemoryError, PeerLostError
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Message
@@ -295,7 +296,7 @@ def test_a_worker_holds_the_node_as_one(backend: Backend, server: Server, qtbot:
     assert server.backend.released.wait(10)  # the window's own hold
 
 
-def test_the_chosen_model_comes_back_with_the_node_before_the_next_reply(
+def test_a_node_that_takes_the_place_of_another_is_asked_to_load_what_that_one_had(
     server: Server, qtbot: QtBot
 ) -> None:
     first = Server()
@@ -304,7 +305,7 @@ def test_the_chosen_model_comes_back_with_the_node_before_the_next_reply(
     with qtbot.waitSignal(backend.state_changed):
         backend.start()
     first.update(model=schema.ModelState(name="big", model_id="cd" * 32, state="ready"))
-    qtbot.waitUntil(lambda: backend._model is not None and backend._model.path == "/models/guide")
+    qtbot.waitUntil(lambda: backend.state is not None and backend.state.model.state == "ready")
     problems: list[Problem] = []
 
     found[0] = server
@@ -315,7 +316,7 @@ def test_the_chosen_model_comes_back_with_the_node_before_the_next_reply(
 
     qtbot.waitUntil(lambda: bool(heard.ends))
     backend.close()
-    assert server.backend.planned[0].model == "/models/guide"  # which the first one calls current
+    assert server.backend.planned[0] == PlanRequest()  # the node knows which model was chosen
     assert heard.text == "Hello, world."
     assert [problem.unreachable for problem in problems] == [True]
 

@@ -32,6 +32,7 @@ def test_chosen_model_is_remembered_without_who_takes_part(
 
     assert chosen.request == PlanRequest(model=str(model.folder), scheme="int8")
     assert (chosen.served().name, chosen.served().is_guide) == ("random", False)
+    assert chosen.completed(PlanRequest()) == chosen.request
     assert chosen.completed(PlanRequest(context=9)).model == str(model.folder)
     assert chosen.completed(PlanRequest(shape="llama-1b")) == PlanRequest(shape="llama-1b")
 

@@ -43,7 +43,9 @@ class Chosen:
         return Path(self._kept.path) if self._kept is not None else self.guide
 
     def completed(self, request: PlanRequest) -> PlanRequest:
-        """The same request; one that names no model is for the chosen one."""
+        """The same request; one that names no model is for the chosen one, and an empty one as it was chosen."""
+        if request == PlanRequest():
+            return self.request
         if request.model is not None or request.shape is not None or self._kept is None:
             return request
         return msgspec.structs.replace(request, model=self._kept.request.model)
