@@ -239,7 +239,7 @@ def test_disk_without_room_is_said_with_what_is_missing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     usage = shutil.disk_usage("/")._replace(free=1 << 30)
-    monkeypatch.setattr("potluck.hub.downloads.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("potluck.hub.kept.shutil.disk_usage", lambda path: usage)
 
     async def main() -> None:
         async with bench.node() as downloads:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,35 +10,28 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from potluck.api.hub import Download, DownloadAction, DownloadState
 from potluck.errors import (
-    DiskFullError,
     HubError,
     NotFoundError,
     OfflineError,
     PotluckError,
     UsageError,
-    format_bytes,
     rebuild,
 )
 from potluck.files import recall, remember
+from potluck.hub.kept import KeptDownload
 from potluck.hub.orders import (
     Ended,
     Failed,
     Order,
     Progress,
     Report,
-    blob_of,
-    model_path,
-    part_of,
-    pointer_of,
-    repository_folder,
 )
 from potluck.hub.remote import Hub, require_known
-from potluck.hub.variants import RemoteFile, RemoteVariant
+from potluck.hub.variants import RemoteVariant
 from potluck.reasons import reason
 from potluck.store.progress import TransferMeter, TransferProgress
 
@@ -47,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 MODULE = "potluck.hub.process"
 RETRY_S = 20.0  # after the Hub could not be reached
-RESERVE = 1 << 30  # bytes of the disk that a download leaves free
 _MAX_KEPT = 100  # downloads in the list
 ENVIRONMENT: Mapping[str, str] = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -77,24 +68,6 @@ class Process(Protocol):
     def stdout(self) -> Output | None: ...
     def kill(self) -> None: ...
     async def wait(self) -> int: ...
-
-
-class _Kept(Struct, frozen=True, kw_only=True):
-    """A download in the list on disk."""
-
-    id: str
-    model: str
-    variant: str
-    format: str
-    revision: str
-    files: tuple[RemoteFile, ...]
-    there: tuple[str, ...] = ()  # names of files that were there before
-    state: DownloadState = "queued"
-    message: str | None = None
-
-    @property
-    def total(self) -> int:
-        return sum(file.nbytes for file in self.files)
 
 
 class Downloads:
@@ -132,16 +105,16 @@ class Downloads:
         self._endpoint = endpoint
         self._retry_s = retry_s
         self._wake = asyncio.Event()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, KeptDownload] = {}
         self._done: dict[str, int] = {}  # bytes on the disk
         self._retry_at: dict[str, float] = {}
         self._progress: TransferProgress | None = None  # of the one that runs
         self._running: tuple[str, Process | None] | None = None
         self._stopped = asyncio.Condition()  # notified when none runs any more
-        for kept in recall(file, list[_Kept]) or []:
+        for kept in recall(file, list[KeptDownload]) or []:
             state = "queued" if kept.state in ("running", "offline") else kept.state
             self._kept[kept.id] = replace(kept, state=state)
-            self._done[kept.id] = self._bytes_there(kept)
+            self._done[kept.id] = kept.bytes_there(self._cache)
 
     # --- what clients see
 
@@ -160,7 +133,7 @@ class Downloads:
             k.model == model and k.state not in ("done", "failed") for k in self._kept.values()
         )
 
-    def _view(self, kept: _Kept) -> Download:
+    def _view(self, kept: KeptDownload) -> Download:
         progress = self._progress if kept.state == "running" else None
         done = self._done.get(kept.id, 0)
         rate = progress.bytes_per_s if progress is not None else None
@@ -174,12 +147,8 @@ class Downloads:
             bytes_per_s=rate,
             eta_s=(kept.total - done) / rate if rate else None,
             message=kept.message,
-            path=str(self._path(kept)) if kept.state == "done" else None,
+            path=str(kept.path(self._cache)) if kept.state == "done" else None,
         )
-
-    def _path(self, kept: _Kept) -> Path:
-        """The model on this computer: a folder, or the first GGUF file."""
-        return model_path(self._cache, kept.model, kept.revision, kept.format, kept.files)
 
     # --- what clients ask for
 
@@ -213,22 +182,16 @@ class Downloads:
             weights = variant.files[-1].name
             access = (model, repository.revision, weights)
             await asyncio.to_thread(self._hub.require_access, *access)
-        kept = _Kept(
+        kept = KeptDownload(
             id=secrets.token_hex(4),
             model=repository.model.name,
             variant=variant.name,
             format=variant.format,
             revision=repository.revision,
             files=variant.files,
-            there=tuple(
-                f.name
-                for f in variant.files
-                if self._is_there(repository.model.name, repository.revision, f)
-                or blob_of(self._cache, repository.model.name, f).exists()
-            ),
-        )
-        done = self._bytes_there(kept)
-        self._require_room(kept, done)
+        ).noting_what_is_there(self._cache)
+        done = kept.bytes_there(self._cache)
+        kept.require_room(self._cache, done)
         self._put(kept, state="done" if done == kept.total else "queued", done=done)
         return self._view(self._kept[kept.id])
 
@@ -247,14 +210,14 @@ class Downloads:
                 self._put(kept, state="paused")
                 await self._end_process(download_id)
             case "resume" if kept.state in ("paused", "failed", "offline"):
-                self._require_room(kept, self._bytes_there(kept))
+                kept.require_room(self._cache, kept.bytes_there(self._cache))
                 self._put(kept, state="queued")
             case "cancel":
                 view = self._view(kept)
                 del self._kept[download_id]
                 await self._end_process(download_id)
                 if kept.state != "done":
-                    await asyncio.to_thread(self._delete, kept)
+                    await asyncio.to_thread(kept.delete, self._cache)
                 self._save()
                 return view
             case _:
@@ -263,7 +226,9 @@ class Downloads:
 
     def forget(self, path: Path) -> None:
         """A model on this computer was deleted: it is no longer one that was downloaded."""
-        gone = [k.id for k in self._kept.values() if k.state == "done" and self._path(k) == path]
+        gone = [
+            k.id for k in self._kept.values() if k.state == "done" and k.path(self._cache) == path
+        ]
         for download_id in gone:
             del self._kept[download_id]
         if gone:
@@ -287,7 +252,7 @@ class Downloads:
             if self._running is not None and (process := self._running[1]) is not None:
                 process.kill()
 
-    def _next(self) -> _Kept | None:
+    def _next(self) -> KeptDownload | None:
         now = time.monotonic()
         for kept in self._kept.values():
             is_due = kept.state == "offline" and self._retry_at.get(kept.id, 0.0) <= now
@@ -295,7 +260,7 @@ class Downloads:
                 return kept
         return None
 
-    async def _download(self, kept: _Kept) -> None:
+    async def _download(self, kept: KeptDownload) -> None:
         self._running = (kept.id, None)
         self._put(kept, state="running")
         try:
@@ -313,7 +278,7 @@ class Downloads:
             async with self._stopped:
                 self._stopped.notify_all()
 
-    async def _follow(self, kept: _Kept) -> None:
+    async def _follow(self, kept: KeptDownload) -> None:
         """Start the process of a download, and take its reports until it ends.
 
         Raises:
@@ -328,7 +293,7 @@ class Downloads:
             assert process.stdout is not None
             process.stdin.write(msgspec.json.encode(self._order(kept)) + b"\n")
             await process.stdin.drain()
-            self._require_room(kept, self._bytes_there(kept))
+            kept.require_room(self._cache, kept.bytes_there(self._cache))
             meter = TransferMeter(kept.total, time.monotonic, self._note)
             while line := await process.stdout.readline():
                 match msgspec.json.decode(line, type=Report):
@@ -356,7 +321,7 @@ class Downloads:
         kept = self._kept.get(download_id)
         if kept is None:
             return
-        done = self._bytes_there(kept)
+        done = kept.bytes_there(self._cache)
         if kept.state != "running":
             self._put(kept, state=kept.state, done=done)
         elif error is None:
@@ -380,7 +345,7 @@ class Downloads:
                 lambda: self._running is None or self._running[0] != download_id
             )
 
-    def _order(self, kept: _Kept) -> Order:
+    def _order(self, kept: KeptDownload) -> Order:
         return Order(
             model=kept.model,
             revision=kept.revision,
@@ -390,11 +355,11 @@ class Downloads:
             endpoint=self._endpoint,
         )
 
-    # --- the list and the disk
+    # --- the list
 
     def _put(
         self,
-        kept: _Kept,
+        kept: KeptDownload,
         *,
         state: DownloadState,
         done: int | None = None,
@@ -411,51 +376,3 @@ class Downloads:
         remember(self._file, list(self._kept.values())[-_MAX_KEPT:])
         self._wake.set()
         self._changed()
-
-    def _is_there(self, model: str, revision: str, file: RemoteFile) -> bool:
-        return pointer_of(self._cache, model, revision, file).exists()
-
-    def _bytes_there(self, kept: _Kept) -> int:
-        there = 0
-        for file in kept.files:
-            part = part_of(self._cache, kept.model, file)
-            if self._is_there(kept.model, kept.revision, file):
-                there += file.nbytes
-            elif blob_of(self._cache, kept.model, file).exists():
-                there += file.nbytes  # of another revision
-            elif part.exists():
-                there += min(part.stat().st_size, file.nbytes)
-        return there
-
-    def _require_room(self, kept: _Kept, done: int) -> None:
-        """Refuse a download that does not fit on the disk.
-
-        Raises:
-            DiskFullError: with the bytes that are missing.
-        """
-        folder = next(p for p in (self._cache, *self._cache.parents) if p.exists())
-        free, needed = shutil.disk_usage(folder).free, kept.total - done
-        if needed and (missing := needed + RESERVE - free) > 0:
-            raise DiskFullError(
-                f"{kept.model} ({kept.variant}) needs {format_bytes(needed)} more on the disk of {folder}, of"
-                f" which {format_bytes(free)} are free: {format_bytes(missing)} are missing, with"
-                f" {format_bytes(RESERVE)} left for others. Delete models or other files, and try again.",
-                needed=needed,
-                free=free,
-                missing=missing,
-            )
-
-    def _delete(self, kept: _Kept) -> None:
-        """Delete what a cancelled download has fetched."""
-        for file in kept.files:
-            if file.name in kept.there:
-                continue
-            for path in (
-                pointer_of(self._cache, kept.model, kept.revision, file),
-                blob_of(self._cache, kept.model, file),
-                part_of(self._cache, kept.model, file),
-            ):
-                path.unlink(missing_ok=True)
-        folder = repository_folder(self._cache, kept.model)
-        if not any(path.is_file() for path in (folder / "blobs").glob("*")):
-            shutil.rmtree(folder, ignore_errors=True)
