@@ -35,12 +35,15 @@ from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.calls import CALL_S
 from potluck.cluster.node_parts import NodeDeadlines, NodeParts
 from potluck.errors import PotluckError
+from potluck.heap import trim
 from potluck.ids import short
 from potluck.net.advert import Advert
 from potluck.settings import Folders, NodeFile, remove_node_file, write_node_file
 from potluck.tasks import TaskSet, end, every
 
 logger = logging.getLogger(__name__)
+
+TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves some ten MB
 
 
 class Node(NodeParts):
@@ -111,6 +114,7 @@ class Node(NodeParts):
             for work in (
                 idle,
                 calls,
+                every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
                 self.library.downloads.run(),
@@ -228,3 +232,7 @@ class Node(NodeParts):
             )
         )
         self.backend.notice("error", event.error.message)
+
+
+async def _trim() -> None:
+    trim()

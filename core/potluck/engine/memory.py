@@ -4,9 +4,7 @@ torch raises `OutOfMemoryError` on CUDA, and elsewhere a plain `RuntimeError` th
 other errors.
 """
 
-import ctypes
 import logging
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from potluck.errors import OutOfMemoryError
+from potluck.heap import trim
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def release(device: torch.device) -> None:
         case "mps":
             torch.mps.empty_cache()
         case _:
-            _trim()
+            trim()
 
 
 def release_prompt(device: torch.device) -> None:
@@ -68,15 +67,7 @@ def release_prompt(device: torch.device) -> None:
     On a GPU torch keeps it: giving it back waits for all work of the GPU, and the next prompt needs it again.
     """
     if device.type == "cpu":
-        _trim()
-
-
-def _trim() -> None:
-    """Make glibc return free memory between blocks in use. It keeps that otherwise."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-        if trim is not None:
-            trim(0)
+        trim()
 
 
 def _is_out_of_memory(error: Exception) -> bool:

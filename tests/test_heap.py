@@ -1,0 +1,32 @@
+"""Memory that was freed is given back to the system."""
+
+import ctypes
+import sys
+
+import psutil
+import pytest
+
+from potluck.heap import trim
+
+BLOCK, COUNT = 64 << 10, 1024  # smaller than what the C library asks of the system by itself
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give memory back by themselves")
+def test_memory_below_a_block_in_use_is_given_back() -> None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        pytest.skip("another C library than glibc")
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    blocks = [ctypes.c_void_p(libc.malloc(BLOCK)) for _ in range(COUNT)]
+    for block in blocks:
+        ctypes.memset(block, 1, BLOCK)
+    last = libc.malloc(BLOCK)  # memory below it is not given back without being asked for
+    for block in blocks:
+        libc.free(block)
+    before = psutil.Process().memory_info().rss
+
+    trim()
+
+    assert psutil.Process().memory_info().rss < before - BLOCK * COUNT // 2
+    libc.free(last)
