@@ -4,12 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fake_cluster import devices, failing, run, until
+from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, PeerLostError
+from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
 
@@ -66,6 +67,24 @@ def test_the_next_prompt_runs_on_who_is_left(home: Home) -> None:
         assert home.stages == ["Desk"]
         assert generator.broken is None
         assert home.master.request == SPLIT
+
+    run(main())
+
+
+def test_layers_stay_where_they_are_after_a_loss_that_no_answer_waits_for(home: Home) -> None:
+    async def main() -> None:
+        attic = FakeComputer("Attic", 3)
+        home.computers.workers.append(attic)
+        memory = shape_of(home.model.config, "int8", context=64).model_memory
+        for computer in (home.desk, home.laptop, attic):
+            computer.devices = (small(computer, memory - 1),)
+        before = (("Laptop", 2), ("Attic", 1), ("Desk", 1))
+        await home.master.load(PlanRequest(layers=before, context=64, scheme="int8"))
+        home.computers.workers.remove(attic)
+        home.lose(attic)
+        await home.master.ready(PlanRequest())
+
+        assert home.stages == ["Laptop", "Desk"]
 
     run(main())
 

@@ -208,7 +208,7 @@ class Loader:
             check=action.check,
             is_recovery=action.is_recovery,
             avoid=action.avoid,
-            near=self._planned if action.is_recovery else None,
+            near=self._planned,
             enter=self._enter,
         )
         logger.info(
