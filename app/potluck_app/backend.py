@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from potluck.api.pausing import PauseLength, here, pause_end
 from potluck.api.schema import (
     ClusterState,
     ComputerChange,
@@ -284,22 +285,24 @@ class Backend(QObject):
         """Measure the link to a computer now."""
         return self._call("POST", f"/cluster/computers/{node_id}/link", answer=LinkTest)
 
-    def set_role(
-        self, *, worker: bool, memory: int | None = None, paused: bool | None = None
-    ) -> Call:
+    def set_role(self, *, worker: bool, memory: int | None = None) -> Call:
         """Lend this computer, or stop lending it."""
-        body = RoleRequest(worker=worker, memory=memory, paused=paused)
-        return self._call("POST", "/cluster/role", body)
+        return self._call("POST", "/cluster/role", RoleRequest(worker=worker, memory=memory))
 
-    def toggle_pause(self) -> None:
-        """Pause the lending of this computer, or end the pause."""
-        if self.state is not None:
-            paused = not self.state.node.paused
-            self.set_role(worker=True, paused=paused).then(failed=self.report)
+    def pause(self, length: PauseLength) -> None:
+        """Pause the lending of this computer."""
+        self._change_lending(RoleRequest(paused=True, paused_until=pause_end(length, here())))
 
-    def leave_now(self) -> None:
-        """Do not wait any longer until the others do without this computer."""
-        self._call("POST", "/cluster/role", RoleRequest()).then(failed=self.report)
+    def resume(self) -> None:
+        """End the pause of this computer."""
+        self._change_lending(RoleRequest(paused=False))
+
+    def free_memory(self) -> None:
+        """Give back at once what this computer lends; it is paused then, for an hour or longer."""
+        self._change_lending(RoleRequest(free_now=True))
+
+    def _change_lending(self, request: RoleRequest) -> None:
+        self._call("POST", "/cluster/role", request).then(failed=self.report)
 
     def models(self) -> Call:
         """Ask for the models on this computer."""

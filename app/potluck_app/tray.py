@@ -18,6 +18,7 @@ from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.going_on import going_on
+from potluck_app.views.pausing import offer_pauses
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
@@ -92,11 +93,13 @@ class Tray(QObject):
         self.menu.addSeparator()
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
-        self.pause = self.menu.addAction("Pause")
-        self.pause.setVisible(lends)
-        self.pause.triggered.connect(lambda: backend.toggle_pause())
-        self.leave_now = self.menu.addAction("Leave now")
-        self.leave_now.triggered.connect(lambda: backend.leave_now())
+        self.pauses = self.menu.addMenu("Pause")
+        offer_pauses(self.pauses, backend)
+        self.resume = self.menu.addAction("Resume")
+        self.resume.triggered.connect(lambda: backend.resume())
+        self.free = self.menu.addAction("Free memory now")
+        self.free.setToolTip(cluster.FREE_MEMORY)
+        self.free.triggered.connect(lambda: backend.free_memory())
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)
@@ -119,8 +122,12 @@ class Tray(QObject):
         self._icon.showMessage(title, text, resources.app_icon())
 
     def _show_state(self, state: ClusterState | None) -> None:
-        self.pause.setEnabled(state is not None)
-        self.leave_now.setVisible(state is not None and state.node.leaving)
+        paused = state is not None and state.node.paused
+        self.pauses.menuAction().setVisible(self._lends and not paused)
+        self.resume.setVisible(self._lends and paused)
+        self.free.setVisible(self._lends)
+        self.pauses.setEnabled(state is not None)
+        self.free.setEnabled(state is not None)
         if state is None:
             self.status.setText("Starting…")
             self._icon.setToolTip("Potluck")
@@ -132,7 +139,6 @@ class Tray(QObject):
         view = cluster.lend_view(state)
         line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
         self.status.setText(wording.without_mnemonic(line))
-        self.pause.setText("Resume" if state.node.paused else "Pause")
         self._icon.setToolTip(f"Potluck: {view.title}")
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:

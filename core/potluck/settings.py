@@ -163,6 +163,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
+    paused_until: float | None = None  # Unix time at which the pause ends; None: its owner ends it
 
     @property
     def shown_name(self) -> str:

@@ -151,7 +151,8 @@ def test_what_goes_on_without_the_window_is_said_in_the_tray(
     assert application.tray is not None
     assert not application.main.isVisible()
     assert application.tray.status.text() == "Other programs can use the model on port 8000."
-    assert not application.tray.pause.isVisible()
+    assert not application.tray.pauses.menuAction().isVisible()
+    assert not application.tray.free.isVisible()
 
     application.tray.open.trigger()
     assert application.main.isVisible()

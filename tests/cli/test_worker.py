@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -47,7 +48,7 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
     assert rest == ["This computer is not lent any more."]
     assert server.backend.joined == ["TOKEN"]
     assert server.backend.roles == [
-        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, paused=False, while_held=True),
+        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, while_held=True),
     ]
     assert "worker" in server.backend.held
     assert server.backend.released.wait(5)
@@ -114,7 +115,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
         "Loading layers 4 to 7 for Desk.",
         "Helping Desk: layers 4 to 7.",
         "Connected with Desk.",
-        "Paused.",
+        "Paused. `potluck resume` ends the pause.",
     ]
     assert list(said) == ["This computer lends itself as before."]  # it was a worker before us
 
@@ -190,3 +191,35 @@ def test_a_token_of_nobody_is_told(server: Server, potluck: Potluck, capsys: Out
     assert potluck("worker", "--join", "x" * 5000) == 2
     assert "token" in capsys.readouterr().err
     assert server.backend.roles == []
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "said"),
+    [
+        (("pause",), schema.RoleRequest(paused=True), "Paused. `potluck resume` ends the pause."),
+        (("resume",), schema.RoleRequest(paused=False), "The pause is over."),
+        (("free",), schema.RoleRequest(free_now=True), "The memory is free in a moment."),
+    ],
+)
+def test_lending_is_paused_and_resumed_by_a_command(
+    server: Server,
+    potluck: Potluck,
+    capsys: Output,
+    words: tuple[str, ...],
+    asked: schema.RoleRequest,
+    said: str,
+) -> None:
+    assert potluck(*words) == 0
+
+    assert server.backend.roles == [asked]
+    assert said in capsys.readouterr().err
+
+
+def test_a_pause_for_an_hour_says_when_it_ends(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("pause", "hour") == 0
+
+    (asked,) = server.backend.roles
+    assert asked.paused_until == pytest.approx(time.time() + 3600, abs=30)
+    assert "Paused until " in capsys.readouterr().err

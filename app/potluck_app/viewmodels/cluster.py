@@ -2,6 +2,7 @@
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from potluck.api.pausing import PauseLength, paused_line
 from potluck.api.schema import ClusterState, Computer, ModelState, Pairing
 from potluck_app import wording
 from potluck_app.tokens import Tone
@@ -9,6 +10,13 @@ from potluck_app.tokens import Tone
 Choice: TypeAlias = Literal["rename", "pause", "resume", "limit", "test", "remove"]
 """What the person can do with a computer."""
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
+
+PAUSES: Final[tuple[tuple[PauseLength, str], ...]] = (
+    ("hour", "For an hour"),
+    ("tomorrow", "Until tomorrow"),
+    ("resume", "Until I resume"),
+)
+FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
 
 _NAMED = 3  # so many computers are named, more are counted
 _DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
@@ -354,7 +362,10 @@ def lend_view(state: ClusterState) -> LendView:
         text = f"This computer still helps {names}, for at most 30 seconds."
         return LendView("pause", "warn", "Leaving", text)
     if state.node.paused:
-        return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")
+        until = state.node.paused_until
+        end = "you resume" if until is None else "then, or until you resume"
+        text = f"This computer lends nothing until {end}."
+        return LendView("pause", "warn", paused_line(until), text)
     if state.node.lent_to:
         names = wording.listing(state.node.lent_to)
         if me is not None and me.state in ("receiving", "loading"):

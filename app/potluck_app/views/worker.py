@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QSlider, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
@@ -23,6 +23,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.pausing import offer_pauses
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -121,7 +122,12 @@ class WorkerWindow(QWidget):
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pause = button("Pause", "worker-pause", backend.toggle_pause)
+        self.pauses = QMenu(self)
+        self.pauses.setAccessibleName("Pause sharing")
+        offer_pauses(self.pauses, backend)
+        self.pause = button("Pause", "worker-pause", self._pause)
+        self.free = button("Free memory now", "worker-free", backend.free_memory)
+        self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
@@ -132,7 +138,6 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        stop = button("Stop sharing", "worker-stop", on_stop)
         vbox(
             (self._name, 0, center),
             (self.address, 0, center),
@@ -150,9 +155,13 @@ class WorkerWindow(QWidget):
             14,
             self._make_memory(),
             14,
-            hbox((self.pause, 1), (stop, 1), spacing=8),
+            hbox((self.pause, 1), (self.free, 1), spacing=8),
             8,
-            button("Chat on this computer instead", "worker-chat", on_chat),
+            hbox(
+                (button("Chat here instead", "worker-chat", on_chat), 1),
+                (button("Stop sharing", "worker-stop", on_stop), 1),
+                spacing=8,
+            ),
             parent=self,
             margins=(24, 16, 24, 18),
         )
@@ -197,6 +206,7 @@ class WorkerWindow(QWidget):
             self.address.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
+        self.free.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
         self.title.setText(self._view.title)
@@ -208,6 +218,14 @@ class WorkerWindow(QWidget):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         event.setAccepted(self._on_close())
+
+    def _pause(self) -> None:
+        """End the pause, or ask how long one is to be."""
+        state = self._backend.live_state
+        if state is not None and state.node.paused:
+            self._backend.resume()
+        else:
+            self.pauses.popup(self.pause.mapToGlobal(self.pause.rect().bottomLeft()))
 
     # --- memory
 

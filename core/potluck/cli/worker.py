@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 
 import msgspec
 
+from potluck.api.pausing import here, pause_end, paused_line
 from potluck.api.schema import (
     ClusterState,
     Pairing,
@@ -56,6 +57,32 @@ def worker(options: argparse.Namespace) -> int:
     return 0
 
 
+def pause(options: argparse.Namespace) -> int:
+    """Pause the lending of this computer, for an hour, until tomorrow or until `resume`."""
+    client, _ = open_client(options)
+    until = pause_end(options.length, here())
+    client.set_role(RoleRequest(paused=True, paused_until=until))
+    say(f"{paused_line(until)}. `potluck resume` ends the pause.")
+    return 0
+
+
+def resume(options: argparse.Namespace) -> int:
+    """End the pause of this computer."""
+    client, _ = open_client(options)
+    client.set_role(RoleRequest(paused=False))
+    say("The pause is over.")
+    return 0
+
+
+def free(options: argparse.Namespace) -> int:
+    """Give back at once what this computer lends."""
+    client, _ = open_client(options)
+    client.set_role(RoleRequest(free_now=True))
+    said = paused_line(client.state().node.paused_until)
+    say(f"The memory is free in a moment. {said}; `potluck resume` ends the pause.")
+    return 0
+
+
 def _leave(folders: Folders, waits: Waits) -> None:
     """Wait until the others do without this computer. Ctrl-C does not wait any longer."""
     has_said, ends_at = False, time.monotonic() + waits.leave_s
@@ -84,7 +111,6 @@ def _lend(client: Client, options: argparse.Namespace) -> None:
         worker=True,
         memory=options.memory,
         threads=options.threads,
-        paused=False,
         while_held=True,
     )
     with closing(client.states("worker")) as states:
@@ -128,7 +154,7 @@ def _status_line(state: ClusterState) -> str:
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
     layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
     if state.node.paused:
-        return "Paused."
+        return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
     if not state.node.lent_to:
         homes = " or ".join(state.node.member_of) or "a computer to pair with"
         return f"Waiting for {homes}."

@@ -101,6 +101,7 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
+                paused_until=parts.lending.settings.paused_until,
                 leaving=parts.worker.is_leaving,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),

@@ -43,6 +43,7 @@ from potluck.tasks import TaskSet, end, every
 
 logger = logging.getLogger(__name__)
 
+LOOK_S = 5.0  # between two looks at whether a pause is over
 TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves some ten MB
 
 
@@ -114,6 +115,7 @@ class Node(NodeParts):
             for work in (
                 idle,
                 calls,
+                every(LOOK_S, self._look, what="looking whether the pause is over"),
                 every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
@@ -149,6 +151,9 @@ class Node(NodeParts):
         elif not self.worker.is_lending and not self.library.downloads.is_busy:
             logger.info("no program needs the node any more")
             self._stop.set()
+
+    async def _look(self) -> None:
+        self.lending.end_past_pause()
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again.

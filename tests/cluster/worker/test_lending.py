@@ -1,5 +1,6 @@
 """What the owner of a node lends of the computer, and for how long."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from potluck.api.schema import RoleRequest
 from potluck.cluster.events import Changed
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
-from potluck.settings import Settings, load_settings
+from potluck.settings import Settings, load_settings, save_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
@@ -114,6 +115,85 @@ def test_what_is_set_for_good_during_a_loan_stays(tmp_path: Path, run: Run) -> N
         assert load_settings(folders.settings_file) == Settings(
             name="Laptop", worker=True, paused=True
         )
+
+    run(main())
+
+
+def test_a_pause_is_kept_over_a_restart_of_the_node_and_ends_by_itself(
+    tmp_path: Path, run: Run
+) -> None:
+    folders = folders_of(tmp_path, "Laptop")
+    late = time.time() + 3600
+
+    async def paused() -> None:
+        async with running(folders) as laptop:
+            await laptop.backend.set_role(RoleRequest(worker=True, paused=True, paused_until=late))
+
+    async def restarted() -> None:
+        async with running(folders) as laptop:
+            told = laptop.backend.state().node
+            assert (told.role, told.paused, told.paused_until) == ("worker", True, late)
+            await laptop.backend.set_role(RoleRequest(paused=True, paused_until=time.time()))
+            laptop.lending.end_past_pause()
+            told = laptop.backend.state().node
+            assert (told.role, told.paused, told.paused_until) == ("worker", False, None)
+
+    run(paused())
+    run(restarted())
+    assert load_settings(folders.settings_file) == Settings(name="Laptop", worker=True)
+
+
+def test_a_pause_that_ended_while_the_node_was_away_is_over(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        past = Settings(name="Laptop", worker=True, paused=True, paused_until=1.0)
+        save_settings(folders.settings_file, past)
+
+        assert not Node(folders).worker.is_paused
+
+    run(main())
+
+
+def test_a_pause_that_ends_leaves_what_a_program_lends_for_itself_as_it_is(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
+            held = RoleRequest(paused=True, paused_until=1.0, while_held=True)
+            await node.backend.set_role(held)
+            node.lending.end_past_pause()
+
+            assert not node.worker.is_paused
+            assert node.backend.state().node.memory_limit == 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("paused_until", [None, 1 << 39])
+def test_memory_that_is_freed_now_is_not_waited_for_and_not_lent_again_for_an_hour(
+    tmp_path: Path, run: Run, paused_until: float | None
+) -> None:
+    """A pause that is there already stays as long as it is."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        await node.backend.set_role(RoleRequest(worker=True))
+        node.worker.is_idle.clear()  # a master has a lease, and would be waited for
+        if paused_until is not None:
+            await node.backend.set_role(RoleRequest(paused=True, paused_until=paused_until))
+            assert node.worker.is_leaving
+        now = time.time()
+        await node.backend.set_role(RoleRequest(free_now=True))
+
+        await until(lambda: node.worker.is_gone)
+        told = node.backend.state().node
+        assert told.paused
+        if paused_until is None:
+            assert told.paused_until == pytest.approx(now + 3600, abs=60)
+        else:
+            assert told.paused_until == paused_until
 
     run(main())
 

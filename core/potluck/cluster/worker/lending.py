@@ -4,13 +4,15 @@
 """
 
 import asyncio
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from potluck.api.backend import Holder
+from potluck.api.pausing import HOUR_S
 from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
@@ -32,6 +34,7 @@ class LendingSettings:
         saved: the settings in `file`; the stage processes were made with them.
         events: receives `Changed`, and `ThreadsChanged` when measured times are outdated.
         leave_s: longest time that masters have to do without this computer.
+        clock: returns the Unix time.
     """
 
     def __init__(
@@ -45,9 +48,13 @@ class LendingSettings:
         throttle: Throttle,
         events: Events,
         leave_s: float = LEAVE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.settings = saved  # in force now; those of a program that holds the node are not saved
-        self._saved = saved
+        self._clock = clock
+        self._saved = self._without_past_pause(saved)
+        self.settings = (
+            self._saved
+        )  # in force now; those of a program that holds the node are not saved
         self._file = file
         self._activity = activity
         self._worker = worker
@@ -57,7 +64,7 @@ class LendingSettings:
         self._giving_back: asyncio.Task[None] | None = None
         self._leaving = Leaving(worker, changed=events.changed, limit_s=leave_s)
         self._tasks = TaskSet()
-        worker.is_lending, worker.is_paused = saved.worker, saved.paused
+        worker.is_lending, worker.is_paused = self._saved.worker, self._saved.paused
 
     def set_role(self, request: RoleRequest) -> None:
         """Lend as the owner asks.
@@ -68,7 +75,7 @@ class LendingSettings:
         before = self.settings if request.while_held else self._saved
         limit = before.memory_limit if request.memory is None else request.memory or None
         threads = before.threads if request.threads is None else request.threads or None
-        paused = before.paused if request.paused is None else request.paused
+        paused, until = _pause(before, request, self._clock())
         worker = before.worker if request.worker is None else request.worker
         upload = request.upload_limit_mbit
         settings = msgspec.structs.replace(
@@ -77,6 +84,7 @@ class LendingSettings:
             memory_limit=limit,
             threads=threads,
             paused=paused,
+            paused_until=until,
             upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
         )
         if not request.while_held:
@@ -86,7 +94,24 @@ class LendingSettings:
             raise UsageError(
                 "Nobody holds this lease: there is no event stream with holder=worker."
             )
-        self._lend(settings)
+        self._lend(settings, at_once=request.free_now)
+
+    def end_past_pause(self) -> None:
+        """Lend again if the time of the pause is over. It is called every few seconds."""
+        before, self._saved = self._saved, self._without_past_pause(self._saved)
+        in_force = self._saved
+        if self.settings is not before:  # a program that holds the node lends it
+            in_force = self._without_past_pause(self.settings)
+        if in_force is not self.settings:
+            self._lend(in_force)
+        if self._saved is not before:
+            save_settings(self._file, self._saved)
+
+    def _without_past_pause(self, settings: Settings) -> Settings:
+        until = settings.paused_until
+        if until is None or self._clock() < until:
+            return settings
+        return msgspec.structs.replace(settings, paused=False, paused_until=None)
 
     def rename(self, name: str | None) -> str:
         """Store this computer's name; None: that of the host. Return the name."""
@@ -134,12 +159,14 @@ class LendingSettings:
         if self._worker.is_away:
             await self._worker.leasing.release()
 
-    def _lend(self, settings: Settings) -> None:
+    def _lend(self, settings: Settings, *, at_once: bool = False) -> None:
+        """Put these settings in force. `at_once`: what is lent is given back without a wait."""
         self.settings = settings
         if self._worker.is_leaving:
             self._leaving.go()  # asked for twice, or back again
         elif settings.paused or not settings.worker:
-            self._leaving.begin()
+            if not at_once:
+                self._leaving.begin()
             self._giving_back = self._tasks.spawn(self._give_back())
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
@@ -148,3 +175,15 @@ class LendingSettings:
         self._processes.compute_with(settings.threads)
         self._activity.use()
         self._events.changed()
+
+
+def _pause(before: Settings, request: RoleRequest, now: float) -> tuple[bool, float | None]:
+    """Whether lending is paused after a request, and until when.
+
+    Memory that is to be free now is not lent again before the owner resumes, or an hour is over.
+    """
+    if request.free_now and not before.paused:
+        return True, now + HOUR_S
+    if request.paused is None:
+        return before.paused, before.paused_until
+    return request.paused, request.paused_until if request.paused else None
