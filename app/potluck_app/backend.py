@@ -15,6 +15,7 @@ import msgspec
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.pausing import PauseLength, here, pause_end
+from potluck.api.politeness import Rule
 from potluck.api.schema import (
     ClusterState,
     ComputerChange,
@@ -300,6 +301,12 @@ class Backend(QObject):
     def free_memory(self) -> None:
         """Give back at once what this computer lends; it is paused then, for an hour or longer."""
         self._change_lending(RoleRequest(free_now=True))
+
+    def set_rule(self, rule: Rule, on: bool) -> None:
+        """Let a reason count for which this computer lends nothing by itself, or not."""
+        if self.state is not None:
+            rules = msgspec.structs.replace(self.state.node.rules, **{rule: on})
+            self._change_lending(RoleRequest(rules=rules))
 
     def _change_lending(self, request: RoleRequest) -> None:
         self._call("POST", "/cluster/role", request).then(failed=self.report)

@@ -3,6 +3,7 @@
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from potluck.api.pausing import PauseLength, paused_line
+from potluck.api.politeness import SAYS, Rule
 from potluck.api.schema import ClusterState, Computer, ModelState, Pairing
 from potluck_app import wording
 from potluck_app.tokens import Tone
@@ -16,10 +17,16 @@ PAUSES: Final[tuple[tuple[PauseLength, str], ...]] = (
     ("tomorrow", "Until tomorrow"),
     ("resume", "Until I resume"),
 )
+RULES: Final[tuple[tuple[Rule, str], ...]] = (
+    ("games", "While a game or a film fills the screen"),
+    ("battery", "While it runs on its battery"),
+    ("memory", "While other programs need the memory"),
+    ("heat", "While the processor is too hot"),
+    ("activity", "While somebody uses keyboard or mouse"),
+)
 FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
 
 _NAMED = 3  # so many computers are named, more are counted
-_DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
     "found": ("Found", "neutral"),
@@ -36,7 +43,7 @@ _PILLS: Final[dict[str, tuple[str, Tone]]] = {
 }
 _LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surface", "portable")
 # States whose `detail` is a sentence for the person, shown in place of memory and link.
-_EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked"})
+_EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked", "paused"})
 
 
 def _range(start: int, stop: int) -> str:
@@ -125,8 +132,6 @@ def pill(computer: Computer) -> tuple[str, Tone]:
     text, tone = _PILLS[computer.state]
     if computer.progress is not None and computer.state in ("receiving", "loading"):
         text = f"{text} {wording.percent(computer.progress)}"
-    if computer.state == "paused" and computer.detail and len(computer.detail) <= _DETAIL_IN_PILL:
-        text = f"{text}: {computer.detail}"
     return text, tone
 
 
@@ -366,6 +371,9 @@ def lend_view(state: ClusterState) -> LendView:
         end = "you resume" if until is None else "then, or until you resume"
         text = f"This computer lends nothing until {end}."
         return LendView("pause", "warn", paused_line(until), text)
+    if state.node.withheld is not None:
+        text = f"This computer {SAYS[state.node.withheld]}. It helps again a minute after that."
+        return LendView("pause", "warn", "Paused by itself", text)
     if state.node.lent_to:
         names = wording.listing(state.node.lent_to)
         if me is not None and me.state in ("receiving", "loading"):

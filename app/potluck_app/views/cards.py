@@ -178,8 +178,7 @@ class ComputerCardView(QFrame):
         self._icon.set_icon(card.icon, lambda: node_color(self._card.color))
         self.name.set_text(card.name)
         self._hardware.set_text(card.hardware)
-        state, _, why = card.pill.partition(": ")
-        self.pill.show_state(state if self._is_narrow else card.pill, card.tone)
+        self.pill.show_state(card.pill, card.tone)
         self._menu.setAccessibleName(f"More about {card.name}")
         if card.progress is not None:
             self._meter.setAccessibleName("Progress")
@@ -192,9 +191,8 @@ class ComputerCardView(QFrame):
         self._meter.setVisible(bool(card.memory) or card.progress is not None)
         for widget in (self._memory, self._link):
             widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
-        below = (why if self._is_narrow else "", card.holds)
-        self._holds.setText("\n".join(filter(None, below)))
-        self._holds.setVisible(any(below) and not card.detail)
+        self._holds.setText(card.holds)
+        self._holds.setVisible(bool(card.holds) and not card.detail)
         self._detail.setText(card.detail)
         self._detail.setVisible(bool(card.detail))
 

@@ -23,7 +23,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
-from potluck_app.views.pausing import offer_pauses
+from potluck_app.views.pausing import RulesMenu, offer_pauses
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -125,7 +125,11 @@ class WorkerWindow(QWidget):
         self.pauses = QMenu(self)
         self.pauses.setAccessibleName("Pause sharing")
         offer_pauses(self.pauses, backend)
+        self.rules = RulesMenu(self, backend)
         self.pause = button("Pause", "worker-pause", self._pause)
+        self.when = button(
+            "Pauses by itself…", "worker-rules", lambda: _open(self.rules, self.when)
+        )
         self.free = button("Free memory now", "worker-free", backend.free_memory)
         self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
@@ -156,6 +160,8 @@ class WorkerWindow(QWidget):
             self._make_memory(),
             14,
             hbox((self.pause, 1), (self.free, 1), spacing=8),
+            8,
+            self.when,
             8,
             hbox(
                 (button("Chat here instead", "worker-chat", on_chat), 1),
@@ -199,6 +205,7 @@ class WorkerWindow(QWidget):
             self.pause.setText("Resume" if paused else "Pause")
             self.pause.setAccessibleName("Resume sharing" if paused else "Pause sharing")
             self._pause_icon.set_icon("play" if paused else "pause")
+            self.rules.show_rules(state.node.rules)
             self._follow_memory(state)
         else:
             self._view = _STARTING
@@ -207,6 +214,7 @@ class WorkerWindow(QWidget):
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
+        self.when.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
         self.title.setText(self._view.title)
@@ -225,7 +233,7 @@ class WorkerWindow(QWidget):
         if state is not None and state.node.paused:
             self._backend.resume()
         else:
-            self.pauses.popup(self.pause.mapToGlobal(self.pause.rect().bottomLeft()))
+            _open(self.pauses, self.pause)
 
     # --- memory
 
@@ -293,6 +301,10 @@ class WorkerWindow(QWidget):
 
     def _on_problem(self, message: str) -> None:
         self.banner.show_line(message, "error", on_dismiss=lambda: None)
+
+
+def _open(menu: QMenu, below: QWidget) -> None:
+    menu.popup(below.mapToGlobal(below.rect().bottomLeft()))
 
 
 def _memory_total(state: ClusterState | None) -> int:

@@ -102,6 +102,8 @@ class NodeBackend:
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
                 paused_until=parts.lending.settings.paused_until,
+                withheld=parts.worker.withheld,
+                rules=parts.lending.settings.rules,
                 leaving=parts.worker.is_leaving,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),

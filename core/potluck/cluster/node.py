@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from math import inf
 
 import potluck
+from potluck.api.politeness import Facts
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.device_names import place_name
 from potluck.cluster.events import (
@@ -43,7 +44,7 @@ from potluck.tasks import TaskSet, end, every
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 5.0  # between two looks at whether a pause is over
+LOOK_S = 10.0  # between two looks at whether a pause is over, and what the owner does
 TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves some ten MB
 
 
@@ -115,7 +116,7 @@ class Node(NodeParts):
             for work in (
                 idle,
                 calls,
-                every(LOOK_S, self._look, what="looking whether the pause is over"),
+                every(LOOK_S, self._look, what="looking at this computer"),
                 every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
@@ -153,7 +154,11 @@ class Node(NodeParts):
             self._stop.set()
 
     async def _look(self) -> None:
-        self.lending.end_past_pause()
+        """See whether this computer may be lent now."""
+        facts = Facts()
+        if self.worker.is_lending:
+            facts = await asyncio.to_thread(self.looks.at, self.lending.settings.rules)
+        self.lending.look(facts, asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again.

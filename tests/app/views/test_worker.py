@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
+from potluck.api.politeness import Rules
 from potluck.api.schema import ClusterState, Device, Node, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
@@ -147,6 +148,29 @@ def test_a_pause_of_an_hour_says_when_it_ends(
 
     until = backend.last("/cluster/role").body.paused_until
     assert before + 3600 <= until <= time.time() + 3600
+
+
+def test_the_owner_chooses_when_it_pauses_by_itself(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent(rules=Rules(battery=False)))
+    rules = {action.data(): action for action in worker.rules.actions()}
+    on = [rule for rule, action in rules.items() if action.isChecked()]
+    assert on == ["games", "memory", "heat"]
+
+    rules["games"].trigger()
+
+    asked = backend.last("/cluster/role").body
+    assert asked == RoleRequest(rules=Rules(battery=False, games=False))
+
+
+def test_it_says_why_it_pauses_by_itself(worker: WorkerWindow, backend: ScriptedBackend) -> None:
+    backend.say(lent(withheld="games", lent_to=("Den",)))
+
+    assert worker.title.text() == "Paused by itself"
+    assert worker.text.text() == (
+        "This computer is being used for a game or a film. It helps again a minute after that."
+    )
 
 
 def test_the_memory_is_given_back_on_request(

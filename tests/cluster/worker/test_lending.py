@@ -7,6 +7,7 @@ import pytest
 from fake_cluster import Run, until
 from whole_nodes import eventually, folders_of, running
 
+from potluck.api.politeness import Facts, Rules
 from potluck.api.schema import RoleRequest
 from potluck.cluster.events import Changed
 from potluck.cluster.node import Node
@@ -134,7 +135,7 @@ def test_a_pause_is_kept_over_a_restart_of_the_node_and_ends_by_itself(
             told = laptop.backend.state().node
             assert (told.role, told.paused, told.paused_until) == ("worker", True, late)
             await laptop.backend.set_role(RoleRequest(paused=True, paused_until=time.time()))
-            laptop.lending.end_past_pause()
+            laptop.lending.look(Facts(), 0.0)
             told = laptop.backend.state().node
             assert (told.role, told.paused, told.paused_until) == ("worker", False, None)
 
@@ -163,7 +164,7 @@ def test_a_pause_that_ends_leaves_what_a_program_lends_for_itself_as_it_is(
             await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
             held = RoleRequest(paused=True, paused_until=1.0, while_held=True)
             await node.backend.set_role(held)
-            node.lending.end_past_pause()
+            node.lending.look(Facts(), 0.0)
 
             assert not node.worker.is_paused
             assert node.backend.state().node.memory_limit == 5
@@ -194,6 +195,33 @@ def test_memory_that_is_freed_now_is_not_waited_for_and_not_lent_again_for_an_ho
             assert told.paused_until == pytest.approx(now + 3600, abs=60)
         else:
             assert told.paused_until == paused_until
+
+    run(main())
+
+
+def test_a_polite_worker_withdraws_with_its_reason_and_comes_back_by_itself(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        node = Node(folders)
+        await node.backend.set_role(RoleRequest(worker=True))
+        node.worker.is_idle.clear()  # a master has a lease, and has its time
+        node.lending.look(Facts(is_on_battery=True), 0.0)
+        assert node.worker.is_leaving
+        node.lending.look(Facts(is_full_screen=True), 10.0)  # does not hurry the departure
+        assert node.worker.is_leaving
+        node.lending.go()
+        await until(lambda: node.worker.is_gone)
+        told = node.backend.state().node
+        assert (told.withheld, told.paused) == ("games", False)
+        assert node.worker.reason == "games"
+
+        await node.backend.set_role(RoleRequest(rules=Rules(games=False)))
+        assert node.worker.is_gone  # by the next look
+        node.lending.look(Facts(is_full_screen=True), 20.0)
+        assert not node.worker.is_away
+        assert load_settings(folders.settings_file).rules == Rules(games=False)
 
     run(main())
 

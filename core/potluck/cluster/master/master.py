@@ -262,9 +262,11 @@ class Master:
 
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
+        leaving = self._computers.leaving()
         return Present(
             computers=frozenset(computer.node_id for computer in here),
-            leaving=frozenset(computer.node_id for computer in self._computers.leaving()),
+            leaving=frozenset(computer.node_id for computer in leaving),
+            pauses={c.node_id: c.pause for c in leaving if c.pause is not None},
         )
 
     async def unload(self) -> None:

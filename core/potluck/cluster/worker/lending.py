@@ -13,6 +13,7 @@ import msgspec
 
 from potluck.api.backend import Holder
 from potluck.api.pausing import HOUR_S
+from potluck.api.politeness import Facts, Rule, Withdrawal, withdrawal
 from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
@@ -63,6 +64,7 @@ class LendingSettings:
         self._events = events
         self._giving_back: asyncio.Task[None] | None = None
         self._leaving = Leaving(worker, changed=events.changed, limit_s=leave_s)
+        self._withdrawal: Withdrawal | None = None
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = self._saved.worker, self._saved.paused
 
@@ -85,6 +87,7 @@ class LendingSettings:
             threads=threads,
             paused=paused,
             paused_until=until,
+            rules=before.rules if request.rules is None else request.rules,
             upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
         )
         if not request.while_held:
@@ -96,8 +99,23 @@ class LendingSettings:
             )
         self._lend(settings, at_once=request.free_now)
 
-    def end_past_pause(self) -> None:
-        """Lend again if the time of the pause is over. It is called every few seconds."""
+    def look(self, facts: Facts, now_s: float) -> None:
+        """Lend or not by what was seen of this computer, and by the time. Call it every few seconds.
+
+        `now_s`: monotonic time.
+        """
+        self._end_past_pause()
+        rules = self.settings.rules
+        self._withdrawal = withdrawal(self._withdrawal, facts, rules, now_s)
+        rule = self._withdrawal.rule if self._withdrawal is not None else None
+        if rule == self._worker.withheld:
+            return
+        if rule is None or self._worker.withheld is None:
+            self._stay_or_go(self.settings, rule)
+        self._worker.withheld = rule
+        self._events.changed()
+
+    def _end_past_pause(self) -> None:
         before, self._saved = self._saved, self._without_past_pause(self._saved)
         in_force = self._saved
         if self.settings is not before:  # a program that holds the node lends it
@@ -162,12 +180,7 @@ class LendingSettings:
     def _lend(self, settings: Settings, *, at_once: bool = False) -> None:
         """Put these settings in force. `at_once`: what is lent is given back without a wait."""
         self.settings = settings
-        if self._worker.is_leaving:
-            self._leaving.go()  # asked for twice, or back again
-        elif settings.paused or not settings.worker:
-            if not at_once:
-                self._leaving.begin()
-            self._giving_back = self._tasks.spawn(self._give_back())
+        self._stay_or_go(settings, self._worker.withheld, at_once=at_once)
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
         self._throttle.limit(settings.upload_limit_mbit)
@@ -175,6 +188,17 @@ class LendingSettings:
         self._processes.compute_with(settings.threads)
         self._activity.use()
         self._events.changed()
+
+    def _stay_or_go(
+        self, settings: Settings, withheld: Rule | None, *, at_once: bool = False
+    ) -> None:
+        """Give back what is lent if these allow no lending; the masters have their time before."""
+        if self._worker.is_leaving:
+            self._leaving.go()  # asked for twice, or back again
+        elif settings.paused or withheld is not None or not settings.worker:
+            if not at_once and not self._worker.is_away:
+                self._leaving.begin()
+            self._giving_back = self._tasks.spawn(self._give_back())
 
 
 def _pause(before: Settings, request: RoleRequest, now: float) -> tuple[bool, float | None]:
