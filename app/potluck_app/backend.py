@@ -144,7 +144,7 @@ class Backend(QObject):
         self._events = EventStream(self)
         self._events.received.connect(self._on_state)
         self._events.ended.connect(self._on_lost)
-        path = f"/cluster/events?holder={self.holder}"
+        path = "/cluster/events" + ("" if self.holder == "tray" else f"?holder={self.holder}")
         http.stream(self._events, "GET", path, silence_ms=_SILENCE_MS)
 
     def _on_state(self, data: bytes) -> None:

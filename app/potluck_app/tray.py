@@ -108,7 +108,7 @@ class Tray(QObject):
         self._icon.activated.connect(self._on_activated)
         theme.changed.connect(self._tint)
         backend.state_changed.connect(self._show_state)
-        backend.connection_changed.connect(lambda *_: self._show_state(backend.live_state))
+        backend.connection_changed.connect(self._on_connection)  # a method ends with this object
         self._show_state(backend.live_state)
 
     def show(self) -> None:
@@ -121,6 +121,9 @@ class Tray(QObject):
         """Show a notification."""
         self._icon.showMessage(title, text, resources.app_icon())
 
+    def _on_connection(self, _connection: str, _message: str) -> None:
+        self._show_state(self._backend.live_state)
+
     def _show_state(self, state: ClusterState | None) -> None:
         paused = state is not None and state.node.paused
         self.pauses.menuAction().setVisible(self._lends and not paused)
@@ -128,12 +131,12 @@ class Tray(QObject):
         self.free.setVisible(self._lends)
         self.pauses.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
-        if state is None:
-            self.status.setText("Starting…")
+        if not self._lends:
+            self.status.setText(wording.without_mnemonic(going_on(state) or "Potluck is ready."))
             self._icon.setToolTip("Potluck")
             return
-        if not self._lends:
-            self.status.setText(wording.without_mnemonic(going_on(state)))
+        if state is None:
+            self.status.setText("Starting…")
             self._icon.setToolTip("Potluck")
             return
         view = cluster.lend_view(state)

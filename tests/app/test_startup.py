@@ -23,10 +23,14 @@ ALLOWED = {
     "api.benching",
     "api.hub",
     "api.openai",
+    "api.pausing",
+    "api.politeness",
     "api.weights",
     "model",
     "model.formats",
     "model.schemes",
+    "system",
+    "system.autostart",
 }
 
 PROGRAM = """

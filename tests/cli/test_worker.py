@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -223,3 +224,19 @@ def test_a_pause_for_an_hour_says_when_it_ends(
     (asked,) = server.backend.roles
     assert asked.paused_until == pytest.approx(time.time() + 3600, abs=30)
     assert "Paused until " in capsys.readouterr().err
+
+
+@posix
+def test_the_system_starts_it_if_its_owner_wants_so(
+    tmp_path: Path, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+    assert potluck("worker", "--start-with-computer", "on") == 0
+    assert "starts when you log in" in capsys.readouterr().err
+    written = [path for path in tmp_path.rglob("*potluck-worker*") if not path.is_symlink()]
+    assert len(written) == 1
+    assert potluck("worker", "--start-with-computer", "off") == 0
+
+    assert not written[0].exists()

@@ -21,6 +21,7 @@ from potluck_app.views.controls import (
     make_page,
     set_property,
 )
+from potluck_app.views.start_box import StartBox
 
 _DEFAULT_PORT = 8000
 _CHOICES: tuple[tuple[Choice, str], ...] = (
@@ -75,6 +76,7 @@ class SettingsView(QWidget):
         self.address.setWordWrap(True)
         self.node_id = label("", "body")
         self.version = label("", "body")
+        self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
         then = label("It then helps another computer, from the tray.", "meta")
         return _section(
@@ -84,6 +86,7 @@ class SettingsView(QWidget):
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
+            self.start,
             4,
             hbox(share, (then, 1), spacing=12),
         )

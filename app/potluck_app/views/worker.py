@@ -24,6 +24,7 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.pausing import RulesMenu, offer_pauses
+from potluck_app.views.start_box import StartBox
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -130,6 +131,7 @@ class WorkerWindow(QWidget):
         self.when = button(
             "Pauses by itself…", "worker-rules", lambda: _open(self.rules, self.when)
         )
+        self.start = StartBox()
         self.free = button("Free memory now", "worker-free", backend.free_memory)
         self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
@@ -158,7 +160,9 @@ class WorkerWindow(QWidget):
             self.request,
             14,
             self._make_memory(),
-            14,
+            12,
+            self.start,
+            12,
             hbox((self.pause, 1), (self.free, 1), spacing=8),
             8,
             self.when,

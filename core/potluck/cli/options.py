@@ -57,6 +57,12 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
         help="lend at most this of the RAM, and of each GPU: 8GB",
     )
     add_threads(parser)
+    parser.add_argument(
+        "--start-with-computer",
+        dest="start",
+        choices=("on", "off"),
+        help="have the system start it from now on, or not; lends nothing yet",
+    )
     parser.add_argument("--name", type=name, help="what others see this computer as")
 
 

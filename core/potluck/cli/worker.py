@@ -1,6 +1,7 @@
 """`worker`: lend this computer."""
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -25,11 +26,14 @@ from potluck.client import Client
 from potluck.errors import NotFoundError, PairingError, PotluckError
 from potluck.launch import find
 from potluck.settings import Folders, load_settings, save_settings
+from potluck.system.autostart import autostart
 
 
 def worker(options: argparse.Namespace) -> int:
     """Lend this computer until Ctrl-C, or until Potluck is shut down on it."""
     folders = Folders.of(options.home)
+    if options.start is not None:
+        return _start_with_computer(folders, on=options.start == "on")
     if options.name is not None:
         settings = load_settings(folders.settings_file)
         save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
@@ -54,6 +58,21 @@ def worker(options: argparse.Namespace) -> int:
         if is_worker
         else "This computer is not lent any more."
     )
+    return 0
+
+
+def _start_with_computer(folders: Folders, *, on: bool) -> int:
+    """Have the system start this command with the computer, or not."""
+    autostart("worker", folders.home).set(on)
+    if not on:
+        say("`potluck worker` does not start with this computer.")
+    elif sys.platform.startswith("linux"):
+        say(
+            "`potluck worker` starts when you log in. `loginctl enable-linger` starts it with the"
+            " computer, without a login."
+        )
+    else:
+        say("`potluck worker` starts when you log in.")
     return 0
 
 
