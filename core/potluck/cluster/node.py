@@ -45,6 +45,7 @@ from potluck.tasks import TaskSet, end, every
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0  # between two looks at whether a pause is over, and what the owner does
+USE_S = 2.0  # between two looks at whether it is used, and so must not sleep
 TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves some ten MB
 
 
@@ -91,6 +92,7 @@ class Node(NodeParts):
         """Serve until `stop` is called, or until nobody has needed the node for `idle_s`."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
+            stack.callback(self.awake.end)
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
@@ -117,6 +119,7 @@ class Node(NodeParts):
                 idle,
                 calls,
                 every(LOOK_S, self._look, what="looking at this computer"),
+                every(USE_S, self._look_at_use, what="keeping this computer awake"),
                 every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
@@ -159,6 +162,16 @@ class Node(NodeParts):
         if self.worker.is_lending:
             facts = await asyncio.to_thread(self.looks.at, self.lending.settings.rules)
         self.lending.look(facts, asyncio.get_running_loop().time())
+
+    async def _look_at_use(self) -> None:
+        """Keep this computer awake while it answers, loads or helps."""
+        lease = self.worker.lease
+        is_used = (
+            self.master.is_used
+            or (lease is not None and lease.transfer is not None)
+            or any(process.is_busy for process in self.processes.running())
+        )
+        self.awake.look(is_used=is_used, now_s=asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again.

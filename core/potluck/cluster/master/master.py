@@ -166,6 +166,12 @@ class Master:
         return LoadState()
 
     @property
+    def is_used(self) -> bool:
+        """Whether a model is planned, loaded or answers at this moment."""
+        turns = self.turns
+        return self._state.work is not None or (turns is not None and turns.running > 0)
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether nobody waits: nothing is planned, loaded or answered at this moment."""
         if self.deployment is not None:
