@@ -260,11 +260,12 @@ class Application(QObject):
             self._say_in_tray("Potluck keeps helping", "Quit it from here to stop sharing.")
             return True
         assert self.worker is not None
-        yet = " yet" if self._waiter is not None else ""
         confirm(
             self.worker,
             title="Stop sharing this computer?",
-            text=f"This desktop has no tray{yet} where Potluck could go on. Keep the window, or stop.",
+            text="This desktop has no tray where Potluck could go on without its window. If you stop,"
+            " this computer stays paired and keeps what it has stored. It helps again when you open"
+            " Potluck.",
             action="Stop sharing",
             keep="Keep the window",
             on_confirmed=self.stop_lending,

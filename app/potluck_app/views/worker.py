@@ -159,13 +159,7 @@ class WorkerWindow(QWidget):
             (None, 2),
             self.request,
             14,
-            self._make_memory(),
-            12,
-            self.start,
-            12,
-            hbox((self.pause, 1), (self.free, 1), spacing=8),
-            8,
-            self.when,
+            self._make_choices(),
             8,
             hbox(
                 (button("Chat here instead", "worker-chat", on_chat), 1),
@@ -175,6 +169,21 @@ class WorkerWindow(QWidget):
             parent=self,
             margins=(24, 16, 24, 18),
         )
+
+    def _make_choices(self) -> QWidget:
+        """What the owner decides about the lending; hidden while there is a question to answer."""
+        self._choices = QWidget()
+        vbox(
+            self._make_memory(),
+            12,
+            self.start,
+            12,
+            hbox((self.pause, 1), (self.free, 1), spacing=8),
+            8,
+            self.when,
+            parent=self._choices,
+        )
+        return self._choices
 
     def _make_memory(self) -> QWidget:
         self._memory_line = label("", "meta", name="worker-memory-line")
@@ -187,9 +196,9 @@ class WorkerWindow(QWidget):
         self.memory.valueChanged.connect(self._show_memory)
         self.memory.sliderReleased.connect(self._set_memory)
         self.memory.actionTriggered.connect(self._on_slider_key)
-        self._memory_part = QWidget()
-        vbox(self._memory_line, self.memory, parent=self._memory_part, spacing=4)
-        return self._memory_part
+        part = QWidget()
+        vbox(self._memory_line, self.memory, parent=part, spacing=4)
+        return part
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -200,7 +209,7 @@ class WorkerWindow(QWidget):
             self.address.setVisible(bool(self._view.address))
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
-            self._memory_part.setVisible(not requests)  # one question at a time
+            self._choices.setVisible(not requests)  # one question at a time
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
