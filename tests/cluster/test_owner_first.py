@@ -51,7 +51,7 @@ def test_computers_stay_awake_while_they_answer_and_one_whose_owner_plays_is_pla
 
             plays[0] = True
             await eventually(desk, lambda: laptop_of(desk).state == "paused")
-            assert laptop_of(desk).detail == "Laptop is being used for a game or a film."
+            assert laptop_of(desk).detail == "It is being used for a game or a film."
             assert laptop.backend.state().node.withheld == "games"
             assert await chat(desk) == expected
             assert laptop.worker.lease is None

@@ -286,7 +286,7 @@ def test_why_a_connected_computer_does_not_help(model: LocalModel) -> None:
         laptop.is_paused = True
         assert (home.view("Laptop").state, home.view("Laptop").online) == ("paused", True)
         laptop.pause = "is being used for a game or a film"
-        assert home.view("Laptop").detail == "Laptop is being used for a game or a film."
+        assert home.view("Laptop").detail == "It is being used for a game or a film."
 
     at_home(model, scenario)
 

@@ -236,12 +236,12 @@ class ComputerViews:
         state, progress, layers = self._part(node_id)
         detail: str | None = None
         if record.paused:
-            state, detail = "paused", f"{record.shown} is paused by you."
+            state, detail = "paused", "It is paused by you."
         elif computer is None:
             state, detail = _absent(found, self._membership.problem(node_id))
         elif computer.is_paused:
             state = "paused"
-            detail = f"{computer.name} {computer.pause or 'does not lend itself just now'}."
+            detail = f"It {computer.pause or 'does not lend itself just now'}."
         elif computer.lent_to is not None:
             state, detail = "paused", f"It helps {computer.lent_to}."
         rtt_s = computer.link.rtt_s if computer is not None else None
