@@ -140,7 +140,8 @@ class Tray(QObject):
             self._icon.setToolTip("Potluck")
             return
         view = cluster.lend_view(state)
-        line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
+        is_told = state.node.lent_to or state.node.withheld
+        line = f"{view.title} · {view.text}" if is_told else view.title
         self.status.setText(wording.without_mnemonic(line))
         self._icon.setToolTip(f"Potluck: {view.title}")
 

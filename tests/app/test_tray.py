@@ -43,6 +43,17 @@ def test_the_menu_says_whom_this_computer_helps(tray: Tray, backend: ScriptedBac
     assert not tray.status.isEnabled()
 
 
+def test_a_pause_by_itself_is_shown_with_its_reason(tray: Tray, backend: ScriptedBackend) -> None:
+    state = home()
+    backend.say(
+        msgspec.structs.replace(state, node=msgspec.structs.replace(state.node, withheld="battery"))
+    )
+
+    assert tray.status.text() == (
+        "Paused by itself · This computer runs on its battery. It helps again a minute after that."
+    )
+
+
 def test_pause_and_resume_ask_the_node(tray: Tray, backend: ScriptedBackend) -> None:
     lend(backend)
     assert not tray.resume.isVisible()

@@ -86,6 +86,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
     me = schema.Node(node_id="1" * 64, name="here", version="0", role="worker")
     lent = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", lent_to=("Desk",))
     paused = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", paused=True)
+    played = msgspec.structs.replace(me, withheld="games")
     busy = computer("here", "1", is_self=True, layers=(4, 8), progress=0.5, state="receiving")
     loading = computer("here", "1", is_self=True, layers=(4, 8), state="loading")
     running = computer("here", "1", is_self=True, layers=(4, 8), state="running")
@@ -103,6 +104,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
         (lent, running),
         (lent, idle),
         (paused, idle),
+        (played, idle),
     ):
         server.update(node=node, computers=(mine, computer("Desk", "2")))
         shown.append(next(said))
@@ -117,6 +119,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
         "Helping Desk: layers 4 to 7.",
         "Connected with Desk.",
         "Paused. `potluck resume` ends the pause.",
+        "Paused by itself: this computer is being used for a game or a film.",
     ]
     assert list(said) == ["This computer lends itself as before."]  # it was a worker before us
 

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from potluck.api.pausing import here, pause_end, paused_line
+from potluck.api.politeness import SAYS
 from potluck.api.schema import (
     ClusterState,
     Pairing,
@@ -174,6 +175,8 @@ def _status_line(state: ClusterState) -> str:
     layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
     if state.node.paused:
         return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
+    if state.node.withheld is not None:
+        return f"Paused by itself: this computer {SAYS[state.node.withheld]}."
     if not state.node.lent_to:
         homes = " or ".join(state.node.member_of) or "a computer to pair with"
         return f"Waiting for {homes}."

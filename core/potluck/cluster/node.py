@@ -229,11 +229,14 @@ class Node(NodeParts):
         self.events.changed()
 
     def _needed(self, event: StillNeeded) -> None:
-        self.backend.notice(
-            "warning",
+        """A master's model does not fit without this computer, which is about to lend nothing."""
+        told = (
             f"{event.master_name}'s model does not fit without this computer, which leaves all the same within"
-            f" {self._deadlines.hand_over_s:.0f} seconds. To go on helping, resume sharing.",
+            f" {self._deadlines.hand_over_s:.0f} seconds."
         )
+        if self.worker.withheld is None:
+            told += " To go on helping, resume sharing."
+        self.backend.notice("warning", told)
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:

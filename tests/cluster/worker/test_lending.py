@@ -223,6 +223,11 @@ def test_a_polite_worker_withdraws_with_its_reason_and_comes_back_by_itself(
         assert not node.worker.is_away
         assert load_settings(folders.settings_file).rules == Rules(games=False)
 
+        node.lending.look(Facts(is_on_battery=True), 30.0)
+        await node.backend.set_role(RoleRequest(worker=False))
+        node.lending.look(Facts(), 31.0)
+        assert node.worker.reason is None  # one that is no worker has nothing to withhold
+
     run(main())
 
 

@@ -105,8 +105,8 @@ class LendingSettings:
         `now_s`: monotonic time.
         """
         self._end_past_pause()
-        rules = self.settings.rules
-        self._withdrawal = withdrawal(self._withdrawal, facts, rules, now_s)
+        before = self._withdrawal if self.settings.worker else None
+        self._withdrawal = withdrawal(before, facts, self.settings.rules, now_s)
         rule = self._withdrawal.rule if self._withdrawal is not None else None
         if rule == self._worker.withheld:
             return
