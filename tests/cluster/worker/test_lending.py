@@ -111,11 +111,29 @@ def test_what_is_set_for_good_during_a_loan_stays(tmp_path: Path, run: Run) -> N
         with node.activity.hold("worker"):
             await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
             await node.backend.set_role(RoleRequest(worker=True, paused=True))
+            assert node.backend.state().node.memory_limit == 5
 
         assert node.backend.state().node.role == "worker"
         assert load_settings(folders.settings_file) == Settings(
             name="Laptop", worker=True, paused=True
         )
+
+    run(main())
+
+
+def test_a_pause_from_elsewhere_does_not_end_what_a_program_lends(tmp_path: Path, run: Run) -> None:
+    """`potluck pause` and `resume`, while `potluck worker` runs in another terminal."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, while_held=True))
+            await node.backend.set_role(RoleRequest(paused=True))
+            assert node.worker.is_paused
+            await node.backend.set_role(RoleRequest(paused=False))
+
+            assert not node.worker.is_away
+        assert node.worker.is_away
 
     run(main())
 

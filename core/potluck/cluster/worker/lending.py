@@ -74,30 +74,18 @@ class LendingSettings:
         Raises:
             UsageError: the request is for as long as the node is held, and no program holds it.
         """
-        before = self.settings if request.while_held else self._saved
-        limit = before.memory_limit if request.memory is None else request.memory or None
-        threads = before.threads if request.threads is None else request.threads or None
-        paused, until = _pause(before, request, self._clock())
-        worker = before.worker if request.worker is None else request.worker
-        upload = request.upload_limit_mbit
-        settings = msgspec.structs.replace(
-            before,
-            worker=worker,
-            memory_limit=limit,
-            threads=threads,
-            paused=paused,
-            paused_until=until,
-            rules=before.rules if request.rules is None else request.rules,
-            upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
-        )
-        if not request.while_held:
-            save_settings(self._file, settings)
-            self._saved = settings
-        elif not self._activity.is_held("worker"):
+        if request.while_held and not self._activity.is_held("worker"):
             raise UsageError(
                 "Nobody holds this lease: there is no event stream with holder=worker."
             )
-        self._lend(settings, at_once=request.free_now)
+        now = self._clock()
+        is_held = request.while_held or self.settings is not self._saved
+        in_force = _changed(self.settings, request, now)
+        if not request.while_held:
+            saved = _changed(self._saved, request, now)
+            save_settings(self._file, saved)
+            self._saved = saved
+        self._lend(in_force if is_held else self._saved, at_once=request.free_now)
 
     def look(self, facts: Facts, now_s: float) -> None:
         """Lend or not by what was seen of this computer, and by the time. Call it every few seconds.
@@ -199,6 +187,22 @@ class LendingSettings:
             if not at_once and not self._worker.is_away:
                 self._leaving.begin()
             self._giving_back = self._tasks.spawn(self._give_back())
+
+
+def _changed(before: Settings, request: RoleRequest, now: float) -> Settings:
+    """The settings after a request, at this Unix time."""
+    paused, until = _pause(before, request, now)
+    upload = request.upload_limit_mbit
+    return msgspec.structs.replace(
+        before,
+        worker=before.worker if request.worker is None else request.worker,
+        memory_limit=before.memory_limit if request.memory is None else request.memory or None,
+        threads=before.threads if request.threads is None else request.threads or None,
+        paused=paused,
+        paused_until=until,
+        rules=before.rules if request.rules is None else request.rules,
+        upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
+    )
 
 
 def _pause(before: Settings, request: RoleRequest, now: float) -> tuple[bool, float | None]:
