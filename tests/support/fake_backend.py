@@ -103,7 +103,7 @@ class FakeBackend:
         self.pairing_answer: schema.PairingState = "paired"
         self.endless = False
         self.generated: list[api.GenerationRequest] = []
-        self.waits: tuple[api.Waiting, ...] = ()  # places in the queue before each answer
+        self.waits: tuple[api.Progress, ...] = ()  # before each answer
         self.benched: list[benching.BenchRequest] = []
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
@@ -281,12 +281,12 @@ class FakeBackend:
     async def _generate(
         self, request: api.GenerationRequest
     ) -> AsyncGenerator[api.GenerationEvent, None]:
+        for waiting in self.waits:
+            yield waiting
         if self.fails_before is not None:
             raise self.fails_before
         given = request.prompt
         ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
-        for waiting in self.waits:
-            yield waiting
         yield api.Started(prompt_token_ids=ids, cached_tokens=1)
         script = self.script if request.max_tokens is None else self.script[: request.max_tokens]
         for number, text in enumerate(script):

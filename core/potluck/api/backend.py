@@ -123,8 +123,20 @@ class Waiting(Struct, frozen=True, kw_only=True, tag=True):
     seconds: float | None
 
 
+class Reading(Struct, frozen=True, kw_only=True, tag=True):
+    """How far the model has read: the prompt before `Started`; what a lost computer had, after that.
+
+    Attributes:
+        tokens: in the caches of all computers.
+        total: that the next token needs there.
+    """
+
+    tokens: int
+    total: int
+
+
 class Started(Struct, frozen=True, kw_only=True, tag=True):
-    """The first event of an answer: the prompt is tokenised and fits, and the model is loaded."""
+    """The first event that belongs to the answer: its first token is there."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
@@ -146,7 +158,9 @@ class Finished(Struct, frozen=True, kw_only=True, tag=True):
     timings: Timings
 
 
-GenerationEvent: TypeAlias = Waiting | Started | Piece | Finished
+Progress: TypeAlias = Waiting | Reading
+"""Says why nothing comes at the moment. It is no part of the answer, and is not kept."""
+GenerationEvent: TypeAlias = Progress | Started | Piece | Finished
 
 
 class Failed(Struct, frozen=True, kw_only=True, tag=True):
@@ -163,7 +177,7 @@ class Answering(Protocol):
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt with `Waiting`…, `Started`, `Piece`…, `Finished`.
+        """Answer one prompt with `Started`, `Piece`…, `Finished`, and `Progress` before and between.
 
         Closing the iterator cancels.
         """

@@ -27,7 +27,9 @@ from potluck.api.backend import (
     Finished,
     GenerationRequest,
     Piece,
+    Progress,
     Prompt,
+    Reading,
     SamplingOptions,
     Started,
     TextPrompt,
@@ -38,13 +40,13 @@ from potluck.api.endpoint import (
     Endpoint,
     Handler,
     JsonResponse,
-    RequestError,
     openai_error,
     read,
     refuse_openai,
 )
 from potluck.api.schema import ServedModel
 from potluck.api.streams import Comment, EventStream, until_disconnect
+from potluck.errors import ModelNotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +141,7 @@ class Completions:
         async with aclosing(self._backend.generate(generation)) as events:
             async for event in events:
                 match event:
-                    case Waiting():
+                    case Waiting() | Reading():
                         pass
                     case Started():
                         started = event
@@ -167,8 +169,8 @@ class Completions:
                 async for event in events:
                     is_sent = True
                     match event:
-                        case Waiting():
-                            yield Comment(_waiting(event))
+                        case Waiting() | Reading():
+                            yield Comment(_progress(event))
                             continue
                         case Started():
                             started = event
@@ -196,14 +198,14 @@ class Completions:
             if not name or name in (ALIAS, model.name, *model.aliases):
                 return model
         names = ", ".join([*(model.name for model in served), ALIAS])
-        raise RequestError(
-            404,
-            f"The model “{name}” is not loaded. What can be asked for now: {names}.",
-            param="model",
+        raise ModelNotFoundError(
+            f"The model “{name}” is not loaded. What can be asked for now: {names}.", param="model"
         )
 
 
-def _waiting(event: Waiting) -> str:
+def _progress(event: Progress) -> str:
+    if isinstance(event, Reading):
+        return f"reading, {event.tokens} of {event.total} tokens"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"
 

@@ -20,8 +20,8 @@ from potluck.api.backend import (
     GenerationRequest,
     Holder,
     Piece,
+    Progress,
     Started,
-    Waiting,
 )
 from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError
@@ -119,7 +119,7 @@ class Front:
             try:
                 async with aclosing(self._rest(node, request, events)) as rest:
                     async for event in rest:
-                        if not isinstance(event, Waiting):
+                        if not isinstance(event, Progress):
                             events.append(event)
                         yield event
             except NodeGoneError:

@@ -20,7 +20,7 @@ from potluck.api.backend import (
 from potluck.cluster.driver import completion
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, PromptError
+from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.activation_messages import Sampling
@@ -158,7 +158,7 @@ def test_a_text_that_cannot_fit_the_context_is_not_tokenized(
     chat: ChatFormat, prompt: TextPrompt | ChatPrompt
 ) -> None:
     async def scenario(loaded: LoadedModel) -> None:
-        with pytest.raises(PromptError, match="2,049 characters, and the context holds 64 tokens"):
+        with pytest.raises(ContextExceededError, match=r"length is 64 tokens .* 2,049 characters"):
             await events_of(loaded, GenerationRequest(prompt=prompt))
 
     Desk(chat, []).run(scenario)
