@@ -307,6 +307,19 @@ class FakeBackend:
         reason = "stop" if len(script) == len(self.script) else "length"
         yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
 
+    async def tokens(self, request: api.TokensRequest) -> api.Tokens:
+        """Each byte of a text is a token."""
+        match request.prompt:
+            case api.ChatPrompt(turns):
+                raw = "".join(turn.content for turn in turns).encode()
+            case api.TextPrompt(text):
+                raw = text.encode()
+            case api.TokenPrompt(ids):
+                raw = bytes(ids)
+        pieces = tuple(bytes([byte]) for byte in raw)
+        text = raw.decode(errors="replace")
+        return api.Tokens(token_ids=tuple(raw), pieces=pieces, text=text, context=2048)
+
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
         app = public_app(self, host=request.host, key=request.key, origins=request.origins)
         server = HttpServer()

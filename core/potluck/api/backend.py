@@ -94,6 +94,22 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
+class TokensRequest(Struct, frozen=True, kw_only=True):
+    """Asks for the tokens of a prompt; of one of token ids, for its text."""
+
+    prompt: Prompt
+    model: str | None = None  # as in `GenerationRequest`
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """A prompt as the model reads it."""
+
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]  # of each token; not always whole characters
+    text: str  # of all of them, without special tokens
+    context: int  # how many tokens a conversation may have
+
+
 class Candidate(Struct, frozen=True, kw_only=True):
     """A possible token, and its log-probability."""
 
@@ -181,6 +197,10 @@ class Answering(Protocol):
 
         Closing the iterator cancels.
         """
+        ...
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        """The tokens of a prompt. Nothing is computed."""
         ...
 
     def hold(self, holder: Holder) -> AbstractContextManager[None]:

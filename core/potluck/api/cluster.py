@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api import benching, schema, weights
-from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder
+from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder, TokensRequest
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -67,6 +67,7 @@ class ClusterApi:
             route("POST", "/cluster/models/prune", self._prune),
             route("POST", "/cluster/bench", self._bench),
             route("POST", "/cluster/answers", self._answer, holder="serve"),
+            route("POST", "/cluster/tokens", self._tokens),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
             route("POST", "/cluster/shutdown", self._shutdown, holder=None),
@@ -179,6 +180,9 @@ class ClusterApi:
             if not has_begun:
                 raise
             yield _failed(error)
+
+    async def _tokens(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.tokens(await read(request, TokensRequest)))
 
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from potluck import __version__
 from potluck.api import schema
-from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    Tokens,
+    TokensRequest,
+)
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
 from potluck.cluster.master.bench import Bench, check_context
@@ -333,6 +340,11 @@ class NodeBackend:
                         self._measured = (deployment, event.timings.tokens_per_s)
                         activity.touch()
                     yield event
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        with self._parts.activity.hold("request"):
+            _, loaded = await self._ready_model(request.model)
+            return await tokens_of(loaded, request.prompt)
 
     async def _ready_model(self, model: str | None) -> tuple[Deployment, LoadedModel]:
         """The plan in force, and its model.

@@ -22,12 +22,14 @@ from potluck.api.backend import (
     Piece,
     Progress,
     Started,
+    Tokens,
+    TokensRequest,
 )
 from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError
 from potluck.errors import NotReadyError
 from potluck.front.kept import KeptAnswers
-from potluck.front.stream import answer
+from potluck.front.stream import answer, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,16 @@ class Front:
     async def served_models(self) -> Sequence[ServedModel]:
         await self._ready(self._patience.new_s)
         return self._served
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        """The tokens of a prompt.
+
+        Raises:
+            NotReadyError: there is no node.
+            NodeGoneError: the node was lost.
+            PotluckError: why there are none.
+        """
+        return await tokens(await self._ready(self._patience.new_s), request, self._open)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Yield the events of an answer: first those that are kept of the same request.

@@ -18,7 +18,7 @@ from potluck.api.backend import (
     TokenPrompt,
 )
 from potluck.cluster.driver import completion
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.chat import ChatFormat
@@ -58,6 +58,19 @@ def test_an_answer_begins_with_its_prompt_and_ends_with_what_it_took(chat: ChatF
         assert finished.timings.hop_ms is not None
 
     Desk(chat, ids("hello")).run(scenario)
+
+
+def test_a_prompt_becomes_tokens_and_tokens_a_text(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        found = await tokens_of(loaded, TextPrompt("Hé"))
+        assert found.token_ids == tuple(ids("Hé"))
+        assert found.pieces == (b"H", b"\xc3", b"\xa9")
+        assert found.context == loaded.generator.context
+        assert (await tokens_of(loaded, TokenPrompt(found.token_ids))).text == "Hé"
+        with pytest.raises(PromptError, match="vocabulary has"):
+            await tokens_of(loaded, TokenPrompt((loaded.vocab_size,)))
+
+    Desk(chat, []).run(scenario)
 
 
 def test_the_models_end_ends_it(chat: ChatFormat) -> None:

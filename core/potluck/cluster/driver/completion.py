@@ -21,6 +21,7 @@ from potluck.api.backend import (
     Started,
     TextPrompt,
     TokenPrompt,
+    Tokens,
 )
 from potluck.api.openai import FinishReason, StageTiming, Timings
 from potluck.cluster.driver.generation import Generator
@@ -166,6 +167,21 @@ async def complete(
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
     )
+
+
+async def tokens_of(loaded: LoadedModel, prompt: Prompt) -> Tokens:
+    """A prompt as the model reads it.
+
+    Raises:
+        PromptError: as `complete`.
+    """
+    ids = await _encode(loaded, prompt)
+    vocabulary = loaded.text.vocabulary
+    detokenizer = Detokenizer(vocabulary)
+    text = "".join([*map(detokenizer.push, ids), detokenizer.flush()])
+    pieces = tuple(vocabulary.raw(token_id) or b"" for token_id in ids)
+    context = loaded.generator.context
+    return Tokens(token_ids=tuple(ids), pieces=pieces, text=text, context=context)
 
 
 async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
