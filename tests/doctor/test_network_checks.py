@@ -15,6 +15,7 @@ from potluck.doctor.facts import (
     MulticastSeen,
     Peer,
     Routes,
+    Running,
 )
 from potluck.wire.messages import Address
 
@@ -35,6 +36,7 @@ def facts(**changes: Any) -> Facts:
         "adapters": (CABLE,),
         "routes": ASIDE,
         "multicast": (ASKED,),
+        "running": Running(version="1.0", protocols=(1,)),
         **changes,
     }
     return Facts(**values)
@@ -209,3 +211,4 @@ def test_where_no_computer_is_known_there_is_no_way_to_try() -> None:
 
     assert finding.state == "unknown"
     assert "address" in finding.action
+    assert codes("computers", running=None) == ["computers_not_asked"]

@@ -28,6 +28,7 @@ Commands for your computers:
   unpair NAME             let a computer in no longer
   computer NAME           rename, pause or limit a computer, or test the link to it
   devices                 the computers, what they have and how fast they are linked
+  doctor                  what keeps computers from finding each other, and what to do
 
 Commands for models:
   chat [PROMPT]           ask once, or talk
@@ -164,6 +165,16 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck devices --json",
     )
     add_json(devices)
+
+    doctor = _command(
+        commands,
+        "doctor",
+        "doctor:doctor",
+        "Look at network, multicast, firewall, VPN, versions, clock and disk of this computer, and say\n"
+        "what keeps others from it and what to do. Changes nothing. Exit status 1: there is a problem.",
+        "potluck doctor",
+    )
+    add_json(doctor)
 
 
 def _add_model_commands(commands: "_Commands[Parser]") -> None:

@@ -85,10 +85,15 @@ class Known:
 
 
 def examine(known: Known, looks: Looks = LOOKS, *, deadline_s: float = LOOK_S) -> Diagnosis:
-    """Look, and return the findings. It blocks; a look that takes longer than the deadline is left out."""
+    """Look, and return the findings."""
+    return diagnose(look(known, looks, deadline_s=deadline_s))
+
+
+def look(known: Known, looks: Looks = LOOKS, *, deadline_s: float = LOOK_S) -> Facts:
+    """Look, and return what was seen. It blocks; what takes longer than the deadline is left out."""
     threads = ThreadPoolExecutor(_SIDE_BY_SIDE, "doctor")
     try:
-        return diagnose(_look(known, looks, threads, time.monotonic() + deadline_s))
+        return _look(known, looks, threads, time.monotonic() + deadline_s)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 

@@ -68,7 +68,6 @@ class Peer:
     name: str
     addresses: tuple[Address, ...] = ()
     answer: Answer | None = None  # the best one of its addresses; None: not asked
-    is_paired: bool = False
     is_found: bool = False  # by multicast, just now
     is_connected: bool = False
     is_master: bool = False  # this computer helps it

@@ -146,7 +146,9 @@ def check_computers(facts: Facts) -> Iterator[Finding]:
     """Say which of the known computers can be reached, and what may keep the others apart."""
     connected = [p for p in facts.peers if p.is_connected]
     others = [p for p in facts.peers if not p.is_connected]
-    if not facts.peers:
+    if facts.running is None:
+        yield say("computers_not_asked")
+    elif not facts.peers:
         yield say("computers_none")
     if connected:
         yield say("computers_connected", names=listing(p.name for p in connected))

@@ -153,6 +153,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     # --- the way to other computers
     "computers_connected": Template("computers", "ok", "Connected: {names}."),
     "computers_answer": Template("computers", "ok", "{names} can be reached."),
+    "computers_not_asked": Template(
+        "computers",
+        "unknown",
+        "Potluck does not run on this computer, so it finds no other one just now.",
+        "Start Potluck, and ask the doctor again.",
+    ),
     "computers_none": Template(
         "computers",
         "unknown",
