@@ -189,6 +189,16 @@ def test_each_way_that_a_computer_answers_has_a_finding(peer: Peer, code: str) -
     assert "Laptop" in finding.sentence
 
 
+def test_addresses_of_one_cable_are_told_only_where_there_is_no_other() -> None:
+    cable = Address(host="fe80::1%eth0", port=1)
+    silent = replace(LAPTOP, answer="silent")
+
+    both = replace(silent, addresses=(*LAPTOP.addresses, cable))
+    assert said("computers", peers=(both,))[0].data["address"] == "192.168.1.30"
+    alone = replace(silent, addresses=(cable,))
+    assert said("computers", peers=(alone,))[0].data["address"] == "fe80::1%eth0"
+
+
 def test_a_wifi_keeps_its_devices_apart_if_the_router_answers_and_no_computer_does() -> None:
     silent = replace(LAPTOP, answer="unreachable")
     attic = replace(silent, name="Attic")

@@ -12,7 +12,7 @@ from potluck.net.addresses import AddressBook
 from potluck.settings import Folders
 
 _WORDS = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM", "unknown": "not known"}
-_INDENT = " " * 21  # as wide as the state and the check before the sentence
+_INDENT = " " * 22  # as wide as the state and the check before the sentence
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def _examine(folders: Folders) -> Diagnosis:
 
 
 def _put(finding: Finding) -> None:
-    put(f"{_WORDS[finding.state]:9}  {finding.check:10}{finding.sentence}")
+    put(f"{_WORDS[finding.state]:9}  {finding.check:11}{finding.sentence}")
     for line in (finding.action, finding.command and f"  {finding.command}"):
         if line:
             put(_INDENT + line)

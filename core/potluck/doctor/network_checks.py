@@ -172,4 +172,6 @@ def _blocked(peer: Peer) -> Finding:
 
 
 def _where(peer: Peer) -> str:
-    return listing(address.host for address in peer.addresses)
+    """Its addresses as people know them: those of one cable alone only if there are no others."""
+    hosts = [address.host for address in peer.addresses]
+    return listing([h for h in hosts if not h.lower().startswith("fe80:")] or hosts)

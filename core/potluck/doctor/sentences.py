@@ -127,7 +127,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         _OPEN_PORTS,
     ),
     "firewall_lets_in": Template("firewall", "ok", "{firewall} lets Potluck in."),
-    "firewall_off": Template("firewall", "ok", "No firewall is on that this computer tells of."),
+    "firewall_off": Template("firewall", "ok", "No firewall of this computer is on."),
     "firewall_unknown": Template(
         "firewall",
         "unknown",

@@ -167,6 +167,8 @@ def _send(way: _Way, port: int) -> None:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, way.index)
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
                 sock.sendto(way.question, (_GROUP6, port, 0, way.index))
+    except PermissionError:
+        way.error = "a firewall of this computer refuses it"
     except OSError as error:
         way.error = reason(error)
 
