@@ -181,6 +181,20 @@ def test_each_folder_that_cannot_be_written_is_named() -> None:
     assert finding.sentence == "Nothing can be written to /keys: the disk can only be read."
 
 
+def test_a_full_disk_is_one_finding_also_if_nothing_can_be_written() -> None:
+    full = replace(DISK, free=0, error="the disk is full")
+
+    assert codes("disk", disks=(full, replace(full, holds="logs"))) == ["disk_full"]
+
+
+def test_folders_with_the_same_trouble_are_one_finding() -> None:
+    locked = replace(DISK, folder="/a", error="the disk can only be read")
+
+    (finding,) = said("disk", disks=(locked, replace(locked, folder="/b", holds="logs")))
+
+    assert finding.data["folder"] == "/a and /b"
+
+
 def test_a_store_that_has_used_its_quota_says_so() -> None:
     store = Store(used=96, limit=100)
 

@@ -117,9 +117,13 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_written(disks: tuple[Disk, ...]) -> Iterator[Finding]:
+    is_full = any(disk.holds == "weights" and disk.free < FULL for disk in disks)
+    folders: dict[str, list[str]] = {}  # by why they cannot be written
     for disk in disks:
-        if disk.error:
-            yield say("disk_not_written", folder=disk.folder, reason=disk.error)
+        if disk.error and not (is_full and disk.free < FULL):  # that is said once
+            folders.setdefault(disk.error, []).append(disk.folder)
+    for reason, those in folders.items():
+        yield say("disk_not_written", folder=listing(those), reason=reason)
 
 
 def _room(facts: Facts) -> Iterator[Finding]:

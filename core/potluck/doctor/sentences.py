@@ -241,7 +241,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "disk",
         "problem",
         "Nothing can be written to {folder}: {reason}.",
-        "Make the folder yours, or make room on its disk.",
+        "Make it yours and writable, or make room on its disk.",
     ),
     "disk_quota": Template(
         "disk",
