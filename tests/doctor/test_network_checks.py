@@ -69,6 +69,7 @@ def test_the_network_and_its_interface_are_named() -> None:
         ((DOCKER, VPN), "network_only_virtual"),
         ((replace(CABLE, networks=("169.254.3.4/16", "fe80::1/64")),), "network_self_assigned"),
         ((replace(CABLE, networks=("8.8.4.4/24",)),), "network_public"),
+        ((replace(CABLE, networks=("100.64.1.2/10",)),), "network_ok"),
         ((replace(CABLE, networks=("fd00::2/64", "fe80::1/64")),), "network_ipv6"),
         ((replace(CABLE, is_metered=True),), "network_metered"),
         ((CABLE, DOCKER, VPN), "network_ok"),

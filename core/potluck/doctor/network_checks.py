@@ -47,7 +47,7 @@ def check_network(facts: Facts) -> Iterator[Finding]:
 def _odd_addresses(real: Sequence[Adapter]) -> Iterator[Finding]:
     """Addresses with which a computer is not in a home's network, if it has no other ones."""
     has_home = any(
-        ip.version == 4 and ip.is_private and not ip.is_link_local
+        ip.version == 4 and not ip.is_global and not ip.is_link_local
         for adapter in real
         for ip in _addresses(adapter)
     )

@@ -45,9 +45,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     ),
     "network_self_assigned": Template(
         "network",
-        "problem",
+        "warning",
         "{adapters} has no address of a router; it gave itself {address}.",
-        "Connect this computer to the network again, or start the router again.",
+        "Connect this computer to the network again, or start the router again. With a cable from"
+        " computer to computer there is no router, and this is as it should be.",
     ),
     "network_public": Template(
         "network",
@@ -175,9 +176,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "computers_isolated": Template(
         "computers",
         "warning",
-        "The router answers, and {names} does not: the Wi-Fi may keep its devices apart.",
-        "If {names} is on, use the main Wi-Fi and no guest Wi-Fi, and switch off “client isolation”"
-        " (AP isolation) in its settings.",
+        "The router answers, and {names} does not. It is off, or the Wi-Fi keeps its devices apart.",
+        "Start Potluck there. If it runs, use the main Wi-Fi and no guest Wi-Fi, and switch off “client"
+        " isolation” (AP isolation) in the settings of the Wi-Fi.",
     ),
     "computers_silent": Template(
         "computers",
