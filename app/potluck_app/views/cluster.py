@@ -186,9 +186,7 @@ class ClusterView(QWidget):
 
     def open_doctor(self) -> DoctorDialog:
         """Show what keeps the computers apart."""
-        dialog = open_doctor(self, self._theme, self._backend)
-        dialog.address_wanted.connect(self._open_address)
-        return dialog
+        return open_doctor(self, self._theme, self._backend, self._open_address)
 
 
 def _kept(

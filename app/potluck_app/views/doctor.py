@@ -1,6 +1,8 @@
 """The doctor: what keeps the computers apart, each with one sentence and one thing to do."""
 
-from PySide6.QtCore import QSize, Qt, Signal
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QDialog, QFrame, QScrollArea, QWidget
 
 from potluck_app.backend import Backend
@@ -25,13 +27,20 @@ _AROUND = 48  # pixels of the screen that stay free around the dialog
 class DoctorDialog(QDialog):
     """All findings, the worst first. It looks as soon as it is made.
 
-    Signals:
-        address_wanted: the person wants to enter the address of another computer.
+    Args:
+        parent: the dialog belongs to its window.
+        theme: of the window.
+        backend: the node, which looks.
+        on_address: lets the person enter the address of another computer; None: not offered.
     """
 
-    address_wanted = Signal()
-
-    def __init__(self, parent: QWidget, theme: Theme, backend: Backend) -> None:
+    def __init__(
+        self,
+        parent: QWidget,
+        theme: Theme,
+        backend: Backend,
+        on_address: Callable[[], object] | None = None,
+    ) -> None:
         super().__init__(parent)
         self.setObjectName("doctor")
         self.setWindowTitle("Doctor")
@@ -44,7 +53,9 @@ class DoctorDialog(QDialog):
         self._inner = QWidget()
         self._column = vbox(parent=self._inner, margins=(0, 0, 8, 0), spacing=10)
         self.findings: list[FindingView] = []
+        self._on_address = on_address
         self.address = button("Enter an address", "doctor-address", self._want_address)
+        self.address.setVisible(on_address is not None)
         self.copy = CopyButton(theme, "Copy all findings", "doctor-copy", self.doctor.report)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)
@@ -86,7 +97,8 @@ class DoctorDialog(QDialog):
 
     def _want_address(self) -> None:
         self.accept()
-        self.address_wanted.emit()
+        if self._on_address is not None:
+            self._on_address()
 
 
 class FindingView(QFrame):
@@ -111,9 +123,14 @@ class FindingView(QFrame):
             column.addLayout(hbox((self.command, 1), copy, spacing=8))
 
 
-def open_doctor(parent: QWidget, theme: Theme, backend: Backend) -> DoctorDialog:
+def open_doctor(
+    parent: QWidget,
+    theme: Theme,
+    backend: Backend,
+    on_address: Callable[[], object] | None = None,
+) -> DoctorDialog:
     """Show the doctor above a window, without blocking it."""
-    dialog = DoctorDialog(parent, theme, backend)
+    dialog = DoctorDialog(parent, theme, backend, on_address)
     dialog.finished.connect(dialog.deleteLater)
     dialog.open()
     return dialog
