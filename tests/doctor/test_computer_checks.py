@@ -37,6 +37,9 @@ def codes(check: str, **changes: Any) -> list[str]:
         (UFW, "firewall_on", "warning"),
         (replace(UFW, lets_in=True), "firewall_lets_in", "ok"),
         (replace(UFW, lets_in=False), "firewall_blocks", "problem"),
+        (replace(UFW, is_public=True), "firewall_public", "warning"),
+        (replace(UFW, is_public=True, lets_in=True), "firewall_public", "warning"),
+        (replace(UFW, is_public=True, lets_in=False), "firewall_blocks", "problem"),
     ],
 )
 def test_what_nobody_has_tried_is_taken_from_the_system(

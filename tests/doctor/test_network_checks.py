@@ -108,6 +108,12 @@ def test_each_outcome_of_a_multicast_question_has_a_finding(seen: MulticastSeen,
     assert codes("multicast", multicast=(seen,)) == [code]
 
 
+def test_macos_that_forbids_the_local_network_is_said_alone() -> None:
+    forbidden = replace(ASKED, heard_itself=False, error="…", is_forbidden=True)
+
+    assert codes("multicast", multicast=(forbidden, forbidden)) == ["multicast_forbidden"]
+
+
 def test_the_interface_that_fails_is_named_beside_the_one_that_works() -> None:
     deaf = replace(ASKED, adapter="wlan0", heard_itself=False)
 

@@ -50,11 +50,13 @@ def _what_the_system_says(facts: Facts, command: str, port: str) -> Finding:
         return say("firewall_unknown", port=port)
     if not seen.is_on:
         return say("firewall_off")
-    if seen.lets_in is None:
-        return say("firewall_on", command, firewall=seen.name, port=port)
+    if seen.lets_in is False:
+        return say("firewall_blocks", command, firewall=seen.name, port=port)
+    if seen.is_public:
+        return say("firewall_public")
     if seen.lets_in:
         return say("firewall_lets_in", firewall=seen.name)
-    return say("firewall_blocks", command, firewall=seen.name, port=port)
+    return say("firewall_on", command, firewall=seen.name, port=port)
 
 
 # --- versions

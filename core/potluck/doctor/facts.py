@@ -32,6 +32,7 @@ class MulticastSeen:
     adapter: str
     address: str  # of this computer there
     error: str = ""  # why it could not be sent, as the end of a sentence
+    is_forbidden: bool = False  # macOS asks its user before a program may use the network
     heard_itself: bool = False
     heard: tuple[str, ...] = ()  # addresses of other devices that said something
 
@@ -43,6 +44,7 @@ class FirewallSeen:
     name: str  # ufw, firewalld, nftables, iptables, Windows Firewall, the firewall of macOS
     is_on: bool | None
     lets_in: bool | None = None  # whether a rule lets Potluck in (True) or blocks it (False)
+    is_public: bool = False  # Windows takes this network for one of strangers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,9 @@ def check_multicast(facts: Facts) -> Iterator[Finding]:
     if not facts.multicast:
         yield say("multicast_unknown")
         return
+    if any(seen.is_forbidden for seen in facts.multicast):
+        yield say("multicast_forbidden")
+        return
     for seen in facts.multicast:
         if seen.error:
             yield say("multicast_not_sent", adapters=seen.adapter, reason=seen.error)

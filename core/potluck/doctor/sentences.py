@@ -93,6 +93,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "Multicast cannot be sent on {adapters}: {reason}.",
         "Let Potluck send to UDP port 5353 in the firewall of this computer. " + _BY_ADDRESS,
     ),
+    "multicast_forbidden": Template(
+        "multicast",
+        "problem",
+        "The system (macOS) does not let Potluck use the local network.",
+        "Allow it in the System Settings, under Privacy & Security, Local Network.",
+    ),
     "multicast_not_heard": Template(
         "multicast",
         "problem",
@@ -120,6 +126,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     ),
     "firewall_blocks": Template(
         "firewall", "problem", "A rule of {firewall} keeps other computers out.", _OPEN_PORTS
+    ),
+    "firewall_public": Template(
+        "firewall",
+        "warning",
+        "Windows takes this network for a public one, and keeps other computers out.",
+        "Choose “Private network” for it in the Settings of Windows, under Network & internet.",
     ),
     "firewall_on": Template(
         "firewall",

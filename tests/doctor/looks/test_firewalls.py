@@ -108,6 +108,18 @@ def test_windows_is_read_from_the_registry(
 
 
 @pytest.mark.parametrize(
+    ("said", "is_public"), [("Private\r\nPublic\r\n", True), ("Private", False)]
+)
+def test_windows_says_which_networks_it_takes_for_public(said: str, is_public: bool) -> None:
+    answers = {"EnableFirewall": ON, "NetworkCategory": said}
+
+    seen = look_at_firewall(1, ask=system(answers), platform="win32", program=PROGRAM)
+
+    assert seen is not None
+    assert seen.is_public is is_public
+
+
+@pytest.mark.parametrize(
     ("answers", "expected"),
     [
         ({"globalstate": "Firewall is disabled. (State = 0)"}, (False, None)),

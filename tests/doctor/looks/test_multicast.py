@@ -1,5 +1,6 @@
 """A question by multicast on the loopback interface, and who is heard."""
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from potluck.doctor.facts import Adapter
+from potluck.doctor.looks import multicast
 from potluck.doctor.looks.multicast import look_at_multicast, question
 
 pytestmark = pytest.mark.net
@@ -88,6 +90,22 @@ def test_a_network_on_which_it_cannot_ask_says_why(port: int) -> None:
 
     assert bad.error
     assert good.heard_itself
+
+
+@pytest.mark.parametrize(("platform", "is_forbidden"), [("darwin", True), ("linux", False)])
+def test_macos_that_lets_no_packet_out_is_known_by_its_error(
+    platform: str, is_forbidden: bool, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(multicast.sys, "platform", platform)
+    monkeypatch.setattr(multicast.socket.socket, "sendto", refuse)
+
+    (seen,) = look_at_multicast((LOOPBACK,), port=port, listen_s=0.0)
+
+    assert seen.error
+    assert seen.is_forbidden is is_forbidden
 
 
 def test_only_real_interfaces_that_are_up_are_asked(port: int) -> None:

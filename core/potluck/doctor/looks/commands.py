@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-DEADLINE_S: Final = 3.0
+DEADLINE_S: Final = 4.0
 _FOLDERS: Final = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/libexec/ApplicationFirewall"
 
 Ask: TypeAlias = Callable[..., str | None]

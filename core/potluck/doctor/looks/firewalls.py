@@ -12,6 +12,7 @@ from potluck.doctor.looks.commands import Ask, ask
 
 WINDOWS, MACOS = "Windows Firewall", "The firewall of macOS"
 _POLICY: Final = r"HKLM\SYSTEM\CurrentControlSet\Services\SharedAccess\Parameters\FirewallPolicy"
+_CATEGORY: Final = "(Get-NetConnectionProfile).NetworkCategory"  # not in the user's language
 _UFW: Final = Path("/etc/ufw/ufw.conf")
 _FILTER: Final = "socketfilterfw"
 _RULES: Final = {
@@ -98,7 +99,13 @@ def _windows(ask: Ask, program: str) -> FirewallSeen | None:
         return None
     is_on = any(re.search(r"EnableFirewall\s+REG_DWORD\s+0x1\b", said or "") for said in answers)
     rules = ask("reg", "query", rf"{_POLICY}\FirewallRules") or ""
-    return FirewallSeen(name=WINDOWS, is_on=is_on, lets_in=_windows_rule(rules, program))
+    networks = ask("powershell", "-NoProfile", "-Command", _CATEGORY) or ""
+    return FirewallSeen(
+        name=WINDOWS,
+        is_on=is_on,
+        lets_in=_windows_rule(rules, program),
+        is_public="Public" in networks,
+    )
 
 
 def _windows_rule(rules: str, program: str) -> bool | None:

@@ -5,11 +5,13 @@ Printers, televisions and other computers answer it, and so does Potluck. The sy
 it sends also to its own listeners: who does not even hear itself has a firewall in the way.
 """
 
+import errno
 import ipaddress
 import secrets
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -40,6 +42,7 @@ class _Way:
     index: int
     question: bytes
     error: str = ""
+    is_forbidden: bool = False
     heard_itself: bool = False
     heard: set[str] = field(default_factory=set[str])
 
@@ -48,6 +51,7 @@ class _Way:
             adapter=self.adapter.name,
             address=str(self.ip.ip),
             error=self.error,
+            is_forbidden=self.is_forbidden,
             heard_itself=self.heard_itself,
             heard=tuple(sorted(self.heard)),
         )
@@ -171,6 +175,8 @@ def _send(way: _Way, port: int) -> None:
         way.error = "a firewall of this computer refuses it"
     except OSError as error:
         way.error = reason(error)
+        # What macOS says to a program that its user has not allowed to use the local network.
+        way.is_forbidden = sys.platform == "darwin" and error.errno == errno.EHOSTUNREACH
 
 
 def _hear(listener: socket.socket, ways: Sequence[_Way]) -> None:
