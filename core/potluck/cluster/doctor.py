@@ -131,13 +131,10 @@ class Doctor:
 
 def _peer(found: Found | None, kept: Kept | None, link: Link | None, now: float) -> Peer:
     """What discovery, the addresses of before and an open connection say of a computer."""
+    known = found or kept
     return Peer(
-        name=found.name if found is not None else kept.name if kept is not None else "",
-        addresses=found.addresses
-        if found is not None
-        else kept.addresses
-        if kept is not None
-        else (),
+        name=known.name if known is not None else "",
+        addresses=known.addresses if known is not None else (),
         is_found=found is not None and found.protocol is not None,
         protocol=found.protocol if found is not None else None,
         is_connected=link is not None,

@@ -46,7 +46,7 @@ class Presence:
 
     def me(self) -> NodeInfo:
         """This node's description, with the time of now."""
-        return msgspec.structs.replace(self._info, clock=time.time())
+        return msgspec.structs.replace(self._info, clock=max(0.0, time.time()))
 
     def name(self) -> str:
         return self._info.name
