@@ -84,7 +84,7 @@ def look_at_multicast(
         again = time.monotonic() + _AGAIN_S
         for way in ways:
             _send(way, port)
-        while (left := deadline - time.monotonic()) > 0:
+        while listeners and (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select(listeners, [], [], min(left, 0.2))
             for listener in ready:
                 _hear(listener, ways)
