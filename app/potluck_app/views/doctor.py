@@ -107,7 +107,8 @@ class FindingView(QFrame):
     def __init__(self, theme: Theme, row: FindingRow) -> None:
         super().__init__()
         self.setProperty("card", "true")
-        self.setAccessibleName(f"{row.pill}: {row.title}. {row.text} {row.action}".strip())
+        parts = (row.pill, row.title, row.text, row.action)
+        self.setAccessibleName(" · ".join(filter(None, parts)))
         head = hbox((label(row.title, "strong"), 1), Pill(row.pill, row.tone), spacing=8)
         column = vbox(head, parent=self, margins=(16, 11, 14, 12), spacing=5)
         texts = [label(row.text, "body", wrap=True)]

@@ -84,7 +84,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "multicast_dropped": Template(
         "multicast",
         "warning",
-        "The network drops multicast on {adapters}: {names} can be reached, and is not heard by it.",
+        "The network drops multicast on {adapters}: {names} can be reached, but not heard by it.",
         "Add computers by their address, or allow multicast (mDNS) in the settings of the router.",
     ),
     "multicast_not_sent": Template(
@@ -188,7 +188,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "computers_isolated": Template(
         "computers",
         "warning",
-        "The router answers, and {names} does not. It is off, or the Wi-Fi keeps its devices apart.",
+        "The router answers, and {names} cannot be reached: off, or kept apart by the Wi-Fi.",
         "Start Potluck there. If it runs, use the main Wi-Fi and no guest Wi-Fi, and switch off “client"
         " isolation” (AP isolation) in the settings of the Wi-Fi.",
     ),
@@ -201,8 +201,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "computers_refuse": Template(
         "computers",
         "warning",
-        "{names} is on, and Potluck does not run there.",
-        "Start Potluck on {names}.",
+        "Potluck does not run on {names}.",
+        "Start it there.",
     ),
     # --- versions
     "versions_ok": Template("versions", "ok", "This computer has Potluck {version}."),

@@ -50,9 +50,9 @@ def test_it_looks_at_once_and_shows_each_finding_with_what_to_do(
     backend.last(PATH).call.done.emit(FOUND)
 
     problem, well = dialog.findings
-    assert problem.accessibleName().startswith("Problem: Firewall. A rule of ufw")
+    assert problem.accessibleName().startswith("Problem · Firewall · A rule of ufw")
     assert problem.command.text() == COMMAND
-    assert well.accessibleName() == "OK: VPN. No VPN is on."
+    assert well.accessibleName() == "OK · VPN · No VPN is on."
     assert dialog.summary.text() == "The doctor found 1 problem."
     assert dialog.again.isEnabled()
 
@@ -66,7 +66,7 @@ def test_checking_again_replaces_what_was_found(
     assert len(dialog.findings) == 2  # they stay until there is an answer
     backend.last(PATH).call.done.emit(Diagnosis(findings=FOUND.findings[1:]))
 
-    assert [view.accessibleName() for view in dialog.findings] == ["OK: VPN. No VPN is on."]
+    assert [view.accessibleName() for view in dialog.findings] == ["OK · VPN · No VPN is on."]
     assert backend.paths().count(f"POST {PATH}") == 2
 
 
