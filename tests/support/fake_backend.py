@@ -18,7 +18,7 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import benching, schema, weights
+from potluck.api import benching, doctor, schema, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -114,6 +114,7 @@ class FakeBackend:
         self.prunes: list[weights.PruneRequest] = []
         self.pruned = weights.Pruned(tensors=4, nbytes=5_000_000, deleted=False)
         self.joined: list[str] = []
+        self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
         self.tested: list[str] = []
@@ -183,6 +184,9 @@ class FakeBackend:
                 self.update(pairings=(decided,))
                 return decided
         raise NotFoundError("That request to pair is over.")
+
+    async def examine(self) -> doctor.Diagnosis:
+        return self.diagnosis
 
     async def invite(self) -> schema.Invite:
         return schema.Invite(token="POT-LUCK", expires_s=600.0)

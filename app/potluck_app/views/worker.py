@@ -23,6 +23,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.doctor import open_doctor
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -119,6 +120,7 @@ class WorkerWindow(QWidget):
         self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
         self.pause = button("Pause", "worker-pause", backend.toggle_pause)
@@ -144,6 +146,7 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
+            (self.doctor, 0, center),
             self._meter,
             (None, 2),
             self.request,
@@ -182,6 +185,8 @@ class WorkerWindow(QWidget):
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._memory_part.setVisible(not requests)  # one question at a time
+            waits = not (state.node.lent_to or state.node.paused or requests)
+            self.doctor.setVisible(waits)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -195,6 +200,7 @@ class WorkerWindow(QWidget):
             self._view = _STARTING
             self._meter.hide()
             self.address.hide()
+            self.doctor.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
@@ -202,6 +208,9 @@ class WorkerWindow(QWidget):
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
+
+    def _open_doctor(self) -> None:
+        open_doctor(self, self._theme, self._backend)
 
     def _icon_color(self) -> str:
         return self._theme.tokens.color(self._view.tone)

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.doctor import Diagnosis
 from potluck.api.library import Library
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
@@ -239,6 +240,10 @@ class Backend(Answering, Protocol):
 
     async def test_link(self, node_id: str) -> LinkTest:
         """Measure the link to a connected computer now."""
+        ...
+
+    async def examine(self) -> Diagnosis:
+        """Look at this computer and its network, and say what may keep computers apart."""
         ...
 
     async def set_role(self, request: RoleRequest) -> None: ...

@@ -59,6 +59,7 @@ class ClusterApi:
             route("DELETE", "/cluster/computers/{node_id}", self._forget),
             route("POST", "/cluster/computers/{node_id}", self._change),
             route("POST", "/cluster/computers/{node_id}/link", self._test_link),
+            route("POST", "/cluster/doctor", self._examine),
             route("POST", "/cluster/role", self._set_role),
             route("POST", "/cluster/plan", self._plan),
             route("POST", "/cluster/model", self._load),
@@ -123,6 +124,9 @@ class ClusterApi:
 
     async def _test_link(self, request: Request) -> Response:
         return JsonResponse(await self._backend.test_link(request.path_params["node_id"]))
+
+    async def _examine(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.examine())
 
     async def _set_role(self, request: Request) -> None:
         await self._backend.set_role(await read(request, schema.RoleRequest))

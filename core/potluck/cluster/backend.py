@@ -19,10 +19,12 @@ from potluck.api.backend import (
     TokensRequest,
 )
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.doctor import Diagnosis
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
+from potluck.cluster.doctor import Doctor
 from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
@@ -74,6 +76,7 @@ class Parts:
     pairings: Pairings
     upkeep: Upkeep
     library: NodeLibrary
+    doctor: Doctor
 
 
 class NodeBackend:
@@ -208,6 +211,9 @@ class NodeBackend:
         measured = await links.test(local, computer)
         self._parts.activity.touch()
         return schema.LinkTest(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
+
+    async def examine(self) -> Diagnosis:
+        return await self._parts.doctor.examine()
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
