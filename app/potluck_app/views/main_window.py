@@ -60,7 +60,13 @@ class MainWindow(QMainWindow):
         self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
         self.models = ModelsView(theme, self.library)
         self.library.used.connect(lambda: self.go(self.chat))
-        self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
+        self.settings = SettingsView(
+            theme,
+            backend,
+            on_theme=self._set_theme,
+            on_share=on_share,
+            on_doctor=self.cluster.open_doctor,
+        )
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
         self.rail_buttons: dict[QWidget, RailButton] = {}

@@ -41,6 +41,7 @@ class SettingsView(QWidget):
         *,
         on_theme: Callable[[Choice], object],
         on_share: Callable[[], object],
+        on_doctor: Callable[[], object],
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
@@ -51,6 +52,7 @@ class SettingsView(QWidget):
             label("Settings", "title"),
             self._appearance(),
             self._this_computer(on_share),
+            self._network(on_doctor),
             self._programs(),
             label("Nothing you write leaves your home network. There is no telemetry.", "meta"),
         )
@@ -89,6 +91,14 @@ class SettingsView(QWidget):
             self.start,
             4,
             hbox(share, (then, 1), spacing=12),
+        )
+
+    def _network(self, on_doctor: Callable[[], object]) -> QFrame:
+        return _section(
+            "Doctor",
+            "It looks for what keeps your computers from finding each other, such as a firewall or a"
+            " VPN, and says what to do.",
+            hbox(button("Open the doctor", "settings-doctor", on_doctor), STRETCH),
         )
 
     def _programs(self) -> QFrame:

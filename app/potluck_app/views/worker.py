@@ -23,6 +23,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.doctor import open_doctor
 from potluck_app.views.pausing import RulesMenu, offer_pauses
 from potluck_app.views.start_box import StartBox
 
@@ -121,6 +122,7 @@ class WorkerWindow(QWidget):
         self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
         self.pauses = QMenu(self)
@@ -155,6 +157,7 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
+            (self.doctor, 0, center),
             self._meter,
             (None, 2),
             self.request,
@@ -210,6 +213,8 @@ class WorkerWindow(QWidget):
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
+            waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
+            self.doctor.setVisible(waits)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -224,6 +229,7 @@ class WorkerWindow(QWidget):
             self._view = _STARTING
             self._meter.hide()
             self.address.hide()
+            self.doctor.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
@@ -233,6 +239,9 @@ class WorkerWindow(QWidget):
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
+
+    def _open_doctor(self) -> None:
+        open_doctor(self, self._theme, self._backend)
 
     def _icon_color(self) -> str:
         return self._theme.tokens.color(self._view.tone)
