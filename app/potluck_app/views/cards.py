@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QFrame, QMenu, QSizePolicy
+from PySide6.QtWidgets import QBoxLayout, QFrame, QMenu, QSizePolicy
 
 from potluck_app import resources
 from potluck_app.theme import Theme
@@ -54,12 +54,13 @@ class ModelCardView(QFrame):
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
         summary = hbox((self.line, 1), self.why, spacing=8)
-        head = hbox(
+        self._head = hbox(
             (self.name, 100), self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
         )
+        self._second = hbox((self._below, 1), spacing=12)
         vbox(
-            head,
-            self._below,
+            self._head,
+            self._second,
             self.bar,
             self.meter,
             summary,
@@ -77,7 +78,7 @@ class ModelCardView(QFrame):
         self._figured = card is not None and bool(card.figures)
         self._place_figures()
         if card is None:
-            self._show_name("No model is loaded")
+            self._show_name("No model loaded")
             self.bar.show_segments(())
             self.meter.hide()
             self._show_why("")
@@ -107,7 +108,10 @@ class ModelCardView(QFrame):
 
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
-        self._is_narrow = is_narrow
+        if is_narrow != self._is_narrow:
+            self._is_narrow = is_narrow
+            row, place = (self._second, 0) if is_narrow else (self._head, 1)
+            row.insertWidget(place, self.pill)
         self._place_figures()
 
     def _place_figures(self) -> None:
@@ -159,11 +163,11 @@ class ComputerCardView(QFrame):
     def _arrange(self) -> None:
         names = vbox(self.name, self._hardware, spacing=1)
         head = hbox(self._icon, (names, 1), self.pill, self._menu, spacing=8)
-        foot = hbox(self._memory, (self._link, 1), spacing=12)
+        self._foot = hbox(self._memory, (self._link, 1), spacing=12)
         vbox(
             head,
             self._meter,
-            foot,
+            self._foot,
             self._holds,
             self._detail,
             STRETCH,  # cards of one row are equally high
@@ -188,10 +192,11 @@ class ComputerCardView(QFrame):
             self._meter.setAccessibleName("Memory lent")
             self._meter.show_fraction(card.used, limit=card.limit)
         self._memory.setText(card.receiving or card.memory)
-        self._link.set_text(self._note or ("" if card.receiving else card.link))
+        link = self._note or ("" if card.receiving else card.link)
+        self._link.set_text(link)
         self._meter.setVisible(bool(card.memory) or card.progress is not None)
-        for widget in (self._memory, self._link):
-            widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
+        self._memory.setVisible(not card.detail and bool(card.memory or card.receiving))
+        self._link.setVisible(not card.detail and bool(link))
         below = (why if self._is_narrow else "", card.holds)
         self._holds.setText("\n".join(filter(None, below)))
         self._holds.setVisible(any(below) and not card.detail)
@@ -201,6 +206,11 @@ class ComputerCardView(QFrame):
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
         self._is_narrow = is_narrow
+        direction = QBoxLayout.Direction
+        self._foot.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
+        self._foot.setSpacing(4 if is_narrow else 12)
+        side = Qt.AlignmentFlag.AlignLeft if is_narrow else Qt.AlignmentFlag.AlignRight
+        self._link.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.show_card(self._card)
 
     def show_note(self, text: str) -> None:

@@ -33,11 +33,13 @@ from potluck_app.views.controls import (
     announce,
     button,
     label,
+    scrolling,
     set_property,
 )
 from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
 from potluck_app.views.drawer import Drawer
 from potluck_app.views.model_picker import ModelPicker
+from potluck_app.views.overlay import SidePanel
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -47,9 +49,8 @@ EXAMPLES = (
     "No computers are found. What can I do?",
     "Does anything leave my home network?",
 )
-_COLLAPSE_BELOW = 860  # pixels of the page; a narrower one hides the list of chats
-_ONE_BELOW = 640  # a narrower one shows the list, the chat or the options
-_ANY_WIDTH = (1 << 24) - 1  # what Qt calls QWIDGETSIZE_MAX
+_COLLAPSE_BELOW = 860  # pixels of the page; in a narrower one the list of chats lies over the chat
+_OVER_BELOW = 640  # in a narrower one the options do so too
 _NO_WHERE_BELOW = 620  # pixels of the chat; a narrower one does not say where the model runs
 _NO_FIGURES_BELOW = 540  # a narrower one shows the context as a bar only
 
@@ -86,7 +87,9 @@ class ChatView(QWidget):
         self._main.installEventFilter(self)
         self._top = self._make_top()
         vbox(self._top, (self._pages, 1), self._make_bottom(), parent=self._main)
-        hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        row = hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        self._list = SidePanel(self, row, self.sidebar, LIST_WIDTH, self.toggle_list)
+        self._options = SidePanel(self, row, self.drawer, DRAWER_WIDTH, self.toggle_options)
         self.setAcceptDrops(True)
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
@@ -152,7 +155,7 @@ class ChatView(QWidget):
         inner = QWidget()
         vbox(title, self._empty_line, 16, self.examples, parent=inner, spacing=8)
         vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
-        return page
+        return scrolling(page, "New chat")
 
     def _make_bottom(self) -> QWidget:
         inner = QWidget()
@@ -250,13 +253,13 @@ class ChatView(QWidget):
         self.model.show_model(name, where, is_short=width < _NO_WHERE_BELOW)
         is_short = width < _NO_FIGURES_BELOW
         self._context_text.setHidden(is_short)
-        self._context_meter.setFixedWidth(36 if is_short else 80)
+        self._context_meter.setFixedWidth(24 if is_short else 80)
         columns = 1 if is_short else 2
         for number, example in enumerate(self._examples):
             self._grid.addWidget(example, number // columns, number % columns)
         side = 12 if is_short else 20
         self._top.setContentsMargins(side, 10, side, 6)
-        self._top.setSpacing(side * 3 // 5)
+        self._top.setSpacing(5 if is_short else 12)
 
     # --- files that are dropped anywhere on the page
 
@@ -282,6 +285,8 @@ class ChatView(QWidget):
         """Show or hide the list of chats."""
         self._wants_list = not self._wants_list
         self._place()
+        if self._list.is_over:
+            (self.sidebar.search if self._wants_list else self.composer).setFocus()
 
     def toggle_options(self) -> None:
         """Show or hide the drawer with the options of the shown conversation."""
@@ -292,17 +297,22 @@ class ChatView(QWidget):
         else:
             self.focus_composer()
 
+    def close_panel(self) -> bool:
+        """Close the list or the options where they lie over the chat. Returns whether one did."""
+        if self._list.is_over and self._wants_list:
+            self.toggle_list()
+        elif self._options.is_over and not self.drawer.isHidden():
+            self.toggle_options()
+        else:
+            return False
+        return True
+
     def _place(self) -> None:
-        """Show the list and the drawer beside the chat, or where there is no room, in its place."""
-        only_one = self.width() < _ONE_BELOW
-        has_drawer = not self.drawer.isHidden()
-        has_list = self._wants_list and not (only_one and has_drawer)
-        self.sidebar.setVisible(has_list)
-        self._main.setVisible(not (only_one and (has_list or has_drawer)))
-        self.show_list.setVisible(not has_list)
-        for panel, width in ((self.sidebar, LIST_WIDTH), (self.drawer, DRAWER_WIDTH)):
-            panel.setMinimumWidth(width)
-            panel.setMaximumWidth(_ANY_WIDTH if only_one else width)
+        """Show the list and the drawer beside the chat, or where there is no room, over it."""
+        self.sidebar.setVisible(self._wants_list)
+        self.show_list.setVisible(self._is_narrow or not self._wants_list)
+        self._list.place(is_over=self._is_narrow)
+        self._options.place(is_over=self.width() < _OVER_BELOW)
 
     def _on_shown(self) -> None:
         if self._is_narrow:

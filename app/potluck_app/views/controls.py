@@ -39,6 +39,7 @@ LabelKind: TypeAlias = Literal[
     "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
 ]
 _CONFIRM_MS = 1500
+_NARROW_PAGE = 560  # pixels
 _ICON_GAP = 3  # extra pixels between icon and text
 
 
@@ -107,10 +108,8 @@ def make_page(page: QWidget, name: str, accessible_name: str) -> None:
     page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 
 
-def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
-    """Fill a page with a column that scrolls and has the margins of every page."""
-    inner = QWidget()
-    vbox(*parts, STRETCH, parent=inner, margins=(32, 24, 32, 32), spacing=16)
+def scrolling(inner: QWidget, accessible_name: str) -> QScrollArea:
+    """Let a widget scroll up and down where there is no room for it."""
     scroll = QScrollArea()
     scroll.setAccessibleName(accessible_name)
     scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -118,7 +117,25 @@ def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
     scroll.setWidgetResizable(True)
     scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     scroll.setWidget(inner)
-    vbox(scroll, parent=page)
+    return scroll
+
+
+class _PageColumn(QWidget):
+    """The column of a page, whose margins are narrower on a narrow page."""
+
+    def __init__(self, *parts: Part) -> None:
+        super().__init__()
+        self._column = vbox(*parts, STRETCH, parent=self, spacing=16)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        side = 32 if event.size().width() >= _NARROW_PAGE else 16
+        self._column.setContentsMargins(side, 24, side, 32)
+        super().resizeEvent(event)
+
+
+def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
+    """Fill a page with a column that scrolls and has the margins of every page."""
+    vbox(scrolling(_PageColumn(*parts), accessible_name), parent=page)
 
 
 def rule() -> QFrame:

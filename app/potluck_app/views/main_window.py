@@ -20,9 +20,10 @@ from potluck_app.views.cluster import ClusterView
 from potluck_app.views.first_run import FirstRunView
 from potluck_app.views.models import ModelsView
 from potluck_app.views.rail import Rail, RailButton
+from potluck_app.views.screens import ScreenFit
 from potluck_app.views.settings import SettingsView
 
-MINIMUM = QSize(880, 600)
+MINIMUM = QSize(480, 560)
 _PROBLEM_MS = 20_000  # time to read why a command failed
 _RANKS = {"info": 0, "warning": 1, "error": 2}
 
@@ -44,8 +45,8 @@ class MainWindow(QMainWindow):
         self.setObjectName("main-window")
         self.setWindowTitle("Potluck")
         self.setWindowIcon(resources.app_icon())
-        self.setMinimumSize(MINIMUM)
-        self.resize(preferences.current.width, preferences.current.height)
+        size = QSize(preferences.current.width, preferences.current.height)
+        ScreenFit(self, size, MINIMUM)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_close = preferences, on_close
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
@@ -114,7 +115,7 @@ class MainWindow(QMainWindow):
             ("Ctrl+B", self.chat.toggle_list),
             ("Ctrl+I", self._options),
             ("Ctrl+Shift+C", self._copy_reply),
-            ("Esc", self._chat.stop),
+            ("Esc", self._escape),
         ):
             self._add_shortcut(keys, action)
 
@@ -143,6 +144,11 @@ class MainWindow(QMainWindow):
     def _regenerate(self) -> None:
         if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
+
+    def _escape(self) -> None:
+        """Close what lies over the chat; else stop the reply."""
+        if not (self.chat.isVisible() and self.chat.close_panel()):
+            self._chat.stop()
 
     def _options(self) -> None:
         self.go(self.chat)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QMenu, QToolButton
 
 from potluck_app import resources, wording
@@ -11,6 +11,7 @@ from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import ModelRow
 
 _NAME_LENGTH = 40
+_LEAST = 72  # pixels
 
 
 class ModelPicker(QToolButton):
@@ -34,6 +35,9 @@ class ModelPicker(QToolButton):
 
     def _tint(self) -> None:
         self.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(_LEAST, super().minimumSizeHint().height())  # a narrower name is elided
 
     def show_model(self, name: str, where: str, *, is_short: bool = False) -> None:
         """Show which model answers, and if there is room, on which computers."""

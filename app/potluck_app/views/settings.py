@@ -51,7 +51,11 @@ class SettingsView(QWidget):
             self._appearance(),
             self._this_computer(on_share),
             self._programs(),
-            label("Nothing you write leaves your home network. There is no telemetry.", "meta"),
+            label(
+                "Nothing you write leaves your home network. There is no telemetry.",
+                "meta",
+                wrap=True,
+            ),
         )
         self.show_state(None)
 
@@ -76,7 +80,7 @@ class SettingsView(QWidget):
         self.node_id = label("", "body")
         self.version = label("", "body")
         share = button("Share this computer instead", "settings-share", on_share)
-        then = label("It then helps another computer, from the tray.", "meta")
+        then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
             "This computer",
             "",
@@ -85,7 +89,8 @@ class SettingsView(QWidget):
             _line("Identity", self.node_id),
             _line("Version", self.version),
             4,
-            hbox(share, (then, 1), spacing=12),
+            hbox(share, STRETCH),
+            then,
         )
 
     def _programs(self) -> QFrame:
