@@ -26,6 +26,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
+from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.worker import WorkerWindow
 
@@ -60,7 +61,9 @@ class Application(QObject):
         qapp.setWindowIcon(resources.app_icon())
         qapp.setQuitOnLastWindowClosed(False)
         self.preferences = PreferencesFile(config_folder / "window.json")
-        self.theme = Theme(qapp, self.preferences.current.theme)
+        chosen = self.preferences.current
+        self.theme = Theme(qapp, chosen.theme, chosen.text_size)
+        FocusRing(self.theme, qapp)
         self.backend = Backend(find_or_start, parent=self)
         history = History(data_folder / "chats.sqlite", former=data_folder / "conversations")
         self.chat = Chat(self.backend, history, self)

@@ -52,6 +52,7 @@ class ChatSidebar(QFrame):
             margins=(12, 14, 11, 12),
             spacing=6,
         )
+        theme.changed.connect(self.list.scheduleDelayedItemsLayout)  # rows are as high as text
         chat.shown_changed.connect(self._select_shown)
         chat.list.modelReset.connect(self._select_shown)
         chat.deleted.connect(self._on_deleted)

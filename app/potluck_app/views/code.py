@@ -41,6 +41,7 @@ class CodeText(QPlainTextEdit):
         self.setFont(theme.mono_font())
         self.document().setDocumentMargin(0)
         self.highlighter = Highlighter(self.document(), theme)
+        theme.changed.connect(self._on_theme)
 
     def show_text(self, text: str) -> None:
         if text.startswith(shown := self.toPlainText()) and shown:
@@ -49,6 +50,13 @@ class CodeText(QPlainTextEdit):
             cursor.insertText(text[len(shown) :])
         else:
             self.setPlainText(text)
+        self._fit()
+
+    def _on_theme(self) -> None:
+        self.setFont(self._theme.mono_font())
+        self._fit()
+
+    def _fit(self) -> None:
         self.updateGeometry()
         height = self._whole_height()
         self.setFixedHeight(min(height, _MAX_HEIGHT))

@@ -38,7 +38,9 @@ class ComposerText(QPlainTextEdit):
         self.setObjectName("composer-text")
         self.setAccessibleName("Message")
         self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setProperty("ring", "own")  # the frame around it shows the focus
         self.setTabChangesFocus(True)
+        theme.changed.connect(self._fit)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.document().setDocumentMargin(0)
@@ -110,6 +112,7 @@ class Composer(QFrame):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.setProperty("composer", "true")
+        self._theme = theme
         self._is_busy = self._is_showing = False
         self._attachments: tuple[Attachment, ...] = ()
         self.text = ComposerText(theme)
@@ -187,7 +190,7 @@ class Composer(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._hint.setVisible(event.size().width() >= _NARROW)
+        self._hint.setVisible(event.size().width() >= self._theme.px(_NARROW))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.FocusIn:

@@ -14,7 +14,6 @@ class Rail(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("side", "true")
-        self.setFixedWidth(76)
         self.column = vbox(parent=self, margins=(8, 14, 8, 14), spacing=6)
 
 
@@ -30,5 +29,8 @@ class RailButton(IconButton):
         self.setCheckable(True)
         self.setAutoExclusive(True)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
-        self.setFixedSize(60, 59)
         self.toggled.connect(self.tint)
+
+    def tint(self) -> None:
+        super().tint()
+        self.setFixedSize(max(self._theme.px(60), 60), max(self._theme.px(59), 59))

@@ -9,10 +9,11 @@ from potluck.api.schema import ClusterState, Listener
 from potluck.ids import grouped
 from potluck_app.backend import Backend, local_listeners
 from potluck_app.http import Problem
-from potluck_app.theme import Choice, Theme
+from potluck_app.theme import USUAL_TEXT, Choice, Theme
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import (
     CopyButton,
+    IconButton,
     button,
     card_frame,
     field,
@@ -39,6 +40,8 @@ class SettingsView(QWidget):
         backend: Backend,
         *,
         on_theme: Callable[[Choice], object],
+        on_text_size: Callable[[int], object],
+        on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
     ) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class SettingsView(QWidget):
             self,
             "Settings",
             label("Settings", "title"),
-            self._appearance(),
+            self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._programs(),
             label(
@@ -59,7 +62,9 @@ class SettingsView(QWidget):
         )
         self.show_state(None)
 
-    def _appearance(self) -> QFrame:
+    def _appearance(
+        self, on_text_size: Callable[[int], object], on_shortcuts: Callable[[], object]
+    ) -> QFrame:
         group = QButtonGroup(self)
         items: list[QPushButton] = []
         for choice, text in _CHOICES:
@@ -70,8 +75,24 @@ class SettingsView(QWidget):
             item.setChecked(self._theme.choice == choice)
             group.addButton(item)
             items.append(item)
-        row = hbox(*items, STRETCH, spacing=8)
-        return _section("Appearance", "How the window looks.", row)
+        smaller = IconButton(self._theme, "minus", "Smaller text", "text-smaller")
+        smaller.clicked.connect(lambda: on_text_size(-1))
+        larger = IconButton(self._theme, "plus", "Larger text", "text-larger")
+        larger.clicked.connect(lambda: on_text_size(1))
+        self.text_size = label("", name="text-size")
+        self._theme.changed.connect(self._show_text_size)
+        self._show_text_size()
+        text = label("Text size", "body2")
+        return _section(
+            "Appearance",
+            "",
+            hbox(*items, STRETCH, spacing=8),
+            hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
+            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
+        )
+
+    def _show_text_size(self) -> None:
+        self.text_size.setText(f"{self._theme.text_size / USUAL_TEXT:.0%}".replace("%", " %"))
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
         self.name = label("", "body", name="settings-name")

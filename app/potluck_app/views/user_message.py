@@ -74,6 +74,10 @@ class UserMessage(QWidget):
     def message(self) -> Message:
         return self._message
 
+    def part_count(self) -> int:
+        """How many parts the message has, which changes with what the Tab key reaches."""
+        return self._inside.count() + self._parts.count() + self._column.count()
+
     def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
         """Show a message, and which of its versions it is."""
         self._message = message
@@ -113,6 +117,7 @@ class UserMessage(QWidget):
             self.text.setSelection(found.start(), found.end() - found.start())
             lines = self.text.text()[: found.start()].count("\n")
             return lines * self.text.fontMetrics().lineSpacing()
+        self.text.setSelection(0, 0)
         return 0
 
     def open_editor(self) -> None:
