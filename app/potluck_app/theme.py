@@ -130,6 +130,11 @@ def _palette(tokens: Tokens) -> QPalette:
         role.Link: tokens.accent,
         role.LinkVisited: tokens.accent,
         role.Accent: tokens.accent,
+        role.Light: tokens.border,  # the edges that Fusion draws, and the rules of documents
+        role.Midlight: tokens.border,
+        role.Mid: tokens.border,
+        role.Dark: tokens.border,
+        role.Shadow: tokens.border,
     }
     palette = QPalette()
     for name, color in colors.items():

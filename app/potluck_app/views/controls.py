@@ -376,7 +376,7 @@ class Meter(QWidget):
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
-            painter.setBrush(QColor(tokens.color(self._tone)))
+            painter.setBrush(QColor(tokens.fill(self._tone)))
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         painter.end()
 

@@ -53,10 +53,8 @@ class FirstRunView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
-        me = state.me if state is not None else None
-        devices = me.devices if me is not None else ()
-        parts = [f"{device.name} · {wording.size(device.memory_total)}" for device in devices]
-        prefix = f"This computer: {' · '.join(parts)}.   " if parts else ""
+        devices = wording.devices_line(state.me if state is not None else None)
+        prefix = f"This computer: {devices}.   " if devices else ""
         self._hardware.setText(f"{prefix}Nothing leaves your home network.")
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -156,7 +156,7 @@ def test_every_place_that_the_keyboard_reaches_shows_it(
             changed = pixels(before.copy(part)) != pixels(window.grab(part).toImage())
             where = f"{page.objectName()}: {stop.objectName() or stop.accessibleName()}"
             assert changed.sum() >= min(stop.width(), stop.height()), where
-        assert len(seen) > 4
+        assert len(seen) > 2
     ring.deleteLater()
 
 
