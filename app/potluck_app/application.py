@@ -53,6 +53,7 @@ class Application(QObject):
         data_folder: Path,
         config_folder: Path,
         find_or_start: Callable[[], Endpoint],
+        log: Path | None = None,
         is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
     ) -> None:
         super().__init__(qapp)
@@ -71,7 +72,7 @@ class Application(QObject):
         self.worker: WorkerWindow | None = None
         self.tray: Tray | None = None
         self._waiter: TrayWaiter | None = None
-        self._is_tray_available = is_tray_available
+        self._is_tray_available, self._log = is_tray_available, log
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
@@ -126,6 +127,7 @@ class Application(QObject):
             self.preferences,
             on_share=self._share,
             on_close=self._on_main_close,
+            log=self._log,
         )
         self.main.show()
 

@@ -274,9 +274,8 @@ class JoinCardView(QFrame):
         self.add = button("Add", "join-add", self._add, kind="primary")
         line = hbox(self._text, self.code, STRETCH, spacing=10)
         texts = vbox(self._title, line, spacing=2)
-        hbox(
-            (texts, 1), 10, self.ignore, self.add, parent=self, margins=(16, 12, 16, 12), spacing=6
-        )
+        buttons = hbox(STRETCH, self.ignore, self.add, spacing=6)
+        self._row = hbox((texts, 1), buttons, parent=self, margins=(16, 12, 16, 12), spacing=12)
         self.show_card(card)
 
     def show_card(self, card: JoinCard) -> None:
@@ -299,6 +298,8 @@ class JoinCardView(QFrame):
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
         self._is_narrow = is_narrow
+        direction = QBoxLayout.Direction
+        self._row.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
         self.show_card(self._card)
 
     def _add(self) -> None:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QShowEvent
@@ -42,6 +43,7 @@ class MainWindow(QMainWindow):
         *,
         on_share: Callable[[], object],
         on_close: Callable[[], bool],
+        log: Path | None = None,
     ) -> None:
         super().__init__()
         self.setObjectName("main-window")
@@ -70,6 +72,7 @@ class MainWindow(QMainWindow):
             on_text_size=self.change_text_size,
             on_shortcuts=self.show_shortcuts,
             on_share=on_share,
+            log=log,
         )
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()

@@ -129,17 +129,23 @@ class ModelCardView(QFrame):
 class DownloadCardView(QFrame):
     """A model that is being downloaded."""
 
-    def __init__(self, theme: Theme, library: Library, row: DownloadRow) -> None:
+    def __init__(
+        self,
+        theme: Theme,
+        library: Library,
+        row: DownloadRow,
+        on_cancel: Callable[[DownloadRow], object],
+    ) -> None:
         super().__init__()
         self.setProperty("card", "true")
-        self._library, self._row = library, row
+        self._library, self._row, self._on_cancel = library, row, on_cancel
         self.name = ElidedLabel("", "section")
         self.line = _line("meta")
         self.meter = Meter(theme, "Progress of the download")
         self.pause = button("Pause", "download-pause", lambda: self._change("pause"))
         self.resume = button("Resume", "download-resume", lambda: self._change("resume"))
         self.use = button("Use", "download-use", self._use, kind="primary")
-        self.cancel = button("Cancel", "download-cancel", lambda: self._change("cancel"))
+        self.cancel = button("Cancel", "download-cancel", self._cancel)
         head = hbox((self.name, 1), self.pause, self.resume, self.use, self.cancel, spacing=8)
         vbox(head, self.meter, self.line, parent=self, margins=_MARGINS, spacing=8)
 
@@ -158,6 +164,12 @@ class DownloadCardView(QFrame):
 
     def _change(self, action: DownloadAction) -> None:
         self._library.change_download(self._row.id, action)
+
+    def _cancel(self) -> None:
+        if self._row.path is None and self._row.fraction > 0:
+            self._on_cancel(self._row)  # what has arrived would be lost
+        else:
+            self._change("cancel")
 
     def _use(self) -> None:
         self._library.use(self._row.path)

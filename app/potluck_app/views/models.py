@@ -43,7 +43,8 @@ class ModelsView(QWidget):
         self.subtitle = label("", "body2", wrap=True)
         self._progress, self._line, self._meter = self._make_progress()
         self.downloads: CardList[DownloadRow] = CardList(
-            lambda row: row.id, lambda row: DownloadCardView(theme, library, row)
+            lambda row: row.id,
+            lambda row: DownloadCardView(theme, library, row, self.ask_to_cancel),
         )
         self.here: CardList[ModelRow] = CardList(
             lambda row: row.path,
@@ -220,6 +221,17 @@ class ModelsView(QWidget):
         dialog.setDirectory(str(Path.home()))
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
+
+    def ask_to_cancel(self, row: DownloadRow) -> Confirmation:
+        """Cancel a download, if the person says so."""
+        return confirm(
+            self,
+            title=f"Cancel the download of {row.title}?",
+            text="What has arrived is deleted. Pause keeps it, and the download can go on later.",
+            action="Cancel the download",
+            keep="Keep it",
+            on_confirmed=lambda: self._library.change_download(row.id, "cancel"),
+        )
 
     def ask_to_delete(self, row: ModelRow) -> Confirmation:
         """Delete a model, if the person says so."""

@@ -1,6 +1,7 @@
 """The Settings page: the look, the role of this computer, and access for other programs."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtGui import QIntValidator
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
@@ -10,6 +11,7 @@ from potluck.ids import grouped
 from potluck_app.backend import Backend, local_listeners
 from potluck_app.http import Problem
 from potluck_app.theme import USUAL_TEXT, Choice, Theme
+from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import (
     CopyButton,
@@ -43,10 +45,12 @@ class SettingsView(QWidget):
         on_text_size: Callable[[int], object],
         on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
+        log: Path | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
+        self.about = AboutCard(log)
         fill_page(
             self,
             "Settings",
@@ -54,6 +58,7 @@ class SettingsView(QWidget):
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._programs(),
+            self.about,
             label(
                 "Nothing you write leaves your home network. There is no telemetry.",
                 "meta",
@@ -141,6 +146,7 @@ class SettingsView(QWidget):
         self.address.setText(", ".join(node.addresses) if node and node.addresses else "…")
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
+        self.about.show_state(state)
         self.api.setEnabled(state is not None)
         listener = _loopback(state)
         self._off_row.setVisible(listener is None)
