@@ -262,8 +262,9 @@ class Harness:
         found: list[str] = []
         for name, now in self._counts().items():
             before = self._at_rest[name]
-            if now.processes > before.processes:
-                found.append(f"{name}: {now.processes} processes, {before.processes} at first")
+            if len(now.processes) > len(before.processes):
+                had, has = (", ".join(counts.processes) for counts in (before, now))
+                found.append(f"{name}: the processes {has}; {had} at first")
             if now.descriptors > before.descriptors + MORE_DESCRIPTORS:
                 found.append(
                     f"{name}: {now.descriptors} descriptors, {before.descriptors} at first"

@@ -57,7 +57,7 @@ class _Connection(HTTPConnection):
 class Counts:
     """What a host uses, while nothing is asked of it."""
 
-    processes: int
+    processes: Sequence[str]  # the kind of each, sorted
     descriptors: int  # of all its processes
     parts: int  # files of transfers that nothing will continue
 
@@ -223,7 +223,7 @@ class Host:
     def counts(self) -> Counts:
         processes = self.processes()
         return Counts(
-            processes=len(processes),
+            processes=sorted(_kind(process) for process in processes),
             descriptors=sum(_descriptors(process) for process in processes),
             parts=len(self.stale_parts),
         )
