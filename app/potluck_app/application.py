@@ -18,6 +18,8 @@ from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
+from potluck_app.language import chosen as language_of
+from potluck_app.language import use
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
@@ -63,6 +65,7 @@ class Application(QObject):
         qapp.setQuitOnLastWindowClosed(False)
         self.preferences = PreferencesFile(config_folder / "window.json")
         chosen = self.preferences.current
+        use(qapp, language_of(chosen.language))
         self.theme = Theme(qapp, chosen.theme, chosen.text_size)
         FocusRing(self.theme, qapp)
         self.backend = Backend(find_or_start, parent=self)

@@ -10,14 +10,16 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtGui import QIcon
-from PySide6.QtWidgets import QMenu, QSystemTrayIcon
+from PySide6.QtWidgets import QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.going_on import going_on
+from potluck_app.views.words import Menu
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
@@ -85,7 +87,7 @@ class Tray(QObject):
         """`lends`: this computer helps others; otherwise its own window is hidden."""
         super().__init__(parent)
         self._theme, self._backend, self._lends = theme, backend, lends
-        self.menu = QMenu()
+        self.menu = Menu()
         self.menu.setAccessibleName("Potluck")
         self.status = self.menu.addAction("Starting…")
         self.status.setEnabled(False)
@@ -116,7 +118,7 @@ class Tray(QObject):
 
     def say(self, title: str, text: str) -> None:
         """Show a notification."""
-        self._icon.showMessage(title, text, resources.app_icon())
+        self._icon.showMessage(said(title), said(text), resources.app_icon())
 
     def _show_state(self, state: ClusterState | None) -> None:
         self.pause.setEnabled(state is not None)
@@ -133,7 +135,7 @@ class Tray(QObject):
         line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
         self.status.setText(wording.without_mnemonic(line))
         self.pause.setText("Resume" if state.node.paused else "Pause")
-        self._icon.setToolTip(f"Potluck: {view.title}")
+        self._icon.setToolTip(said(f"Potluck: {view.title}"))
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (

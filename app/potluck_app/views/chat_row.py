@@ -11,6 +11,7 @@ from PySide6.QtWidgets import (
 )
 
 from potluck_app import resources
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat_list import ChatListRole
 
@@ -40,7 +41,7 @@ class ChatRowDelegate(QStyledItemDelegate):
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: _Index) -> QWidget:
         editor = QLineEdit(parent)
         editor.setObjectName("chat-title")
-        editor.setAccessibleName("Title of the chat")
+        editor.setAccessibleName(said("Title of the chat"))
         editor.setProperty("kind", "row")
         return editor
 
@@ -55,7 +56,7 @@ class ChatRowDelegate(QStyledItemDelegate):
             painter.setPen(QColor(tokens.text2))
             bottom = rect.adjusted(0, 0, 0, -6)
             flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom
-            painter.drawText(bottom, flags, index.data())
+            painter.drawText(bottom, flags, said(index.data()))
         else:
             self._paint_back(painter, rect, state)
             self._paint_row(painter, rect, state, index)

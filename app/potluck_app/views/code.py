@@ -15,12 +15,13 @@ from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import CopyButton, label
 from potluck_app.views.highlighter import Highlighter
 from potluck_app.views.highlights import highlight
+from potluck_app.views.words import Described
 
 _MAX_HEIGHT = 480  # pixels; longer code scrolls inside its block
 _MARGIN = 16
 
 
-class CodeText(QPlainTextEdit):
+class CodeText(Described, QPlainTextEdit):
     """The text of a code block: not wrapped, as high as its lines, scrolled sideways."""
 
     def __init__(self, theme: Theme) -> None:

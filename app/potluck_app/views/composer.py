@@ -9,17 +9,19 @@ from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 from potluck_app.background import Background
 from potluck_app.chats.attachments import attach
 from potluck_app.chats.values import Attachment, Draft
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
+from potluck_app.views.words import Described
 
 _MAX_LINES = 8
 _NARROW = 480  # pixels; a narrower composer has no room for the hint
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
 
 
-class ComposerText(QPlainTextEdit):
+class ComposerText(Described, QPlainTextEdit):
     """The text field.
 
     Signals:
@@ -143,7 +145,7 @@ class Composer(QFrame):
         self._enable()
 
     def set_model_name(self, name: str) -> None:
-        self.text.setPlaceholderText(f"Message {name}")
+        self.text.setPlaceholderText(said(f"Message {name}"))
 
     def set_busy(self, is_busy: bool) -> None:
         """Offer Stop during a reply, else Send."""
@@ -182,7 +184,7 @@ class Composer(QFrame):
 
     def choose_files(self) -> None:
         """Ask for files to attach."""
-        dialog = QFileDialog(self, "Attach text files")
+        dialog = QFileDialog(self, said("Attach text files"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
         dialog.finished.connect(dialog.deleteLater)

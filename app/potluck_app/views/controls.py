@@ -26,14 +26,15 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSizePolicy,
-    QToolButton,
     QWidget,
 )
 
 from potluck_app import resources, wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import Tone
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
     "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
@@ -54,7 +55,7 @@ def set_property(widget: QWidget, name: str, value: str) -> None:
 
 def announce(widget: QWidget, text: str) -> None:
     """Let a screen reader say this text, whichever widget has the focus."""
-    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
+    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, said(text)))
 
 
 def discard(*widgets: QWidget) -> None:
@@ -72,10 +73,18 @@ def clear(layout: QLayout) -> None:
 
 
 def label(
-    text: str = "", kind: LabelKind = "body", *, wrap: bool = False, name: str = ""
+    text: str = "",
+    kind: LabelKind = "body",
+    *,
+    wrap: bool = False,
+    name: str = "",
+    is_quoted: bool = False,
 ) -> QLabel:
-    """Make a label whose text is never read as markup, since others may have written it."""
-    result = QLabel(text)
+    """Make a label whose text is never read as markup, since others may have written it.
+
+    `is_quoted`: it is what a person or a model wrote, and stays in its language.
+    """
+    result = QLabel(text) if is_quoted else Label(text)
     result.setObjectName(name)
     result.setTextFormat(Qt.TextFormat.PlainText)
     result.setProperty("kind", kind)
@@ -92,7 +101,7 @@ def card_frame() -> QFrame:
 
 def field(kind: Literal["field", "mono"], name: str, accessible_name: str) -> QLineEdit:
     """Make a line of text: a field to fill in, or one in mono that can only be read."""
-    line = QLineEdit()
+    line = Line()
     line.setObjectName(name)
     line.setAccessibleName(accessible_name)
     line.setProperty("kind", kind)
@@ -104,14 +113,14 @@ def make_page(page: QWidget, name: str, accessible_name: str) -> None:
     """Give a widget the looks and the focus of a page."""
     page.setObjectName(name)
     page.setProperty("page", "true")
-    page.setAccessibleName(accessible_name)
+    page.setAccessibleName(said(accessible_name))
     page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 
 
 def scrolling(inner: QWidget, accessible_name: str) -> QScrollArea:
     """Let a widget scroll up and down where there is no room for it."""
     scroll = QScrollArea()
-    scroll.setAccessibleName(accessible_name)
+    scroll.setAccessibleName(said(accessible_name))
     scroll.setFrameShape(QFrame.Shape.NoFrame)
     scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     scroll.setWidgetResizable(True)
@@ -153,7 +162,7 @@ def button(
     kind: Literal["plain", "primary", "danger", "card", "choice"] = "plain",
 ) -> QPushButton:
     """Make a push button; `name` is its stable id."""
-    result = QPushButton(text)
+    result = PushButton(text)
     result.setObjectName(name)
     result.setAccessibleName(text)
     result.setProperty("kind", kind)
@@ -164,7 +173,7 @@ def button(
     return result
 
 
-class ElidedLabel(QLabel):
+class ElidedLabel(Described, QLabel):
     """One line of text. If it does not fit, it ends in an ellipsis and a tooltip shows it."""
 
     def __init__(self, text: str = "", kind: LabelKind = "body") -> None:
@@ -194,12 +203,13 @@ class ElidedLabel(QLabel):
 
     def _elide(self) -> None:
         metrics = QFontMetrics(self.font())
-        shown = metrics.elidedText(self._whole, Qt.TextElideMode.ElideRight, max(self.width(), 24))
+        whole, width = said(self._whole), max(self.width(), 24)
+        shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, width)
         self.setText(shown)
-        self.setToolTip(wording.tip(self._whole) if shown != self._whole else "")
+        self.setToolTip(wording.tip(self._whole) if shown != whole else "")
 
 
-class Pill(QLabel):
+class Pill(Label):
     """A state in one or two words; the colour shows its meaning."""
 
     def __init__(self, text: str = "", tone: Tone = "neutral") -> None:
@@ -235,7 +245,7 @@ class TintedIcon(QLabel):
         self.setPixmap(resources.pixmap(self._name, self._color(), self._size, max(scale, 2.0)))
 
 
-class IconButton(QToolButton):
+class IconButton(ToolButton):
     """A flat button with an icon, and optionally a text."""
 
     def __init__(
@@ -331,7 +341,7 @@ class ButtonIcon(QObject):
         self._button.setIcon(icon)
 
 
-class Meter(QWidget):
+class Meter(Described, QWidget):
     """A bar that shows which share of something is used or done."""
 
     def __init__(self, theme: Theme, accessible_name: str, height: int = 6) -> None:

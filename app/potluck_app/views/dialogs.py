@@ -5,6 +5,7 @@ from collections.abc import Callable
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QDialog, QLayout, QWidget
 
+from potluck_app.language import said
 from potluck_app.views import screens
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import button, label, scrolling
@@ -25,7 +26,7 @@ class Dialog(QDialog):
     def __init__(self, parent: QWidget, name: str, title: str, width: int = 400) -> None:
         super().__init__(parent)
         self.setObjectName(name)
-        self.setWindowTitle(title)
+        self.setWindowTitle(said(title))
         self._width = width
         self._inner, self._foot = QWidget(), QWidget()
         vbox((scrolling(self._inner, title), 1), self._foot, parent=self)

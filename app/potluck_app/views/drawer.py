@@ -17,10 +17,12 @@ from PySide6.QtWidgets import (
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Preset, Settings
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import IconButton, TintedIcon, button, field, label, scrolling
+from potluck_app.views.words import Menu
 
 WIDTH = 300
 _MAX_SEED = (1 << 63) - 1
@@ -148,9 +150,10 @@ class Drawer(QFrame):
     def _make_system(self) -> QPlainTextEdit:
         system = QPlainTextEdit()
         system.setObjectName("drawer-system")
-        system.setAccessibleName("System prompt")
+        system.setAccessibleName(said("System prompt"))
         system.setProperty("kind", "field")
-        system.setPlaceholderText("How the model should answer: its role, its tone, its language")
+        hint = "How the model should answer: its role, its tone, its language"
+        system.setPlaceholderText(said(hint))
         system.setTabChangesFocus(True)
         system.setFixedHeight(130)
         system.textChanged.connect(self._change)
@@ -230,7 +233,7 @@ class Drawer(QFrame):
 
     def presets_menu(self) -> QMenu:
         """Return the menu of the presets: each to choose, and the person's own to delete."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName("Presets")
         menu.aboutToHide.connect(menu.deleteLater)
         for preset in (*BUILT_IN, *self._chat.presets):

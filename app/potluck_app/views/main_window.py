@@ -70,8 +70,10 @@ class MainWindow(QMainWindow):
             backend,
             on_theme=self._set_theme,
             on_text_size=self.change_text_size,
+            on_language=lambda code: preferences.change(language=code),
             on_shortcuts=self.show_shortcuts,
             on_share=on_share,
+            language=preferences.current.language,
             log=log,
         )
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)

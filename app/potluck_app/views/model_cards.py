@@ -27,6 +27,7 @@ from potluck_app.views.controls import (
     label,
     set_property,
 )
+from potluck_app.views.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
 _TOP = Qt.AlignmentFlag.AlignTop
@@ -67,7 +68,7 @@ class CardList(QWidget, Generic[Row]):
         return list(self._cards.values())
 
 
-class ModelCardView(QFrame):
+class ModelCardView(Described, QFrame):
     """A model on this computer."""
 
     def __init__(
@@ -111,7 +112,7 @@ class ModelCardView(QFrame):
 
     def menu(self) -> QMenu:
         """Return the menu of this model."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName(self._row.name)
         menu.aboutToHide.connect(menu.deleteLater)
         color = self._theme.tokens.text2
@@ -126,7 +127,7 @@ class ModelCardView(QFrame):
         self.menu().popup(self.more.mapToGlobal(self.more.rect().bottomLeft()))
 
 
-class DownloadCardView(QFrame):
+class DownloadCardView(Described, QFrame):
     """A model that is being downloaded."""
 
     def __init__(
@@ -176,7 +177,7 @@ class DownloadCardView(QFrame):
         self._change("cancel")
 
 
-class HubCardView(QFrame):
+class HubCardView(Described, QFrame):
     """A model of the Hub: what it is, how it fits, and its forms once they are asked for."""
 
     def __init__(self, theme: Theme, library: Library, row: HubRow) -> None:
@@ -255,7 +256,7 @@ class HubCardView(QFrame):
     def menu(self) -> QMenu:
         """Return the menu of this model."""
         row, library, color = self._row, self._library, self._theme.tokens.text2
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName(row.title)
         menu.aboutToHide.connect(menu.deleteLater)
         icon = resources.icon("models", color, 16)

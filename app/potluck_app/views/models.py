@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QFileDialog, QFrame, QLabel, QMenu, QPushButton, Q
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
@@ -26,6 +27,7 @@ from potluck_app.views.controls import (
 from potluck_app.views.dialogs import Confirmation, confirm
 from potluck_app.views.model_cards import CardList, DownloadCardView, HubCardView, ModelCardView
 from potluck_app.views.toast import Toast
+from potluck_app.views.words import Menu
 
 _WIDTH = 960  # pixels; longer lines are hard to read
 _TYPING_MS = 500  # after the last key, the Hub is searched
@@ -188,7 +190,7 @@ class ModelsView(QWidget):
 
     def menu(self) -> QMenu:
         """Return the menu of the Add button."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName("Add models of this computer")
         menu.aboutToHide.connect(menu.deleteLater)
         color = self._theme.tokens.text2
@@ -203,7 +205,7 @@ class ModelsView(QWidget):
 
     def choose_folder(self) -> None:
         """Ask for a folder, and search it for models from then on."""
-        dialog = QFileDialog(self, "Choose a folder with models")
+        dialog = QFileDialog(self, said("Choose a folder with models"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
         dialog.fileSelected.connect(self._library.add_folder)
@@ -211,9 +213,9 @@ class ModelsView(QWidget):
 
     def choose_file(self) -> None:
         """Ask for a file with a model, and use it."""
-        dialog = QFileDialog(self, "Choose a GGUF file")
+        dialog = QFileDialog(self, said("Choose a GGUF file"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setNameFilter("GGUF models (*.gguf)")
+        dialog.setNameFilter(said("GGUF models (*.gguf)"))
         dialog.fileSelected.connect(self._library.use)
         self._open(dialog)
 

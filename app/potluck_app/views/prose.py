@@ -32,6 +32,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.formulas import formulas_as_code
 from potluck_app.views.highlights import highlight
+from potluck_app.views.words import Described
 
 _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
 _PARAGRAPH_GAP = 10.0
@@ -51,7 +52,7 @@ def open_in_browser(url: QUrl) -> None:
         QDesktopServices.openUrl(url)
 
 
-class ProseView(QTextBrowser):
+class ProseView(Described, QTextBrowser):
     """One piece of Markdown, as high as its text."""
 
     def __init__(self, theme: Theme, open_url: Callable[[QUrl], object] = open_in_browser) -> None:

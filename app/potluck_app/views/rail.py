@@ -3,6 +3,7 @@
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
 
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import vbox
 from potluck_app.views.controls import IconButton
@@ -30,7 +31,10 @@ class RailButton(IconButton):
         self.setAutoExclusive(True)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
         self.toggled.connect(self.tint)
+        self.tint()
 
     def tint(self) -> None:
         super().tint()
-        self.setFixedSize(max(self._theme.px(60), 60), max(self._theme.px(59), 59))
+        self.ensurePolished()
+        words = self.fontMetrics().horizontalAdvance(said(self.text())) + 12
+        self.setFixedSize(max(self._theme.px(60), 60, words), max(self._theme.px(59), 59))

@@ -10,9 +10,11 @@ from potluck.api.schema import ClusterState, Listener
 from potluck.ids import grouped
 from potluck_app.backend import Backend, local_listeners
 from potluck_app.http import Problem
+from potluck_app.language import languages
 from potluck_app.theme import USUAL_TEXT, Choice, Theme
 from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.chips import Flow
 from potluck_app.views.controls import (
     CopyButton,
     IconButton,
@@ -43,13 +45,16 @@ class SettingsView(QWidget):
         *,
         on_theme: Callable[[Choice], object],
         on_text_size: Callable[[int], object],
+        on_language: Callable[[str], object],
         on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
+        language: str = "auto",
         log: Path | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
+        self._language, self._on_language = language, on_language
         self.about = AboutCard(log)
         fill_page(
             self,
@@ -93,18 +98,39 @@ class SettingsView(QWidget):
             "",
             hbox(*items, STRETCH, spacing=8),
             hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
+            *self._languages(),
             hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
         )
+
+    def _languages(self) -> tuple[Part, ...]:
+        """The choice of the language, once there is more than one."""
+        self._language_note = label("It changes when Potluck starts again.", "meta", wrap=True)
+        self._language_note.hide()
+        group, holder = QButtonGroup(self), QWidget()
+        row = Flow(holder)
+        for code, name in {"auto": "As the system", **languages()}.items():
+            item = button(
+                name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
+            )
+            item.setCheckable(True)
+            item.setChecked(code == self._language)
+            group.addButton(item)
+            row.addWidget(item)
+        return label("Language", "body2"), holder, self._language_note
+
+    def _choose_language(self, code: str) -> None:
+        self._language_note.show()
+        self._on_language(code)
 
     def _show_text_size(self) -> None:
         self.text_size.setText(f"{self._theme.text_size / USUAL_TEXT:.0%}".replace("%", " %"))
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
-        self.name = label("", "body", name="settings-name")
-        self.address = label("", "body")
+        self.name = label("", name="settings-name", is_quoted=True)
+        self.address = label("", is_quoted=True)
         self.address.setWordWrap(True)
-        self.node_id = label("", "body")
-        self.version = label("", "body")
+        self.node_id = label("", is_quoted=True)
+        self.version = label("", is_quoted=True)
         share = button("Share this computer instead", "settings-share", on_share)
         then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(

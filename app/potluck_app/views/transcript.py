@@ -21,6 +21,7 @@ from potluck_app.views.controls import discard
 from potluck_app.views.focus import chain_tabs, tab_stops
 from potluck_app.views.message import ReplyMessage
 from potluck_app.views.user_message import UserMessage
+from potluck_app.views.words import Described
 
 PAGE_WIDTH = 720
 _SIDE = 24
@@ -36,7 +37,7 @@ _NOTHING = re.compile(r"(?!)")  # is found nowhere
 _View = UserMessage | ReplyMessage
 
 
-class Transcript(QScrollArea):
+class Transcript(Described, QScrollArea):
     """The page of messages."""
 
     def __init__(self, theme: Theme, chat: Chat) -> None:

@@ -8,6 +8,7 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from potluck_app.chats.values import Message
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
@@ -32,10 +33,10 @@ class UserMessage(QWidget):
         self._message = message
         self._is_whole = len(message.text) <= _FOLDED
         self._width = 0
-        self.text = label("")
+        self.text = label("", is_quoted=True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.text.setAccessibleName("Your message")
+        self.text.setAccessibleName(said("Your message"))
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()

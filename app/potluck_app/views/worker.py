@@ -10,6 +10,7 @@ from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
@@ -23,6 +24,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.words import Described
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -30,7 +32,7 @@ _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
 
 
-class JoinRequest(QFrame):
+class JoinRequest(Described, QFrame):
     """The question of another computer that wants to use this one."""
 
     def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
@@ -161,7 +163,7 @@ class WorkerWindow(QWidget):
         self._memory_line = label("", "meta", name="worker-memory-line")
         self.memory = QSlider(Qt.Orientation.Horizontal)
         self.memory.setObjectName("worker-memory")
-        self.memory.setAccessibleName("Memory that this computer lends")
+        self.memory.setAccessibleName(said("Memory that this computer lends"))
         self.memory.setRange(_LEAST_STEP, _STEPS)
         self.memory.setValue(_STEPS)
         self.memory.setPageStep(2)
