@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         config_folder=folders.config,
         find_or_start=lambda: find_or_start(folders),
         autostart=autostart("window", folders.home),
+        log=folders.log_file,
     )
     instance.asked_to_show.connect(application.show)
     application.ending.connect(instance.close)  # a start from now on opens a new window

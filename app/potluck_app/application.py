@@ -19,6 +19,8 @@ from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
+from potluck_app.language import chosen as language_of
+from potluck_app.language import use
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
@@ -27,6 +29,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
+from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.start_box import StartBox
 from potluck_app.views.worker import WorkerWindow
@@ -55,6 +58,7 @@ class Application(QObject):
         config_folder: Path,
         find_or_start: Callable[[], Endpoint],
         autostart: Autostart | None = None,
+        log: Path | None = None,
         is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
     ) -> None:
         super().__init__(qapp)
@@ -66,7 +70,10 @@ class Application(QObject):
         qapp.setWindowIcon(resources.app_icon())
         qapp.setQuitOnLastWindowClosed(False)
         self.preferences = PreferencesFile(config_folder / "window.json")
-        self.theme = Theme(qapp, self.preferences.current.theme)
+        chosen = self.preferences.current
+        use(qapp, language_of(chosen.language))
+        self.theme = Theme(qapp, chosen.theme, chosen.text_size)
+        FocusRing(self.theme, qapp)
         self.backend = Backend(find_or_start, parent=self)
         history = History(data_folder / "chats.sqlite", former=data_folder / "conversations")
         self.chat = Chat(self.backend, history, self)
@@ -74,7 +81,7 @@ class Application(QObject):
         self.worker: WorkerWindow | None = None
         self.tray: Tray | None = None
         self._waiter: TrayWaiter | None = None
-        self._is_tray_available = is_tray_available
+        self._is_tray_available, self._log = is_tray_available, log
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
@@ -139,6 +146,7 @@ class Application(QObject):
             self.preferences,
             on_share=self._share,
             on_close=self._on_main_close,
+            log=self._log,
         )
         self._offer_start(self.main.settings.start)
         self.main.show()

@@ -10,15 +10,17 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtGui import QIcon
-from PySide6.QtWidgets import QMenu, QSystemTrayIcon
+from PySide6.QtWidgets import QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.pausing import offer_pauses
+from potluck_app.views.words import Menu
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
@@ -86,14 +88,16 @@ class Tray(QObject):
         """`lends`: this computer helps others; otherwise its own window is hidden."""
         super().__init__(parent)
         self._theme, self._backend, self._lends = theme, backend, lends
-        self.menu = QMenu()
+        self.menu = Menu()
         self.menu.setAccessibleName("Potluck")
         self.status = self.menu.addAction("Starting…")
         self.status.setEnabled(False)
         self.menu.addSeparator()
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
-        self.pauses = self.menu.addMenu("Pause")
+        self.pauses = Menu(self.menu)
+        self.pauses.setTitle("Pause")
+        self.menu.addMenu(self.pauses)
         offer_pauses(self.pauses, backend)
         self.resume = self.menu.addAction("Resume")
         self.resume.triggered.connect(lambda: backend.resume())
@@ -119,7 +123,7 @@ class Tray(QObject):
 
     def say(self, title: str, text: str) -> None:
         """Show a notification."""
-        self._icon.showMessage(title, text, resources.app_icon())
+        self._icon.showMessage(said(title), said(text), resources.app_icon())
 
     def _on_connection(self, _connection: str, _message: str) -> None:
         self._show_state(self._backend.live_state)
@@ -143,7 +147,7 @@ class Tray(QObject):
         is_told = state.node.lent_to or state.node.withheld
         line = f"{view.title} · {view.text}" if is_told else view.title
         self.status.setText(wording.without_mnemonic(line))
-        self._icon.setToolTip(f"Potluck: {view.title}")
+        self._icon.setToolTip(said(f"Potluck: {view.title}"))
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (

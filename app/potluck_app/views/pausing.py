@@ -8,6 +8,7 @@ from potluck.api.pausing import PauseLength
 from potluck.api.politeness import Rules
 from potluck_app.backend import Backend
 from potluck_app.viewmodels import cluster
+from potluck_app.views.words import Menu
 
 
 def offer_pauses(menu: QMenu, backend: Backend) -> None:
@@ -18,7 +19,7 @@ def offer_pauses(menu: QMenu, backend: Backend) -> None:
         action.triggered.connect(partial(_pause, backend, length))
 
 
-class RulesMenu(QMenu):
+class RulesMenu(Menu):
     """The reasons for which this computer pauses by itself, each on or off."""
 
     def __init__(self, parent: QWidget, backend: Backend) -> None:

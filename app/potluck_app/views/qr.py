@@ -4,11 +4,13 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QImage, QPixmap
 from PySide6.QtWidgets import QLabel
 
+from potluck_app.views.words import Described
+
 _QUIET = 4  # modules around the code, without which readers do not find it (ISO 18004)
 _MODULE = 3  # logical pixels
 
 
-class QrCode(QLabel):
+class QrCode(Described, QLabel):
     """Shows a text as a QR code, dark on white in every theme, since readers want it so."""
 
     def __init__(self, accessible_name: str) -> None:

@@ -10,6 +10,7 @@ from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
@@ -26,6 +27,7 @@ from potluck_app.views.controls import (
 from potluck_app.views.doctor import open_doctor
 from potluck_app.views.pausing import RulesMenu, offer_pauses
 from potluck_app.views.start_box import StartBox
+from potluck_app.views.words import Described, Menu
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -33,7 +35,7 @@ _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
 
 
-class JoinRequest(QFrame):
+class JoinRequest(Described, QFrame):
     """The question of another computer that wants to use this one."""
 
     def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
@@ -125,7 +127,7 @@ class WorkerWindow(QWidget):
         self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pauses = QMenu(self)
+        self.pauses = Menu(self)
         self.pauses.setAccessibleName("Pause sharing")
         offer_pauses(self.pauses, backend)
         self.rules = RulesMenu(self, backend)
@@ -192,7 +194,7 @@ class WorkerWindow(QWidget):
         self._memory_line = label("", "meta", name="worker-memory-line")
         self.memory = QSlider(Qt.Orientation.Horizontal)
         self.memory.setObjectName("worker-memory")
-        self.memory.setAccessibleName("Memory that this computer lends")
+        self.memory.setAccessibleName(said("Memory that this computer lends"))
         self.memory.setRange(_LEAST_STEP, _STEPS)
         self.memory.setValue(_STEPS)
         self.memory.setPageStep(2)
