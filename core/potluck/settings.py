@@ -16,7 +16,7 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -92,6 +92,21 @@ class Folders:
     def sessions(self) -> Path:
         """Caches of conversations, which contain what was said."""
         return self.cache / "sessions"
+
+    @property
+    def identity(self) -> Path:
+        """The private keys."""
+        return self.data / "identity"
+
+    @property
+    def by_content(self) -> dict[Literal["settings", "identity", "weights", "logs"], Path]:
+        """The folders that are written to, by what they hold."""
+        return {
+            "settings": self.config,
+            "identity": self.identity,
+            "weights": self.cache,
+            "logs": self.state,
+        }
 
     @property
     def node_file(self) -> Path:

@@ -14,6 +14,7 @@ from fake_backend import MODEL_ID, Server
 from potluck.api.backend import (
     ChatPrompt,
     ChatTurn,
+    Reading,
     SamplingOptions,
     TextPrompt,
     TokenPrompt,
@@ -92,6 +93,19 @@ def test_who_waits_is_told_the_place_in_comments(
     assert told[:2] == [": waiting, place 3, about 20 s", ": waiting, place 1"]
     assert told[2].startswith("data: ")
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello, world."
+
+
+def test_a_stream_begins_before_its_prompt_is_read(server: Server, http: httpx.Client) -> None:
+    server.backend.waits = (Reading(tokens=0, total=5085), Reading(tokens=512, total=5085))
+    server.backend.fails_before = EngineError("Laptop stopped answering.")
+
+    response = post(http, "/v1/chat/completions", messages=HI, stream=True)
+
+    assert response.status_code == 200
+    assert response.text.startswith(
+        ": reading, 0 of 5085 tokens\n\n: reading, 512 of 5085 tokens\n\n"
+    )
+    assert json.loads(events(response)[-1])["error"]["message"] == "Laptop stopped answering."
 
 
 def test_who_waits_for_a_whole_answer_gets_it(server: Server, ai: Any) -> None:
@@ -268,8 +282,9 @@ def test_known_model_names_answer_with_the_models_own(ai: Any, name: str) -> Non
 
 
 def test_unknown_model_is_told_what_there_is(ai: Any) -> None:
-    with pytest.raises(openai.NotFoundError, match="guide, potluck"):
+    with pytest.raises(openai.NotFoundError, match="guide, potluck") as refused:
         ai.chat.completions.create(model="gpt-9", messages=HI)
+    assert refused.value.code == "model_not_found"
     with pytest.raises(openai.NotFoundError):
         ai.models.retrieve("gpt-9")
 

@@ -13,12 +13,15 @@ from PySide6.QtCore import QObject, Signal
 from pytestqt.qtbot import QtBot
 
 from potluck.api import schema
+from potluck.api.doctor import Diagnosis
 from potluck.api.schema import PlanRequest
+from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, PeerLostError
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Message
 from potluck_app.http import Endpoint, Problem
 from potluck_app.streams import Reply, ReplyEnd
+from potluck_app.viewmodels.doctor import Doctor
 
 pytestmark = [pytest.mark.qt, pytest.mark.net]
 
@@ -65,6 +68,18 @@ def whole(backend: Backend, qtbot: QtBot) -> Heard:
     heard = Heard(reply)
     qtbot.waitUntil(lambda: bool(heard.ends))
     return heard
+
+
+def test_the_doctor_is_asked_over_the_local_api(
+    backend: Backend, server: Server, qtbot: QtBot
+) -> None:
+    server.backend.diagnosis = Diagnosis(findings=(say("network_none"),))
+    doctor = Doctor(backend)
+
+    doctor.examine()
+    qtbot.waitUntil(lambda: not doctor.is_looking)
+
+    assert [row.text for row in doctor.rows] == ["This computer is in no network."]
 
 
 def test_the_first_state_comes_at_once_and_every_change_follows(

@@ -21,6 +21,7 @@ ALLOWED = {
     "api",
     "api.schema",
     "api.benching",
+    "api.doctor",
     "api.hub",
     "api.openai",
     "api.weights",

@@ -15,6 +15,8 @@ from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
 from potluck.cluster.node_parts import NodeDeadlines
+from potluck.doctor.examination import Looks
+from potluck.doctor.facts import Routes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
@@ -28,6 +30,14 @@ QUESTION = GenerationRequest(
 )
 
 
+BLIND = Looks(  # at no network but loopback
+    adapters=lambda: (),
+    routes=lambda adapters: Routes(default=None, home={}),
+    multicast=lambda adapters: (),
+    firewall=lambda port: None,
+    gateway=lambda: None,
+    clock=lambda: None,
+)
 NO_SETTLING = PlanningDeadlines(settle_s=0.0)
 
 
@@ -125,3 +135,4 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     patch.setattr(presence, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_parts, "guide_folder", lambda: guide)
+    patch.setattr(node_parts, "LOOKS", BLIND)

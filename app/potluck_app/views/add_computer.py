@@ -20,9 +20,11 @@ class AddComputerDialog(Dialog):
 
     Signals:
         found: the node id of a computer that answered, and the address that was typed for it.
+        doctor_wanted: the person wants to know why it does not appear.
     """
 
     found = Signal(str, str)
+    doctor_wanted = Signal()
 
     def __init__(self, parent: QWidget, theme: Theme, backend: Backend) -> None:
         super().__init__(parent, "add-computer", "Add computer", width=520)
@@ -52,12 +54,14 @@ class AddComputerDialog(Dialog):
         self.add = button("Add", "add-by-address", self._connect)
         self.address_line = label("", "meta", wrap=True, name="add-address-line")
         self.address_line.hide()
+        self.doctor = button("Find out why", "add-doctor", self._want_doctor)
         return (
             6,
             label("It does not appear?", "strong"),
             label("Type the address that its Potluck window shows.", "body2", wrap=True),
             hbox((self.address, 1), self.add, spacing=8),
             self.address_line,
+            hbox(self.doctor, STRETCH),
         )
 
     def _token_parts(self) -> tuple[Part, ...]:
@@ -77,6 +81,10 @@ class AddComputerDialog(Dialog):
             self._token_row,
             self.token_line,
         )
+
+    def _want_doctor(self) -> None:
+        self.reject()
+        self.doctor_wanted.emit()
 
     def _connect(self) -> None:
         address = self.address.text().strip()

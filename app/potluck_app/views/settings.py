@@ -48,6 +48,7 @@ class SettingsView(QWidget):
         on_language: Callable[[str], object],
         on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
+        on_doctor: Callable[[], object],
         language: str = "auto",
         log: Path | None = None,
     ) -> None:
@@ -62,6 +63,7 @@ class SettingsView(QWidget):
             label("Settings", "title"),
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
+            self._network(on_doctor),
             self._programs(),
             self.about,
             label(
@@ -143,6 +145,14 @@ class SettingsView(QWidget):
             4,
             hbox(share, STRETCH),
             then,
+        )
+
+    def _network(self, on_doctor: Callable[[], object]) -> QFrame:
+        return _section(
+            "Doctor",
+            "It looks for what keeps your computers from finding each other, such as a firewall or a"
+            " VPN, and says what to do.",
+            hbox(button("Open the doctor", "settings-doctor", on_doctor), STRETCH),
         )
 
     def _programs(self) -> QFrame:

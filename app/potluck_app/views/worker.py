@@ -24,6 +24,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.doctor import open_doctor
 from potluck_app.views.words import Described
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
@@ -121,6 +122,7 @@ class WorkerWindow(QWidget):
         self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
         self.pause = button("Pause", "worker-pause", backend.toggle_pause)
@@ -146,6 +148,7 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
+            (self.doctor, 0, center),
             self._meter,
             (None, 2),
             self.request,
@@ -184,6 +187,8 @@ class WorkerWindow(QWidget):
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._memory_part.setVisible(not requests)  # one question at a time
+            waits = not (state.node.lent_to or state.node.paused or requests)
+            self.doctor.setVisible(waits)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -197,6 +202,7 @@ class WorkerWindow(QWidget):
             self._view = _STARTING
             self._meter.hide()
             self.address.hide()
+            self.doctor.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
@@ -204,6 +210,9 @@ class WorkerWindow(QWidget):
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
+
+    def _open_doctor(self) -> None:
+        open_doctor(self, self._theme, self._backend)
 
     def _icon_color(self) -> str:
         return self._theme.tokens.color(self._view.tone)

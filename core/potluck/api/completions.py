@@ -27,7 +27,9 @@ from potluck.api.backend import (
     Finished,
     GenerationRequest,
     Piece,
+    Progress,
     Prompt,
+    Reading,
     SamplingOptions,
     Started,
     TextPrompt,
@@ -38,17 +40,16 @@ from potluck.api.endpoint import (
     Endpoint,
     Handler,
     JsonResponse,
-    RequestError,
     openai_error,
     read,
     refuse_openai,
 )
-from potluck.api.schema import ServedModel
+from potluck.api.metrics import Metrics
+from potluck.api.models import Models
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
-ALIAS = "potluck"  # a model name that always means the loaded model
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
 DONE = b"[DONE]"
@@ -57,8 +58,12 @@ DONE = b"[DONE]"
 class Completions:
     """The endpoints of `/v1`."""
 
-    def __init__(self, backend: Answering, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, backend: Answering, metrics: Metrics, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._backend = backend
+        self._metrics = metrics
+        self._models = Models(backend)
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -67,23 +72,16 @@ class Completions:
             return Route(path, endpoint, methods=[method])
 
         return [
-            route("/v1/models", "GET", self._models),
-            route("/v1/models/{name:path}", "GET", self._model),
+            route("/v1/models", "GET", self._models.list),
+            route("/v1/models/{name:path}", "GET", self._models.show),
             route("/v1/chat/completions", "POST", self._chat),
             route("/v1/completions", "POST", self._complete),
         ]
 
-    async def _models(self, request: Request) -> Response:
-        served = await self._backend.served_models()
-        return JsonResponse(openai.ModelList(data=tuple(_info(model) for model in served)))
-
-    async def _model(self, request: Request) -> Response:
-        return JsonResponse(_info(await self._find(request.path_params["name"])))
-
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
         openai.check(asked)
-        turns = tuple(_turn(message) for message in asked.messages)
+        turns = tuple(turn_of(message) for message in asked.messages)
         logprobs = asked.top_logprobs or 0 if asked.logprobs else None
         limit = asked.max_completion_tokens or asked.max_tokens
         generation = _generation(asked, ChatPrompt(turns), logprobs, limit)
@@ -108,9 +106,8 @@ class Completions:
         generation: GenerationRequest,
         form: type[Format],
     ) -> Response:
-        model = await self._find(asked.model)
-        if asked.model and asked.model != ALIAS:
-            generation = replace(generation, model=model.name)
+        model = await self._models.find(asked.model)
+        generation = replace(generation, model=await self._models.asked(asked.model))
         generation = _with_seed(replace(generation, id=request.state.request_id))
         generation = replace(generation, known=tuple(asked.known_token_ids or ()))
         answer = Answer(
@@ -136,10 +133,10 @@ class Completions:
     async def _whole(self, generation: GenerationRequest, form: Format) -> msgspec.Struct:
         pieces: list[Piece] = []
         started, finished = None, None
-        async with aclosing(self._backend.generate(generation)) as events:
+        async with aclosing(self._metrics.counted(self._backend.generate(generation))) as events:
             async for event in events:
                 match event:
-                    case Waiting():
+                    case Waiting() | Reading():
                         pass
                     case Started():
                         started = event
@@ -163,12 +160,14 @@ class Completions:
         """
         started, is_sent = None, False
         try:
-            async with aclosing(self._backend.generate(generation)) as events:
+            async with aclosing(
+                self._metrics.counted(self._backend.generate(generation))
+            ) as events:
                 async for event in events:
                     is_sent = True
                     match event:
-                        case Waiting():
-                            yield Comment(_waiting(event))
+                        case Waiting() | Reading():
+                            yield Comment(_progress(event))
                             continue
                         case Started():
                             started = event
@@ -190,29 +189,16 @@ class Completions:
             return
         yield DONE
 
-    async def _find(self, name: str | None) -> ServedModel:
-        served = await self._backend.served_models()
-        for model in served:
-            if not name or name in (ALIAS, model.name, *model.aliases):
-                return model
-        names = ", ".join([*(model.name for model in served), ALIAS])
-        raise RequestError(
-            404,
-            f"The model “{name}” is not loaded. What can be asked for now: {names}.",
-            param="model",
-        )
 
-
-def _waiting(event: Waiting) -> str:
+def _progress(event: Progress) -> str:
+    if isinstance(event, Reading):
+        return f"reading, {event.tokens} of {event.total} tokens"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"
 
 
-def _info(model: ServedModel) -> openai.ModelInfo:
-    return openai.ModelInfo(id=model.name, created=model.created)
-
-
-def _turn(message: openai.ChatMessage) -> ChatTurn:
+def turn_of(message: openai.ChatMessage) -> ChatTurn:
+    """A message, as the model's template gets it."""
     role = "system" if message.role == "developer" else message.role
     return ChatTurn(role=role, content=openai.message_text(message))
 

@@ -10,13 +10,22 @@ from pathlib import Path
 
 from potluck import __version__
 from potluck.api import schema
-from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    Tokens,
+    TokensRequest,
+)
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.doctor import Diagnosis
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.doctor import Doctor
+from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
 from potluck.cluster.master.bench import Bench, check_context
@@ -67,6 +76,7 @@ class Parts:
     pairings: Pairings
     upkeep: Upkeep
     library: NodeLibrary
+    doctor: Doctor
 
 
 class NodeBackend:
@@ -204,6 +214,9 @@ class NodeBackend:
         self._parts.activity.touch()
         return schema.LinkTest(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
+    async def examine(self) -> Diagnosis:
+        return await self._parts.doctor.examine()
+
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
 
@@ -335,6 +348,11 @@ class NodeBackend:
                         self._measured = (deployment, event.timings.tokens_per_s)
                         activity.touch()
                     yield event
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        with self._parts.activity.hold("request"):
+            _, loaded = await self._ready_model(request.model)
+            return await tokens_of(loaded, request.prompt)
 
     async def _ready_model(self, model: str | None) -> tuple[Deployment, LoadedModel]:
         """The plan in force, and its model.

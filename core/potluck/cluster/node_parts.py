@@ -7,6 +7,7 @@ import potluck
 from potluck.cluster.activity import Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.device_use import DeviceUse
+from potluck.cluster.doctor import Doctor
 from potluck.cluster.events import (
     Events,
     HomeLeft,
@@ -35,6 +36,7 @@ from potluck.cluster.worker.leaving import LEAVE_S
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
+from potluck.doctor.examination import LOOKS
 from potluck.hub.found import KnownModels, Places, RecentFolders
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
@@ -70,7 +72,7 @@ class NodeParts:
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
         use = DeviceUse()
-        identity_folder = folders.data / "identity"
+        identity_folder = folders.identity
         self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
         self.presence = Presence(self.identity, settings.shown_name)
         self.activity = Activity(
@@ -212,6 +214,16 @@ class NodeParts:
         self.device_watch = DeviceWatch(
             computers=self.membership, master=self.master, events=self.events
         )
+        doctor = Doctor(
+            folders.by_content,
+            identity=self.identity,
+            presence=self.presence,
+            discovery=self.discovery,
+            membership=self.membership,
+            links=self.links,
+            store=self.store,
+            looks=LOOKS,
+        )
         self.backend = NodeBackend(
             Parts(
                 presence=self.presence,
@@ -227,6 +239,7 @@ class NodeParts:
                 pairings=self.pairings,
                 upkeep=upkeep,
                 library=self.library,
+                doctor=doctor,
             )
         )
 

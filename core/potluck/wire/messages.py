@@ -79,6 +79,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     machine: Annotated[str, Meta(max_length=64, pattern=LINE)] = ""  # equal on one computer
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # at which it listens; 0: not said
+    clock: Annotated[float, Meta(ge=0, le=1e11)] | None = None  # Unix time when it said this
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):

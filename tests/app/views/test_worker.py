@@ -13,6 +13,7 @@ from scripted_window import ME, ScriptedBackend, pairing
 from potluck.api.schema import ClusterState, Device, Node, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
+from potluck_app.views.doctor import DoctorDialog
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
 
 pytestmark = pytest.mark.qt
@@ -69,6 +70,25 @@ def test_the_address_to_type_stands_there_until_somebody_uses_it(
     backend.say(lent(addresses=("10.0.0.1:4711",), lent_to=("Den",)))
 
     assert not worker.address.isVisible()
+
+
+def test_as_long_as_nobody_comes_the_doctor_is_offered(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent())
+    qtbot.mouseClick(worker.doctor, LEFT)
+
+    (doctor,) = worker.findChildren(DoctorDialog)
+    assert doctor.isVisible()
+    assert not doctor.address.isVisible()  # a helper is found, and looks for nobody
+
+    for state in (
+        lent(lent_to=("Den",)),
+        lent(paused=True),
+        lent(pairings=(pairing("confirm", role="worker"),)),
+    ):
+        backend.say(state)
+        assert not worker.doctor.isVisible()
 
 
 def test_a_member_waits_for_its_main_computer(

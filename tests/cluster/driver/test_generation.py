@@ -6,11 +6,12 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.api.backend import Waiting
+from potluck.api.backend import Progress, Reading, Waiting
+from potluck.cluster.driver import generation
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, PeerLostError, PromptError
+from potluck.errors import ContextExceededError, EngineError, PeerLostError, PromptError
 
 
 def test_tokens_follow_from_everything_before_them() -> None:
@@ -29,6 +30,38 @@ def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> No
         assert [f.tensor.shape for f in chain.forwards] == [(4,), (4,), (2,)]
         assert [f.sampling is not None for f in chain.forwards] == [False, False, True]
         assert [f.prompt_end for f in chain.forwards] == [10, 10, None]
+
+    on_a_chain(scenario, chunk_tokens=4)
+
+
+def test_how_much_of_a_prompt_is_read_is_told_before_and_after_each_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "READING_S", 0.0)
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        events = [
+            event async for event in generator.answer([1] * 10, GREEDY, limit=2, usage=Usage())
+        ]
+
+        assert events[:3] == [Reading(tokens=count, total=10) for count in (0, 4, 8)]
+        assert [type(event) for event in events[3:]] == [Token, Token]
+
+    on_a_chain(scenario, chunk_tokens=4)
+
+
+def test_who_gives_up_reading_a_prompt_ends_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "READING_S", 0.0)
+
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        stream = generator.answer([1] * 10, GREEDY, limit=2, usage=Usage())
+        async for event in stream:
+            if event == Reading(tokens=4, total=10):
+                break
+        await stream.aclose()
+
+        assert chain.trims == [4]
+        assert generator.is_idle
 
     on_a_chain(scenario, chunk_tokens=4)
 
@@ -88,7 +121,7 @@ def test_the_next_turn_sends_only_its_new_tokens() -> None:
 
 def test_what_a_computer_has_no_memory_for_is_refused_before_anything_runs() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        with pytest.raises(PromptError, match=r"12 tokens, and Laptop has memory .* of 10"):
+        with pytest.raises(ContextExceededError, match=r"length is 10 .* 13: Laptop has no memory"):
             await answer(generator, list(range(1, 13)), 5)
         assert not chain.opened
         assert len(await answer(generator, [1, 2, 3], 50)) == 7
@@ -180,9 +213,13 @@ def test_an_answer_that_makes_room_for_another_one_in_its_middle_is_told_its_pla
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         chain.room = 20  # each of them has 16 at its end
 
-        async def events(prompt: list[int]) -> list[int | Waiting]:
+        async def events(prompt: list[int]) -> list[int | Progress]:
             stream = generator.answer(prompt, GREEDY, limit=8, usage=Usage())
-            return [each.token_id if isinstance(each, Token) else each async for each in stream]
+            return [
+                each.token_id if isinstance(each, Token) else each
+                async for each in stream
+                if not isinstance(each, Reading)
+            ]
 
         whole, torn = await asyncio.gather(*map(events, prompts))
         if whole != expected(prompts[0], 8):
@@ -334,7 +371,7 @@ def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "why"), [([], "empty"), (list(range(64)), "64 tokens and the context holds 64")]
+    ("prompt", "why"), [([], "empty"), (list(range(64)), "length is 64 .* take 65")]
 )
 def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(
     prompt: list[int], why: str

@@ -89,6 +89,10 @@ class WorkerLinks:
         self._status_due: asyncio.TimerHandle | None = None
         self._tasks = TaskSet()
 
+    def masters(self) -> tuple[Link, ...]:
+        """The control connections of masters."""
+        return tuple(self._masters)
+
     def master_names(self) -> tuple[str, ...]:
         """Names of the masters that this computer helps: connected ones and that of the lease."""
         lease = self._worker.lease
