@@ -74,8 +74,8 @@ class MainWindow(QMainWindow):
             on_shortcuts=self.show_shortcuts,
             on_share=on_share,
             language=preferences.current.language,
-            log=log,
             on_doctor=self.cluster.open_doctor,
+            log=log,
         )
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
