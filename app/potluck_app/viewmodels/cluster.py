@@ -368,8 +368,9 @@ def lend_view(state: ClusterState) -> LendView:
         return LendView("pause", "warn", "Leaving", text)
     if state.node.paused:
         until = state.node.paused_until
-        end = "you resume" if until is None else "then, or until you resume"
-        text = f"This computer lends nothing until {end}."
+        text = "This computer lends nothing until you resume."
+        if until is not None:
+            text = "This computer lends nothing until then, or until you resume."
         return LendView("pause", "warn", paused_line(until), text)
     if state.node.withheld is not None:
         text = f"This computer {SAYS[state.node.withheld]}. It helps again a minute after that."
