@@ -322,9 +322,8 @@ def _tell_leaving(state: State, what_follows: str) -> State:
     assert state.deployed is not None
     leaving = leavers(state) - state.deployed.told
     names = {stage.name: stage.node for stage in state.deployed.stages if stage.node in leaving}
-    notices = tuple(
-        f"{name} {state.pauses.get(node, 'leaves')}. {what_follows}" for name, node in names.items()
-    )
+    whys = (f"{name} {state.pauses.get(node, 'leaves')}" for name, node in names.items())
+    notices = tuple(f"{why}. {what_follows}" for why in whys)
     state = change_deployed(state, told=state.deployed.told | leaving)
     return replace(state, notices=(*state.notices, *notices))
 
