@@ -123,6 +123,10 @@ def test_a_dialog_scrolls_on_a_small_screen_and_its_buttons_stay(
         assert dialog.height() <= SMALL.height()
     qtbot.waitUntil(lambda: inside(long.yes, long))
     assert long.height() == SMALL.height()
+    area = long.findChildren(QScrollArea)[0]
+    qtbot.keyClick(area, Qt.Key.Key_PageDown)
+    assert area.verticalScrollBar().value() > 0
+    assert area.focusPolicy() == Qt.FocusPolicy.TabFocus
     long.close()
 
 
@@ -133,7 +137,9 @@ def test_a_short_dialog_is_as_high_as_its_text(make_window: Make, qtbot: QtBot) 
 
     assert short.height() < 200
     assert list(too_wide(short)) == []
-    assert all(a.verticalScrollBar().maximum() == 0 for a in short.findChildren(QScrollArea))
+    areas = short.findChildren(QScrollArea)
+    assert all(area.verticalScrollBar().maximum() == 0 for area in areas)
+    assert all(area.focusPolicy() == Qt.FocusPolicy.NoFocus for area in areas)
 
 
 def test_in_a_narrow_window_the_list_lies_over_the_chat(narrow: MainWindow, qtbot: QtBot) -> None:
