@@ -1,4 +1,4 @@
-"""The dialog for a computer that does not appear by itself: by address, or by a token."""
+"""The dialog for a computer that does not appear by itself: by address, or by a token and its QR code."""
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
@@ -8,9 +8,10 @@ from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
-from potluck_app.views.boxes import STRETCH, Part, hbox
+from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import CopyButton, button, field, label, rule, set_property
 from potluck_app.views.dialogs import Dialog
+from potluck_app.views.qr import QrCode
 
 _COMMAND = "potluck worker --join "
 
@@ -71,15 +72,21 @@ class AddComputerDialog(Dialog):
         self.token_line = label("", "meta", wrap=True)
         self._token_row = QWidget()
         hbox((self.token, 1), self.copy, parent=self._token_row, spacing=8)
+        self.qr = QrCode("QR code of the command")
+        self.scan = label("The code is the same command, for a camera.", "meta", wrap=True)
+        self.scan.hide()
         self._token_row.hide()
         self.token_line.hide()
         return (
             6,
             label("It has no screen?", "strong"),
             label("Run a command there with a token that works once.", "body2", wrap=True),
-            hbox(self.make, STRETCH),
             self._token_row,
-            self.token_line,
+            hbox(
+                self.qr,
+                (vbox(hbox(self.make, STRETCH), self.scan, self.token_line, STRETCH, spacing=8), 1),
+                spacing=16,
+            ),
         )
 
     def _want_doctor(self) -> None:
@@ -121,6 +128,8 @@ class AddComputerDialog(Dialog):
         self.make.setText("Make another token")
         self.token.setText(_COMMAND + invite.token)
         self.token.setCursorPosition(0)
+        self.qr.show_text(self.token.text())
+        self.scan.show()
         left = wording.duration(invite.expires_s)
         self.token_line.setText(
             f"Works once, within {left}. Whoever has it can lend a computer here."

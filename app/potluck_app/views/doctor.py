@@ -57,7 +57,8 @@ class DoctorDialog(QDialog):
         self.findings: list[FindingView] = []
         self._on_address = on_address
         self.address = button("Enter an address", "doctor-address", self._want_address)
-        self.address.setVisible(on_address is not None)
+        if on_address is None:
+            self.address.hide()
         self.copy = CopyButton(theme, "Copy all findings", "doctor-copy", self.doctor.report)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)

@@ -26,6 +26,7 @@ from potluck_app.views.controls import (
     make_page,
     set_property,
 )
+from potluck_app.views.start_box import StartBox
 
 _DEFAULT_PORT = 8000
 _CHOICES: tuple[tuple[Choice, str], ...] = (
@@ -133,6 +134,7 @@ class SettingsView(QWidget):
         self.address.setWordWrap(True)
         self.node_id = label("", is_quoted=True)
         self.version = label("", is_quoted=True)
+        self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
         then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
@@ -142,6 +144,7 @@ class SettingsView(QWidget):
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
+            self.start,
             4,
             hbox(share, STRETCH),
             then,
