@@ -103,7 +103,7 @@ def test_a_command_starts_at_once_and_without_what_it_does_not_need() -> None:
         "began = time.process_time()\n"
         "import potluck.cli\n"
         "seconds = time.process_time() - began\n"
-        "import potluck.cli.models, potluck.cli.computers, potluck.demo\n"
+        "import potluck.cli.chat, potluck.cli.computers, potluck.cli.demo, potluck.demo\n"
         "heavy = {'torch', 'asyncio', 'starlette', 'uvicorn', 'zeroconf', 'cryptography', 'PySide6'}\n"
         "print(seconds, heavy & set(sys.modules))\n"
     )

@@ -183,12 +183,12 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     chat = _command(
         commands,
         "chat",
-        "models:chat",
+        "chat:chat",
         "Ask a model. Without a prompt, talk with it; without --model, ask the model chosen last,\n"
         "which is at first the guide to Potluck.",
         'potluck chat "What is a worker?"',
         "potluck chat --model ~/models/Qwen3-8B --workers 2",
-        "cat letter.txt | potluck chat --model ~/models/Qwen3-8B",
+        'git diff | potluck chat "Review this"     (what comes through a pipe follows the prompt)',
     )
     chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
     add_model(chat)
@@ -198,7 +198,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     plan = _command(
         commands,
         "plan",
-        "models:plan",
+        "plan:plan",
         "Say which computer would compute which layers, how fast, and why; loads nothing.",
         "potluck plan --model ~/models/Qwen3-8B",
         "potluck plan --layers desktop=20,laptop=12",
@@ -260,7 +260,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     demo = _command(
         commands,
         "demo",
-        "models:demo",
+        "demo:demo",
         "Show everything on this one computer: three nodes with folders of their own find each\n"
         "other, pair, share out a model, and answer. Your own node and settings stay untouched.",
         "potluck demo",

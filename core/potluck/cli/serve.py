@@ -12,7 +12,7 @@ from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanVie
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.keeping import keep_going
-from potluck.cli.models import plan_request
+from potluck.cli.plan import plan_request
 from potluck.cli.terminal import put, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError
