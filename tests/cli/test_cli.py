@@ -12,6 +12,7 @@ import pytest
 from fake_backend import Server
 
 import potluck as package
+from potluck.cli.completion import HIDDEN
 from potluck.cli.parser import make_parser
 from potluck.errors import DiskFullError, NotEnoughMemoryError
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.net
 (_SUBPARSERS,) = (
     action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)
 )
-COMMANDS = [name for name in _SUBPARSERS.choices if name != "node"]  # no person starts a node
+COMMANDS = [name for name in _SUBPARSERS.choices if name not in HIDDEN]
 Potluck = Callable[..., int]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from potluck.cli.terminal import say
+from potluck.cli.printing import say
 from potluck.errors import UsageError
 from potluck.reasons import reason
 from potluck.settings import make_private

@@ -8,10 +8,9 @@ from contextlib import closing, contextmanager
 import msgspec
 
 from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
-from potluck.cli import terminal
 from potluck.cli.answering import Answering
 from potluck.cli.markdown import Markdown
-from potluck.cli.terminal import put, put_spans, say_dim
+from potluck.cli.printing import has_styles, put, put_spans, say_dim
 from potluck.client import NodeGoneError
 
 
@@ -71,7 +70,7 @@ def speak(
 @contextmanager
 def showing() -> Generator[Callable[[str], None], None, None]:
     """Print an answer while it arrives: Markdown with styles on a terminal, elsewhere as it is."""
-    markdown = Markdown() if terminal.has_styles(sys.stdout) else None
+    markdown = Markdown() if has_styles(sys.stdout) else None
     last = "\n"  # an answer that has not begun needs no end of its line
 
     def show(text: str) -> None:

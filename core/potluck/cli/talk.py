@@ -13,8 +13,9 @@ from potluck.cli import terminal
 from potluck.cli.answering import Answering
 from potluck.cli.lines import Reader, edited, open_reader
 from potluck.cli.plan import plan_request
+from potluck.cli.printing import put, say, say_dim
 from potluck.cli.speaking import say_figures, showing, speak
-from potluck.cli.terminal import Terminated, put, say, say_dim
+from potluck.cli.terminal import Terminated
 from potluck.errors import PotluckError, UsageError
 from potluck.files import write_atomically
 from potluck.reasons import reason
