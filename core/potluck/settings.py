@@ -21,6 +21,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from potluck.api.politeness import Rules
 from potluck.errors import UsageError
 from potluck.files import try_lock, write_atomically
 from potluck.reasons import reason
@@ -178,6 +179,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
+    rules: Rules = Rules()
+    """When it is not lent by itself."""
+    paused_until: float | None = None  # Unix time at which the pause ends; None: its owner ends it
 
     @property
     def shown_name(self) -> str:

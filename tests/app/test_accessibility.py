@@ -143,10 +143,17 @@ def test_replies_codes_and_banners_are_said_aloud(
     backend.say(state)
     backend.say(state)  # nothing new, so nothing is said
     window.chat.composer.sent.emit("How?", ())
-    backend.replies[-1].text.emit("So.")
+    backend.replies[-1].text.emit("So. Or")
+    assert said == [
+        "Potluck guide: Ready",
+        "Study PC wants to join. Code 427 918",
+        "Mac is slow.",
+        "So.",
+    ]
+    backend.replies[-1].text.emit(" not.")
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 
-    assert said == ["Study PC wants to join. Code 427 918", "Mac is slow.", "So."]
+    assert said[4:] == ["Or not."]
 
 
 def test_the_keyboard_reaches_what_was_written(

@@ -1,5 +1,6 @@
 """How the program begins and ends: which window, which holder, what is given back."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from potluck.api.hub import Download
 from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
+from potluck.system.autostart import Autostart, FilePlace, desktop_entry, entry_command
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
 from potluck_app.views.dialogs import Confirmation
@@ -26,7 +28,13 @@ Make = Callable[..., Application]
 
 
 @pytest.fixture
-def make(qapp: QApplication, tmp_path: Path, server: Server) -> Iterator[Make]:
+def place(tmp_path: Path) -> FilePlace:
+    """Where this computer keeps what it starts."""
+    return FilePlace(tmp_path / "autostart" / "potluck.desktop", desktop_entry, entry_command)
+
+
+@pytest.fixture
+def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -> Iterator[Make]:
     made: list[Application] = []
 
     def build(*, tray: bool = False, node: bool = True) -> Application:
@@ -40,6 +48,7 @@ def make(qapp: QApplication, tmp_path: Path, server: Server) -> Iterator[Make]:
             data_folder=tmp_path / "data",
             config_folder=tmp_path / "config",
             find_or_start=find,
+            autostart=Autostart(place, [sys.executable, "-m", "potluck_app"]),
             is_tray_available=lambda: tray,
         )
         made.append(application)
@@ -151,7 +160,8 @@ def test_what_goes_on_without_the_window_is_said_in_the_tray(
     assert application.tray is not None
     assert not application.main.isVisible()
     assert application.tray.status.text() == "Other programs can use the model on port 8000."
-    assert not application.tray.pause.isVisible()
+    assert not application.tray.pauses.menuAction().isVisible()
+    assert not application.tray.free.isVisible()
 
     application.tray.open.trigger()
     assert application.main.isVisible()
@@ -193,6 +203,8 @@ def test_a_download_goes_on_without_the_model(make: Make, server: Server, qtbot:
     assert application.tray is not None
     assert application.tray.status.text() == "Qwen3-8B is still being downloaded."
     assert server.backend.released.wait(10)
+    with qtbot.waitSignal(application.ended):
+        server.update(downloads=())  # the tray still hears of it
 
 
 def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(
@@ -344,3 +356,79 @@ def test_a_worker_may_go_back_to_chatting(make: Make, server: Server, qtbot: QtB
     assert application.main is not None
     assert application.main.isVisible()
     qtbot.waitUntil(lambda: server.backend.roles[-1:] == [RoleRequest(worker=False)])
+
+
+@pytest.mark.parametrize("mode", ["master", "worker"])
+def test_it_starts_with_the_computer_only_if_its_owner_ticks_that(
+    make: Make, qtbot: QtBot, place: FilePlace, mode: str
+) -> None:
+    application = make()
+    application.preferences.change(mode=mode)
+    application.start()
+    if application.main is not None:
+        application.main.go(application.main.settings)
+        box = application.main.settings.start
+    else:
+        assert application.worker is not None
+        box = application.worker.start
+    assert box.isVisible()
+    assert (box.isChecked(), place.read()) == (False, None)
+
+    box.click()
+    assert (box.isChecked(), place.read()) == (True, [sys.executable, "-m", "potluck_app"])
+    place.remove()  # in the system's own settings
+    box.hide()
+    box.show()
+
+    assert not box.isChecked()
+
+
+def test_a_start_with_the_computer_that_cannot_be_set_is_told(
+    make: Make, qtbot: QtBot, place: FilePlace
+) -> None:
+    place.file.parent.write_text("a file in the way")
+    application = make()
+    application.preferences.change(mode="worker")
+    application.start()
+    assert application.worker is not None
+
+    with qtbot.waitSignal(application.backend.problem) as told:
+        application.worker.start.click()
+
+    assert told.args is not None
+    assert "cannot be changed" in told.args[0]
+    assert not application.worker.start.isChecked()
+
+
+def test_a_main_computer_starts_hidden_in_the_tray_until_it_is_opened(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make(tray=True)
+    application.preferences.change(mode="master")
+    application.start(hidden=True)
+    qtbot.waitUntil(lambda: application.tray is not None)
+    assert application.main is None
+    assert application.tray is not None
+    assert application.tray.status.text() == "Potluck is ready."
+    assert application.backend.endpoint is None  # nothing runs that nobody needs
+
+    application.tray.open.trigger()
+
+    assert application.main is not None
+    assert application.main.isVisible()
+    assert application.tray is None
+    qtbot.waitUntil(lambda: "window" in server.backend.held)
+
+
+def test_a_hidden_start_shows_the_window_to_who_starts_it_again(make: Make, qtbot: QtBot) -> None:
+    """As it does in the end on a desktop that has no tray."""
+    application = make(tray=False)
+    application.preferences.change(mode="master")
+    application.start(hidden=True)
+    assert application.main is None
+
+    application.show()
+
+    assert application.main is not None
+    assert application.main.isVisible()
+    connect(application, qtbot)

@@ -215,7 +215,7 @@ def test_every_command_reaches_the_node(backend: Backend, server: Server, qtbot:
     for call in (
         backend.invite(),
         backend.remove_computer("2" * 64),
-        backend.set_role(worker=True, memory=5 * 10**9, paused=True),
+        backend.set_role(worker=True, memory=5 * 10**9),
         backend.models(),
         backend.unload_model(),
         backend.shut_down(),
@@ -226,7 +226,7 @@ def test_every_command_reaches_the_node(backend: Backend, server: Server, qtbot:
     assert not [problem for problem in done if isinstance(problem, Problem)]
     node = server.backend
     assert node.forgotten == ["2" * 64]
-    assert node.roles == [schema.RoleRequest(worker=True, memory=5 * 10**9, paused=True)]
+    assert node.roles == [schema.RoleRequest(worker=True, memory=5 * 10**9)]
     assert node.stopped.is_set()
     assert ("guide", "big") in [tuple(m.name for m in x) for x in done if isinstance(x, tuple)]
 

@@ -24,10 +24,14 @@ ALLOWED = {
     "api.doctor",
     "api.hub",
     "api.openai",
+    "api.pausing",
+    "api.politeness",
     "api.weights",
     "model",
     "model.formats",
     "model.schemes",
+    "system",
+    "system.autostart",
 }
 
 PROGRAM = """

@@ -20,6 +20,7 @@ from potluck.doctor.facts import Routes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
+from potluck.system import looks as system
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)  # of the byte model
 QUESTION = GenerationRequest(
@@ -30,6 +31,14 @@ QUESTION = GenerationRequest(
 )
 
 
+AT_REST = system.Looks(
+    is_full_screen=lambda: None,
+    idle_s=lambda: None,
+    is_on_battery=lambda: None,
+    free_share=lambda: None,
+    is_hot=lambda: None,
+)
+"""A computer that nobody uses."""
 BLIND = Looks(  # at no network but loopback
     adapters=lambda: (),
     routes=lambda adapters: Routes(default=None, home={}),
@@ -129,8 +138,10 @@ def kill_engine(node: Node, number: int = 0) -> None:
 
 
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
-    """Let new nodes find each other without a network, and use this guide."""
+    """Let new nodes find each other without a network, use this guide, and leave this computer alone."""
     air = Air()
+    patch.setattr(node_parts, "looks", lambda: AT_REST)
+    patch.setattr(node_parts, "holding", lambda: lambda: None)
     patch.setattr(node_parts, "Discovery", air.discovery)
     patch.setattr(presence, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))

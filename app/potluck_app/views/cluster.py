@@ -98,7 +98,7 @@ class ClusterView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        columns = 2 if event.size().width() >= _TWO_COLUMNS else 1
+        columns = 2 if event.size().width() >= self._theme.px(_TWO_COLUMNS) else 1
         if columns != self._columns:
             self._columns = columns
             self._place_computers()

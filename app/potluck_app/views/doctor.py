@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QDialog, QFrame, QScrollArea, QWidget
 
 from potluck_app.backend import Backend
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.doctor import Doctor, FindingRow
 from potluck_app.views.boxes import STRETCH, hbox, vbox
@@ -18,6 +19,7 @@ from potluck_app.views.controls import (
     field,
     label,
 )
+from potluck_app.views.words import Described
 
 _SIZE = QSize(600, 640)
 _LEAST = QSize(380, 320)
@@ -43,7 +45,7 @@ class DoctorDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setObjectName("doctor")
-        self.setWindowTitle("Doctor")
+        self.setWindowTitle(said("Doctor"))
         screen = self.screen().availableSize() - QSize(_AROUND, _AROUND)
         self.setMinimumSize(_LEAST.boundedTo(screen))
         self.resize(_SIZE.boundedTo(screen))
@@ -55,7 +57,8 @@ class DoctorDialog(QDialog):
         self.findings: list[FindingView] = []
         self._on_address = on_address
         self.address = button("Enter an address", "doctor-address", self._want_address)
-        self.address.setVisible(on_address is not None)
+        if on_address is None:
+            self.address.hide()
         self.copy = CopyButton(theme, "Copy all findings", "doctor-copy", self.doctor.report)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)
@@ -65,7 +68,7 @@ class DoctorDialog(QDialog):
 
     def _arrange(self) -> None:
         scroll = QScrollArea()
-        scroll.setAccessibleName("Findings")
+        scroll.setAccessibleName(said("Findings"))
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # arrow keys scroll it
         scroll.setWidgetResizable(True)
@@ -101,7 +104,7 @@ class DoctorDialog(QDialog):
             self._on_address()
 
 
-class FindingView(QFrame):
+class FindingView(Described, QFrame):
     """One finding. What is well takes one line, what is not also says what to do."""
 
     def __init__(self, theme: Theme, row: FindingRow) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QSlider, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
@@ -24,6 +25,9 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.doctor import open_doctor
+from potluck_app.views.pausing import RulesMenu, offer_pauses
+from potluck_app.views.start_box import StartBox
+from potluck_app.views.words import Described, Menu
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -31,7 +35,7 @@ _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
 
 
-class JoinRequest(QFrame):
+class JoinRequest(Described, QFrame):
     """The question of another computer that wants to use this one."""
 
     def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
@@ -123,7 +127,17 @@ class WorkerWindow(QWidget):
         self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pause = button("Pause", "worker-pause", backend.toggle_pause)
+        self.pauses = Menu(self)
+        self.pauses.setAccessibleName("Pause sharing")
+        offer_pauses(self.pauses, backend)
+        self.rules = RulesMenu(self, backend)
+        self.pause = button("Pause", "worker-pause", self._pause)
+        self.when = button(
+            "Pauses by itself…", "worker-rules", lambda: _open(self.rules, self.when)
+        )
+        self.start = StartBox()
+        self.free = button("Free memory now", "worker-free", backend.free_memory)
+        self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
@@ -134,7 +148,6 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        stop = button("Stop sharing", "worker-stop", on_stop)
         vbox(
             (self._name, 0, center),
             (self.address, 0, center),
@@ -151,29 +164,46 @@ class WorkerWindow(QWidget):
             (None, 2),
             self.request,
             14,
-            self._make_memory(),
-            14,
-            hbox((self.pause, 1), (stop, 1), spacing=8),
+            self._make_choices(),
             8,
-            button("Chat on this computer instead", "worker-chat", on_chat),
+            hbox(
+                (button("Chat here instead", "worker-chat", on_chat), 1),
+                (button("Stop sharing", "worker-stop", on_stop), 1),
+                spacing=8,
+            ),
             parent=self,
             margins=(24, 16, 24, 18),
         )
+
+    def _make_choices(self) -> QWidget:
+        """What the owner decides about the lending; hidden while there is a question to answer."""
+        self._choices = QWidget()
+        vbox(
+            self._make_memory(),
+            12,
+            self.start,
+            12,
+            hbox((self.pause, 1), (self.free, 1), spacing=8),
+            8,
+            self.when,
+            parent=self._choices,
+        )
+        return self._choices
 
     def _make_memory(self) -> QWidget:
         self._memory_line = label("", "meta", name="worker-memory-line")
         self.memory = QSlider(Qt.Orientation.Horizontal)
         self.memory.setObjectName("worker-memory")
-        self.memory.setAccessibleName("Memory that this computer lends")
+        self.memory.setAccessibleName(said("Memory that this computer lends"))
         self.memory.setRange(_LEAST_STEP, _STEPS)
         self.memory.setValue(_STEPS)
         self.memory.setPageStep(2)
         self.memory.valueChanged.connect(self._show_memory)
         self.memory.sliderReleased.connect(self._set_memory)
         self.memory.actionTriggered.connect(self._on_slider_key)
-        self._memory_part = QWidget()
-        vbox(self._memory_line, self.memory, parent=self._memory_part, spacing=4)
-        return self._memory_part
+        part = QWidget()
+        vbox(self._memory_line, self.memory, parent=part, spacing=4)
+        return part
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -184,8 +214,8 @@ class WorkerWindow(QWidget):
             self.address.setVisible(bool(self._view.address))
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
-            self._memory_part.setVisible(not requests)  # one question at a time
-            waits = not (state.node.lent_to or state.node.paused or requests)
+            self._choices.setVisible(not requests)  # one question at a time
+            waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
             self.doctor.setVisible(waits)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
@@ -195,6 +225,7 @@ class WorkerWindow(QWidget):
             self.pause.setText("Resume" if paused else "Pause")
             self.pause.setAccessibleName("Resume sharing" if paused else "Pause sharing")
             self._pause_icon.set_icon("play" if paused else "pause")
+            self.rules.show_rules(state.node.rules)
             self._follow_memory(state)
         else:
             self._view = _STARTING
@@ -203,6 +234,8 @@ class WorkerWindow(QWidget):
             self.doctor.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
+        self.free.setEnabled(state is not None)
+        self.when.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
         self.title.setText(self._view.title)
@@ -217,6 +250,14 @@ class WorkerWindow(QWidget):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         event.setAccepted(self._on_close())
+
+    def _pause(self) -> None:
+        """End the pause, or ask how long one is to be."""
+        state = self._backend.live_state
+        if state is not None and state.node.paused:
+            self._backend.resume()
+        else:
+            _open(self.pauses, self.pause)
 
     # --- memory
 
@@ -284,6 +325,10 @@ class WorkerWindow(QWidget):
 
     def _on_problem(self, message: str) -> None:
         self.banner.show_line(message, "error", on_dismiss=lambda: None)
+
+
+def _open(menu: QMenu, below: QWidget) -> None:
+    menu.popup(below.mapToGlobal(below.rect().bottomLeft()))
 
 
 def _memory_total(state: ClusterState | None) -> int:

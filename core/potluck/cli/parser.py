@@ -15,7 +15,7 @@ from potluck.cli.options import (
     add_json,
     add_model,
     add_sampling,
-    add_threads,
+    add_worker,
 )
 from potluck.cli.values import name, number, size
 from potluck.cli.waits import Waits
@@ -32,6 +32,9 @@ The commands that most people need:
 
 Commands for your computers:
   worker                  lend this computer to another one, until Ctrl-C
+  pause [hour|tomorrow]   lend nothing for a while
+  resume                  end that
+  free                    give back at once what this computer lends
   invite                  print a token that lets one computer join this one
   pair [NAME|ADDRESS]     add a computer: both screens show the same six digits
   unpair NAME             let a computer in no longer
@@ -116,15 +119,24 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck worker --join TOKEN --memory 8GB     (TOKEN: from `potluck invite` on the other)",
         "POTLUCK_CPUS=8,8 potluck worker     (two NUMA nodes: cpu:0 and cpu:1, 8 threads each)",
     )
-    worker.add_argument("--join", metavar="TOKEN", help="join the home that this token is from")
-    worker.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=size,
-        help="lend at most this of the RAM, and of each GPU: 8GB",
+    add_worker(worker)
+
+    pause = _command(
+        commands,
+        "pause",
+        "worker:pause",
+        "Lend nothing of this computer for a while. The others go on without it.",
+        "potluck pause                (until `potluck resume`)",
+        "potluck pause hour",
+        "potluck pause tomorrow       (until 6 o'clock in the morning)",
     )
-    add_threads(worker)
-    worker.add_argument("--name", type=name, help="what others see this computer as")
+    lengths = ("hour", "tomorrow", "resume")
+    pause.add_argument("length", nargs="?", choices=lengths, default="resume", help="(%(default)s)")
+    for word, description in (
+        ("resume", "End the pause of this computer: it is lent again."),
+        ("free", "Give the memory that this computer lends back at once, and pause for an hour."),
+    ):
+        _command(commands, word, f"worker:{word}", description, f"potluck {word}")
 
     invite = _command(
         commands,

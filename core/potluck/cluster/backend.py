@@ -102,6 +102,7 @@ class NodeBackend:
 
     def state(self) -> schema.ClusterState:
         parts, local = self._parts, self._parts.membership.local
+        computers = self._views.all(parts.discovery.peers(), parts.worker)
         return schema.ClusterState(
             node=schema.Node(
                 node_id=local.node_id,
@@ -111,20 +112,23 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
+                paused_until=parts.lending.settings.paused_until,
+                withheld=parts.worker.withheld,
+                rules=parts.lending.settings.rules,
                 leaving=parts.worker.is_leaving,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
             ),
-            computers=self._views.all(parts.discovery.peers(), parts.worker),
+            computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
             transfers=load_progress(parts.master).nodes,
             pairings=parts.pairings.views(),
             listeners=tuple(
                 schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
-            notices=self._notices.all(),
+            notices=self._notices.all({each.name for each in computers if each.online}),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=served_models(parts.master, parts.library.chosen),
             downloads=parts.library.downloads.views(),
@@ -143,7 +147,8 @@ class NodeBackend:
 
     def notice(self, level: NoticeLevel, text: str) -> None:
         """Show one line to the person at this computer."""
-        self._notices.add(level, text)
+        computers = self._views.all(self._parts.discovery.peers(), self._parts.worker)
+        self._notices.add(level, text, frozenset(c.name for c in computers if not c.online))
 
     def _tokens_per_s(self) -> float | None:
         """How fast the plan in force gave its last answer; None: it has not answered yet."""

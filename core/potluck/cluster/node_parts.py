@@ -45,6 +45,8 @@ from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import Folders, cpu_threads, load_settings
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
+from potluck.system.awake import Awake, holding
+from potluck.system.looks import looks
 
 SESSIONS_PART = 10  # of what may be stored on the disk, this part is for caches of conversations
 
@@ -125,6 +127,7 @@ class NodeParts:
             events=self.events,
             leave_s=deadlines.hand_over_s,
         )
+        self.looks, self.awake = looks(), Awake(holding())
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,

@@ -184,6 +184,7 @@ class Status(Message, frozen=True, tag="status"):
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
     paused: bool = False
     leaving: bool = False  # it computes on for a moment, and then it is paused or gone
+    reason: Annotated[str, Meta(max_length=32)] | None = None  # of the pause; others may be added
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
 

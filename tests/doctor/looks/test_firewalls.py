@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from potluck.doctor.facts import FirewallSeen
-from potluck.doctor.looks.commands import Ask, ask
 from potluck.doctor.looks.firewalls import look_at_firewall
+from potluck.system.commands import Ask, ask
 
 PROGRAM = r"C:\Potluck\potluck.exe"
 ON = "    EnableFirewall    REG_DWORD    0x1\r\n"

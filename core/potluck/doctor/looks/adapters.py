@@ -13,9 +13,9 @@ from typing import Any, Final
 import psutil
 
 from potluck.doctor.facts import Adapter, AdapterKind, Gateway, Routes
-from potluck.doctor.looks.commands import Ask, ask
 from potluck.doctor.looks.dialling import dial
 from potluck.net.interfaces import is_tunnel, is_virtual
+from potluck.system.commands import Ask, ask
 
 # An address for documentation (RFC 5737): it lies outside every home. Nothing is sent to it.
 _OUTSIDE: Final = "198.51.100.1"

@@ -2,7 +2,7 @@
 
 import sys
 
-from potluck.doctor.looks.commands import Ask, ask
+from potluck.system.commands import Ask, ask
 
 
 def look_at_clock(ask: Ask = ask, *, platform: str = sys.platform) -> bool | None:

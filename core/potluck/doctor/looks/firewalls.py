@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from potluck.doctor.facts import FirewallSeen
-from potluck.doctor.looks.commands import Ask, ask
+from potluck.system.commands import Ask, ask
 
 WINDOWS, MACOS = "Windows Firewall", "The firewall of macOS"
 _POLICY: Final = r"HKLM\SYSTEM\CurrentControlSet\Services\SharedAccess\Parameters\FirewallPolicy"
