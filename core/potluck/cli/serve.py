@@ -76,7 +76,9 @@ class _Serving:
 
     def _tell(self, progress: LoadProgress) -> None:
         what = terminal.PHASES[progress.state]
-        self._front.busy(f"The model is not loaded yet. {what}: {progress.fraction:.0%}.")
+        self._front.busy(
+            f"The model is not loaded yet. {what}: {progress.fraction:.0%}.", progress.fraction
+        )
 
     def _follow(self, client: Client) -> None:
         """Let the front ask this node, and say what happens, as long as the node runs."""
