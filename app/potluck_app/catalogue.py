@@ -15,7 +15,9 @@ from msgspec import Struct
 _UNITS = "kB|MB|GB|%|s|ms|min|h|tok/s|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
 _NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _PLACE = re.compile(r"\{#?\}")
-_SEPARATORS = ("\n", " · ", "  ·  ")
+_SEPARATORS = re.compile(r"(\n|\s+·\s+)")
+_SENTENCES = re.compile(r"(?<=[.!?])( )")
+_LONGEST = 400  # characters; longer texts are not ours, and would take long
 _LETTERS = 4  # a template of several places with fewer letters is only for a part of a known text
 
 
@@ -45,19 +47,26 @@ class Catalogue:
             is_part: it stands in a place of a known text.
         """
         known = self._file.texts.get(text)
-        return known or self._by_parts(text) or self._by_template(text, is_part)
+        found = known or self._by_parts(text, _SEPARATORS)
+        # A place may have any words, also those of another sentence: sentences come first.
+        found = found or self._by_parts(text, _SENTENCES, is_whole=True)
+        found = found or self._by_template(text, is_part)
+        return found or self._by_parts(text, _SENTENCES)
 
-    def _by_parts(self, text: str) -> str | None:
-        """Translate the parts of a line that is made of several."""
-        for separator in _SEPARATORS:
-            if separator in text:
-                parts = [self._of(part, True) for part in text.split(separator)]
-                if any(parts):
-                    pairs = zip(parts, text.split(separator), strict=True)
-                    return separator.join(new or old for new, old in pairs)
-        return None
+    def _by_parts(
+        self, text: str, separators: re.Pattern[str], *, is_whole: bool = False
+    ) -> str | None:
+        """Translate the parts of a text that is made of several: those that are known, or all."""
+        pieces = separators.split(text)
+        parts = [self._of(piece, True) for piece in pieces[::2]] if len(pieces) > 1 else []
+        if not any(parts) or (is_whole and not all(parts)):
+            return None
+        pieces[::2] = [new or old for new, old in zip(parts, pieces[::2], strict=True)]
+        return "".join(pieces)
 
     def _by_template(self, text: str, is_part: bool) -> str | None:
+        if len(text) > _LONGEST:
+            return None
         for pattern, target, is_weak in self._templates:
             found = pattern.fullmatch(text) if is_part or not is_weak else None
             if found is not None:

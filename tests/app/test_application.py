@@ -1,18 +1,13 @@
 """How the program begins and ends: which window, which holder, what is given back."""
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from fake_backend import PLAN, TOKEN, Server
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
+from started import Make, click, connect
 
 from potluck.api.hub import Download
 from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
-from potluck.system.autostart import Autostart, FilePlace, desktop_entry, entry_command
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
 from potluck_app.views.dialogs import Confirmation
@@ -23,55 +18,6 @@ pytestmark = [
     # The offscreen platform has no tray of its own and no order of windows.
     pytest.mark.qt_log_ignore("systemTrayWindowChanged", r"does not support raise\(\)"),
 ]
-
-Make = Callable[..., Application]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> FilePlace:
-    """Where this computer keeps what it starts."""
-    return FilePlace(tmp_path / "autostart" / "potluck.desktop", desktop_entry, entry_command)
-
-
-@pytest.fixture
-def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -> Iterator[Make]:
-    made: list[Application] = []
-
-    def build(*, tray: bool = False, node: bool = True) -> Application:
-        def find() -> Endpoint:
-            if not node:
-                raise OSError("There is no node.")
-            return Endpoint(port=server.port, token=TOKEN)
-
-        application = Application(
-            qapp,
-            data_folder=tmp_path / "data",
-            config_folder=tmp_path / "config",
-            find_or_start=find,
-            autostart=Autostart(place, [sys.executable, "-m", "potluck_app"]),
-            is_tray_available=lambda: tray,
-        )
-        made.append(application)
-        return application
-
-    yield build
-    for application in made:
-        application.close()
-        for window in (application.main, application.worker):
-            if window is not None:
-                window.deleteLater()
-        application.deleteLater()
-
-
-def connect(application: Application, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: application.backend.connection == "connected")
-
-
-def click(window: QWidget | None, name: str, qtbot: QtBot) -> None:
-    assert window is not None
-    found = window.findChild(QPushButton, name)
-    assert found is not None
-    qtbot.mouseClick(found, Qt.MouseButton.LeftButton)
 
 
 def test_the_first_start_asks_and_remembers_the_answer(make: Make, qtbot: QtBot) -> None:
@@ -356,79 +302,3 @@ def test_a_worker_may_go_back_to_chatting(make: Make, server: Server, qtbot: QtB
     assert application.main is not None
     assert application.main.isVisible()
     qtbot.waitUntil(lambda: server.backend.roles[-1:] == [RoleRequest(worker=False)])
-
-
-@pytest.mark.parametrize("mode", ["master", "worker"])
-def test_it_starts_with_the_computer_only_if_its_owner_ticks_that(
-    make: Make, qtbot: QtBot, place: FilePlace, mode: str
-) -> None:
-    application = make()
-    application.preferences.change(mode=mode)
-    application.start()
-    if application.main is not None:
-        application.main.go(application.main.settings)
-        box = application.main.settings.start
-    else:
-        assert application.worker is not None
-        box = application.worker.start
-    assert box.isVisible()
-    assert (box.isChecked(), place.read()) == (False, None)
-
-    box.click()
-    assert (box.isChecked(), place.read()) == (True, [sys.executable, "-m", "potluck_app"])
-    place.remove()  # in the system's own settings
-    box.hide()
-    box.show()
-
-    assert not box.isChecked()
-
-
-def test_a_start_with_the_computer_that_cannot_be_set_is_told(
-    make: Make, qtbot: QtBot, place: FilePlace
-) -> None:
-    place.file.parent.write_text("a file in the way")
-    application = make()
-    application.preferences.change(mode="worker")
-    application.start()
-    assert application.worker is not None
-
-    with qtbot.waitSignal(application.backend.problem) as told:
-        application.worker.start.click()
-
-    assert told.args is not None
-    assert "cannot be changed" in told.args[0]
-    assert not application.worker.start.isChecked()
-
-
-def test_a_main_computer_starts_hidden_in_the_tray_until_it_is_opened(
-    make: Make, server: Server, qtbot: QtBot
-) -> None:
-    application = make(tray=True)
-    application.preferences.change(mode="master")
-    application.start(hidden=True)
-    qtbot.waitUntil(lambda: application.tray is not None)
-    assert application.main is None
-    assert application.tray is not None
-    assert application.tray.status.text() == "Potluck is ready."
-    assert application.backend.endpoint is None  # nothing runs that nobody needs
-
-    application.tray.open.trigger()
-
-    assert application.main is not None
-    assert application.main.isVisible()
-    assert application.tray is None
-    qtbot.waitUntil(lambda: "window" in server.backend.held)
-
-
-def test_a_hidden_start_shows_the_window_to_who_starts_it_again(make: Make, qtbot: QtBot) -> None:
-    """As it does in the end on a desktop that has no tray."""
-    application = make(tray=False)
-    application.preferences.change(mode="master")
-    application.start(hidden=True)
-    assert application.main is None
-
-    application.show()
-
-    assert application.main is not None
-    assert application.main.isVisible()
-    connect(application, qtbot)

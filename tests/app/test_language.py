@@ -115,6 +115,8 @@ def words() -> Catalogue:
         ("Mac and this computer said no.", "Mac und dieser Computer sagte nein."),
         ("9.8 GB of 12 GB lent", "von 12 GB sind 9,8 GB weg"),
         ("Mac · Ready · 1,200.5 MB", "Mac · Bereit · 1.200,5 MB"),
+        ("Mac said no. Then it went.", "Mac sagte nein. Then it went."),
+        ("Mac said no. Desk said no.", "Mac sagte nein. Desk sagte nein."),
         ("0.1.2", None),
         ("10.0.0.1:4711", None),
         ("An unknown thing and another", None),

@@ -23,7 +23,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.advice import AdviceLine
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer, files_in
@@ -31,7 +31,6 @@ from potluck_app.views.controls import (
     IconButton,
     Meter,
     Pill,
-    WidthLimit,
     announce,
     button,
     label,
@@ -248,11 +247,12 @@ class ChatView(QWidget):
         if last.id != self._spoken[0]:
             self._spoken = (last.id, Spoken())
         is_done = last.status != "streaming"
-        said = self._spoken[1].more(split_thinking(last.text)[1], is_done=is_done)
-        if is_done and not said:
-            said = last.error or ("The reply was stopped." if last.status == "stopped" else "")
-        if said:
-            announce(self.transcript, said)
+        written = self._spoken[1].more(split_thinking(last.text)[1], is_done=is_done)
+        ending = last.error or ("The reply was stopped." if last.status == "stopped" else "")
+        if written:
+            announce(self.transcript, written, is_quoted=True)
+        elif is_done and ending:
+            announce(self.transcript, ending)
 
     def _show_context(self) -> None:
         used, context = self.advice.used, self._chat.context()

@@ -33,7 +33,7 @@ from potluck_app import resources, wording
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import Tone
-from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.boxes import STRETCH, Part, vbox
 from potluck_app.views.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
@@ -53,9 +53,13 @@ def set_property(widget: QWidget, name: str, value: str) -> None:
     widget.style().polish(widget)
 
 
-def announce(widget: QWidget, text: str) -> None:
-    """Let a screen reader say this text, whichever widget has the focus."""
-    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, said(text)))
+def announce(widget: QWidget, text: str, *, is_quoted: bool = False) -> None:
+    """Let a screen reader say this text, whichever widget has the focus.
+
+    `is_quoted`: it is what a model wrote, and stays in its language.
+    """
+    spoken = text if is_quoted else said(text)
+    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, spoken))
 
 
 def discard(*widgets: QWidget) -> None:
@@ -389,12 +393,3 @@ class Meter(Described, QWidget):
             painter.setBrush(QColor(tokens.fill(self._tone)))
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         painter.end()
-
-
-class WidthLimit(QWidget):
-    """Centres a widget and limits its width."""
-
-    def __init__(self, content: QWidget, width: int) -> None:
-        super().__init__()
-        content.setMaximumWidth(width)
-        hbox(STRETCH, (content, 1000), STRETCH, parent=self)

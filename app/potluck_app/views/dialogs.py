@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QDialog, QLayout, QWidget
 
@@ -29,7 +30,8 @@ class Dialog(QDialog):
         self.setWindowTitle(said(title))
         self._width = width
         self._inner, self._foot = QWidget(), QWidget()
-        vbox((scrolling(self._inner, title), 1), self._foot, parent=self)
+        self._scroll = scrolling(self._inner, title)
+        vbox((self._scroll, 1), self._foot, parent=self)
 
     def fill(self, *parts: Part, buttons: tuple[QWidget, ...], spacing: int = 8) -> None:
         """Put these parts below each other, and these buttons at the right below them."""
@@ -43,6 +45,9 @@ class Dialog(QDialog):
         width = min(self._width, most.width())
         height = _height(self._inner.layout(), width) + _height(self._foot.layout(), width)
         self.setFixedSize(width, min(height, most.height()))
+        is_cut = height > most.height()
+        policy = Qt.FocusPolicy  # where there is something to scroll to, arrow keys do it
+        self._scroll.setFocusPolicy(policy.TabFocus if is_cut else policy.NoFocus)
 
     def showEvent(self, event: QShowEvent) -> None:
         self.fit()  # the texts have their fonts only now

@@ -12,11 +12,10 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
     Meter,
-    WidthLimit,
     button,
     card_frame,
     field,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
@@ -23,9 +23,11 @@ from potluck_app.views.controls import (
     button,
     label,
     make_page,
+    scrolling,
 )
 from potluck_app.views.doctor import open_doctor
 from potluck_app.views.pausing import RulesMenu, offer_pauses
+from potluck_app.views.screens import ScreenFit
 from potluck_app.views.start_box import StartBox
 from potluck_app.views.words import Described, Menu
 
@@ -108,8 +110,8 @@ class WorkerWindow(QWidget):
         make_page(self, "worker-window", "Potluck")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setWindowTitle("Potluck")
-        self.setMinimumSize(WIDTH, HEIGHT)
-        self.resize(WIDTH, HEIGHT)
+        size = QSize(WIDTH, HEIGHT)
+        ScreenFit(self, size, size)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = _STARTING
         self._wanted: int | None = None  # the requested limit, until the node reports it
@@ -148,6 +150,7 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
+        inner = QWidget()
         vbox(
             (self._name, 0, center),
             (self.address, 0, center),
@@ -171,9 +174,10 @@ class WorkerWindow(QWidget):
                 (button("Stop sharing", "worker-stop", on_stop), 1),
                 spacing=8,
             ),
-            parent=self,
+            parent=inner,
             margins=(24, 16, 24, 18),
         )
+        vbox(scrolling(inner, "Potluck"), parent=self)
 
     def _make_choices(self) -> QWidget:
         """What the owner decides about the lending; hidden while there is a question to answer."""

@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from potluck import __version__
@@ -28,7 +27,7 @@ from potluck.cluster.doctor import Doctor
 from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
-from potluck.cluster.master.bench import Bench, check_context
+from potluck.cluster.loads import bench, progress_of
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
@@ -55,8 +54,6 @@ from potluck.net.transport import show
 from potluck.store.registry import LocalModel
 from potluck.wire import proofs
 from potluck.wire.token import PairingToken
-
-_LOAD_INTERVAL_S = 0.1  # between two events of a load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +231,7 @@ class NodeBackend:
         request = self._parts.library.chosen.completed(request)
         before = master.deployment
         loading = asyncio.create_task(master.load(request))
-        async with aclosing(self._progress(loading)) as events:
+        async with aclosing(progress_of(loading, master, self._parts.activity)) as events:
             async for progress in events:
                 yield progress
         try:
@@ -269,57 +266,12 @@ class NodeBackend:
             library.known.recent.add(model.folder)
         self._parts.activity.touch()
 
-    async def _progress(
-        self, loading: asyncio.Task[Deployment]
-    ) -> AsyncGenerator[LoadProgress, None]:
-        """Yield the progress of a load until it is over. Closing the iterator ends the load."""
-        master, activity = self._parts.master, self._parts.activity
-        try:
-            revision = activity.revision
-            while not loading.done():
-                progress = load_progress(master)
-                if progress.state not in ("ready", "failed"):  # these belong to the load before
-                    yield progress
-                await asyncio.sleep(_LOAD_INTERVAL_S)
-                change = asyncio.create_task(activity.changed(revision))
-                await asyncio.wait((loading, change), return_when=asyncio.FIRST_COMPLETED)
-                change.cancel()
-                revision = activity.revision
-        finally:
-            loading.cancel()
-
     async def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
-        master = self._parts.master
         with self._parts.lending.computing_with(request.threads):
-            async with master.borrowed(request.plan):
-                check = partial(check_context, request)
-                anew = request.threads is not None  # a loaded model keeps its number of threads
-                load = master.load(request.plan, anew=anew, check=check)
-                loading = asyncio.create_task(load)
-                async with aclosing(self._progress(loading)) as events:
-                    async for step in events:
-                        yield BenchProgress(state="loading", fraction=step.fraction, load=step)
-                mine = await loading
-                deployment, generator = await master.ready(request.plan)
-                if deployment is not mine:
-                    raise UsageError("Another model was loaded meanwhile. Measure again.")
-                yield BenchProgress(state="measuring", message="Measuring the links")
-                local, workers = self._parts.membership.local, self._parts.membership.available()
-                used = [worker for worker in workers if deployment.uses(worker.node_id)]
-                await master.measurements.links.measure(local, used, anew=True)
-                bench = Bench(
-                    deployment, generator, request, local=local.node_id, link_ms=self._link_ms
-                )
-                async with aclosing(bench.run()) as steps:
-                    async for progress in steps:
-                        yield progress
-
-    def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
-        """Milliseconds of a message between two computers on the measured link; 0 if unknown."""
-        link = self._parts.master.measurements.links.between(
-            source, target
-        )  # a node has none to itself
-        return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
+            members, activity = self._parts.membership, self._parts.activity
+            async with aclosing(bench(self._parts.master, members, activity, request)) as events:
+                async for progress in events:
+                    yield progress
 
     async def unload(self) -> None:
         await self._parts.master.unload()

@@ -11,10 +11,12 @@ from scripted_window import ScriptedBackend, home, pairing, running_model, study
 
 from potluck.api.schema import Device
 from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Theme
 from potluck_app.views import screens
 from potluck_app.views.controls import ElidedLabel
 from potluck_app.views.dialogs import Confirmation, Dialog
 from potluck_app.views.main_window import MINIMUM, MainWindow
+from potluck_app.views.worker import WorkerWindow
 
 pytestmark = pytest.mark.qt
 
@@ -123,7 +125,28 @@ def test_a_dialog_scrolls_on_a_small_screen_and_its_buttons_stay(
         assert dialog.height() <= SMALL.height()
     qtbot.waitUntil(lambda: inside(long.yes, long))
     assert long.height() == SMALL.height()
+    area = long.findChildren(QScrollArea)[0]
+    qtbot.keyClick(area, Qt.Key.Key_PageDown)
+    assert area.verticalScrollBar().value() > 0
+    assert area.focusPolicy() == Qt.FocusPolicy.TabFocus
     long.close()
+
+
+def test_the_worker_window_scrolls_on_a_small_screen(
+    backend: ScriptedBackend, theme: Theme, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screens, "room", lambda _widget: QSize(640, 360))
+    worker = WorkerWindow(
+        theme, backend, on_close=lambda: True, on_stop=lambda: None, on_chat=lambda: None
+    )
+    qtbot.addWidget(worker)
+    backend.say(home(pairings=(pairing("confirm", role="worker"),)))
+
+    worker.show()
+
+    assert worker.height() == 360
+    area = worker.findChildren(QScrollArea)[0]
+    qtbot.waitUntil(lambda: area.verticalScrollBar().maximum() > 0)
 
 
 def test_a_short_dialog_is_as_high_as_its_text(make_window: Make, qtbot: QtBot) -> None:
@@ -133,7 +156,9 @@ def test_a_short_dialog_is_as_high_as_its_text(make_window: Make, qtbot: QtBot) 
 
     assert short.height() < 200
     assert list(too_wide(short)) == []
-    assert all(a.verticalScrollBar().maximum() == 0 for a in short.findChildren(QScrollArea))
+    areas = short.findChildren(QScrollArea)
+    assert all(area.verticalScrollBar().maximum() == 0 for area in areas)
+    assert all(area.focusPolicy() == Qt.FocusPolicy.NoFocus for area in areas)
 
 
 def test_in_a_narrow_window_the_list_lies_over_the_chat(narrow: MainWindow, qtbot: QtBot) -> None:

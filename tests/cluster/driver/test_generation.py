@@ -7,7 +7,6 @@ from fake_chain import FakeChain
 from fake_cluster import until
 
 from potluck.api.backend import Progress, Reading, Waiting
-from potluck.cluster.driver import generation
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.token import Token, Usage
@@ -30,38 +29,6 @@ def test_a_long_prompt_goes_in_chunks_and_only_the_last_asks_for_a_token() -> No
         assert [f.tensor.shape for f in chain.forwards] == [(4,), (4,), (2,)]
         assert [f.sampling is not None for f in chain.forwards] == [False, False, True]
         assert [f.prompt_end for f in chain.forwards] == [10, 10, None]
-
-    on_a_chain(scenario, chunk_tokens=4)
-
-
-def test_how_much_of_a_prompt_is_read_is_told_before_and_after_each_chunk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(generation, "READING_S", 0.0)
-
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        events = [
-            event async for event in generator.answer([1] * 10, GREEDY, limit=2, usage=Usage())
-        ]
-
-        assert events[:3] == [Reading(tokens=count, total=10) for count in (0, 4, 8)]
-        assert [type(event) for event in events[3:]] == [Token, Token]
-
-    on_a_chain(scenario, chunk_tokens=4)
-
-
-def test_who_gives_up_reading_a_prompt_ends_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "READING_S", 0.0)
-
-    async def scenario(generator: Generator, chain: FakeChain) -> None:
-        stream = generator.answer([1] * 10, GREEDY, limit=2, usage=Usage())
-        async for event in stream:
-            if event == Reading(tokens=4, total=10):
-                break
-        await stream.aclose()
-
-        assert chain.trims == [4]
-        assert generator.is_idle
 
     on_a_chain(scenario, chunk_tokens=4)
 
