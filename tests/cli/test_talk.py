@@ -136,17 +136,45 @@ def test_the_conversation_goes_on_with_another_model(
     assert "guide" in capsys.readouterr().out
 
 
-def test_commands_and_names_of_models_are_completed(
-    server: Server, folders: Folders, potluck: Potluck
-) -> None:
+class Person:
+    """Reads what a person does: lines, and keys that raise."""
+
+    def __init__(self, *does: str | BaseException) -> None:
+        self._does = iter(does)
+
+    def read(self) -> str:
+        match next(self._does):
+            case str(line):
+                return line
+            case key:
+                raise key
+
+
+def talk(folders: Folders, person: Person) -> Talk:
     client = find(folders)
     assert client is not None
     answering = Answering(client, again=lambda lost: None, load=lambda client: None)
-    talk = Talk(answering, make_parser().parse_args(["chat", "--home", str(folders.home)]))
+    options = make_parser().parse_args(["chat", "--home", str(folders.home)])
+    return Talk(answering, options, person)
 
-    assert list(talk.completions("/s")) == ["/system", "/save"]
-    assert list(talk.completions("/model gui")) == ["guide"]
-    assert talk.completions("Hello /s") == {}
+
+def test_ctrl_c_before_an_answer_gives_up_the_line_alone(
+    server: Server, folders: Folders, capsys: Output
+) -> None:
+    person = Person(KeyboardInterrupt(), "one", EOFError())
+
+    assert talk(folders, person).run() == 0
+
+    assert prompts(server) == [["one"]]
+    assert "Ctrl-D, or /quit, ends." in capsys.readouterr().err
+
+
+def test_commands_and_names_of_models_are_completed(server: Server, folders: Folders) -> None:
+    words = talk(folders, Person()).completions
+
+    assert list(words("/s")) == ["/system", "/save"]
+    assert list(words("/model gui")) == ["guide"]
+    assert words("Hello /s") == {}
 
 
 def test_help_lists_the_commands(potluck: Potluck, typed: Typed, capsys: Output) -> None:
