@@ -334,6 +334,7 @@ class ApiError(Struct, frozen=True, kw_only=True):
     type: str
     param: str | None = None
     code: str | None = None
+    progress: float | UnsetType = UNSET  # 0 to 1: how far the model is loaded that is not ready yet
 
 
 class ApiErrorBody(Struct, frozen=True, kw_only=True):
