@@ -317,11 +317,11 @@ class Conversation:
         self.arrived = self.cached
 
     def _sampling_with_history(self) -> Sampling:
-        """The sampling, with the tokens so far if a repetition penalty needs them.
+        """The sampling, with the tokens so far if a penalty needs them.
 
         The last stage does not see the token ids of earlier steps.
         """
-        if self.sampling.repetition_penalty == 1.0:
+        if not self.sampling.needs_history:
             return self.sampling
         return msgspec.structs.replace(self.sampling, history=tuple(self.tokens[-MAX_HISTORY:]))
 
