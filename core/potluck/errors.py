@@ -39,6 +39,7 @@
     │   └── GatedModelError         its terms must be accepted first, or a token is needed
     └── UsageError                  a request that is not possible in this form
         ├── NotFoundError           no computer, model, pairing… has this name
+        ├── GrammarError            what an answer has to follow cannot be followed
         └── TooManyRequestsError    too many requests, or too much at once
 
 `code` is stable: the wire, the API and `--json` use it. The message is for people: what happened,
@@ -331,6 +332,12 @@ class NotFoundError(UsageError):
     """Nothing has the requested name."""
 
     code = "not_found"
+
+
+class GrammarError(UsageError):
+    """A schema or grammar is invalid, not supported, or costs too much; `data["param"]` is its field."""
+
+    code = "grammar"
 
 
 class TooManyRequestsError(UsageError):

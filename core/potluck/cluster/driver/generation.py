@@ -20,7 +20,7 @@ from contextlib import aclosing
 
 from potluck.api.backend import Waiting
 from potluck.cluster.driver.attached import Attached, Room
-from potluck.cluster.driver.conversation import Conversation, StepsAhead
+from potluck.cluster.driver.conversation import Conversation, Grammar, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
@@ -191,6 +191,7 @@ class Generator:
         usage: Usage,
         stops: Collection[int] = (),
         known: Sequence[int] = (),
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[Token | Waiting, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -207,8 +208,10 @@ class Generator:
             usage: filled in before the first token.
             stops: token ids that end the answer.
             known: the first tokens of the answer, which were given out before.
+            grammar: what the answer has to follow, in its state after the known tokens; None: anything.
 
         Raises:
+            GrammarError: the grammar costs too much.
             PromptError: the prompt is empty or does not fit the context with one token after it.
             PeerError: a computer of the pipeline was lost or is silent, and no other pipeline came.
             EngineError: a stage cannot compute this.
@@ -222,7 +225,7 @@ class Generator:
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
                 usage.cached_tokens = conversation.begin_answer(
-                    prompt, sampling, limit=limit, stops=stops
+                    prompt, sampling, limit=limit, stops=stops, grammar=grammar
                 )
                 left, is_computed = 1, False
                 while left > 0:
@@ -239,6 +242,9 @@ class Generator:
                                 left = conversation.recall(known)
                                 continue
                         left = conversation.give_out(event.token_id)
+                        if left > 0 and grammar is not None:
+                            await grammar.push([event.token_id])
+                            left = 0 if grammar.is_over else left
                         if left > 0:
                             turn.goes_on()
                             ahead.ask(left)
