@@ -88,14 +88,14 @@ class Constraint(Struct, frozen=True, kw_only=True):
     """What the text of an answer has to be.
 
     Attributes:
-        kind: what `text` is: a JSON schema, a regular expression, a grammar of `llguidance`'s Lark, or a JSON
-            list of the possible texts.
+        kind: what `text` is: a JSON schema (in a loose one, keywords that are not supported are ignored), a regular
+            expression, a grammar in `llguidance`'s Lark or llama.cpp's GBNF, or a JSON list of the possible texts.
         opens_with: a text or special token. Until the answer has it, anything may come; then what the constraint
             allows, until it is complete; then anything again. Empty: the whole answer has to follow it.
         field: of the client's request, for messages.
     """
 
-    kind: Literal["json_schema", "regex", "lark", "choice"]
+    kind: Literal["json_schema", "loose_json_schema", "regex", "lark", "choice"]
     text: str
     opens_with: str = ""
     field: str = "response_format"

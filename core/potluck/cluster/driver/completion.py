@@ -159,6 +159,12 @@ async def _answer(
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the events of `complete`."""
     sampling = _sampling(request.sampling, loaded.defaults, len(prompt))
+    if request.max_tokens == 0:
+        yield Started(prompt_token_ids=tuple(prompt))
+        yield Finished(
+            reason="length", completion_tokens=0, timings=watch.timings(Usage(), loaded.stage_names)
+        )
+        return
     usage = Usage()
     text = _Text(loaded.text, request)
     is_over = any(text.push(token_id)[1] for token_id in request.known)

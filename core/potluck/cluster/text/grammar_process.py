@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from potluck.api.backend import Constraint
 from potluck.cluster.text.grammar_messages import (
@@ -84,10 +84,12 @@ def _source(constraint: Constraint) -> str:
     match constraint.kind:
         case "json_schema":
             return LLMatcher.grammar_from_json_schema(text, defaults=_JSON)
+        case "loose_json_schema":
+            return LLMatcher.grammar_from_json_schema(text, defaults={**_JSON, "lenient": True})
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "lark":
-            return LLMatcher.grammar_from_lark(text)
+            return grammar_from("grammar", text)  # which knows GBNF by its `::=`
         case "choice":
             choices = (json.dumps(choice, ensure_ascii=False) for choice in json.loads(text))
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(choices)}")
