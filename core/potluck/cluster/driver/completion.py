@@ -25,8 +25,8 @@ from potluck.api.backend import (
     Waiting,
 )
 from potluck.api.openai import StageTiming, Timings
-from potluck.cluster.driver.conversation import Grammar
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
@@ -38,12 +38,6 @@ from potluck.wire.activation_messages import Sampling, TokenBias
 CHARACTERS_PER_TOKEN = 32
 
 
-class OpenedGrammar(Grammar, Protocol):
-    """The grammar of an answer, which is closed at its end."""
-
-    def close(self) -> None: ...
-
-
 class ModelText(Protocol):
     """How a model reads and writes: `ChatFormat`, in a process of its own; and grammars, in another."""
 
@@ -53,7 +47,7 @@ class ModelText(Protocol):
 
     async def encode(self, text: str) -> list[int]: ...
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
-    async def constrain(self, constraint: Constraint, vocab_size: int) -> OpenedGrammar: ...
+    async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +148,7 @@ async def _answer(
     loaded: LoadedModel,
     request: GenerationRequest,
     prompt: list[int],
-    grammar: OpenedGrammar | None,
+    grammar: Grammar | None,
     watch: _Stopwatch,
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the events of `complete`."""

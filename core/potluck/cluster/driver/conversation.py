@@ -9,11 +9,11 @@ have.
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
 from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.pending import PendingStep, StepResult
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
@@ -23,22 +23,6 @@ from potluck.wire.activation_messages import MAX_HISTORY, Sampling
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
 
 _SLICE = 256  # tokens
-
-
-class Grammar(Protocol):
-    """What an answer has to follow. Its state is that after the tokens that were given out.
-
-    Attributes:
-        allowed: the tokens that may come next, as in `Sampling.allowed`.
-        is_over: whether the answer is complete and nothing may follow.
-    """
-
-    allowed: bytes | tuple[int, ...] | None
-    is_over: bool
-
-    async def push(self, tokens: Sequence[int]) -> None:
-        """Take the next tokens of the answer."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -20,8 +20,9 @@ from contextlib import aclosing
 
 from potluck.api.backend import Waiting
 from potluck.cluster.driver.attached import Attached, Room
-from potluck.cluster.driver.conversation import Conversation, Grammar, StepsAhead
+from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
