@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from fake_backend import Server
 
-os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+_SCREEN = Path(__file__).parent / "support" / "screen.json"  # 1920 x 1080; else it is 800 x 800
+os.environ.setdefault("QT_QPA_PLATFORM", f"offscreen:configfile={_SCREEN}")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # suites that fight over two cores are slow and flaky
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A shell starts background commands with SIGINT ignored, and their children inherit that: no Ctrl-C

@@ -12,6 +12,7 @@ from PySide6.QtCore import QSocketNotifier
 from PySide6.QtWidgets import QApplication
 
 from potluck.settings import Folders
+from potluck.system.autostart import autostart
 from potluck_app.application import Application
 from potluck_app.garbage import collect_in_this_thread
 from potluck_app.launcher import find_or_start
@@ -33,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         data_folder=folders.data,
         config_folder=folders.config,
         find_or_start=lambda: find_or_start(folders),
+        autostart=autostart("window", folders.home),
+        log=folders.log_file,
     )
     instance.asked_to_show.connect(application.show)
     application.ending.connect(instance.close)  # a start from now on opens a new window
@@ -51,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--home", type=Path, metavar="DIR", help="keep everything of this node below DIR"
     )
     parser.add_argument("--worker", action="store_true", help="lend this computer to another")
-    parser.add_argument("--hidden", action="store_true", help="with --worker: begin in the tray")
+    parser.add_argument("--hidden", action="store_true", help="begin in the tray, if there is one")
     return parser
 
 

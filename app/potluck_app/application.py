@@ -14,10 +14,13 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
+from potluck.system.autostart import Autostart
 from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
+from potluck_app.language import chosen as language_of
+from potluck_app.language import use
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
@@ -26,7 +29,9 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
+from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.start_box import StartBox
 from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
@@ -52,15 +57,23 @@ class Application(QObject):
         data_folder: Path,
         config_folder: Path,
         find_or_start: Callable[[], Endpoint],
+        autostart: Autostart | None = None,
+        log: Path | None = None,
         is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
     ) -> None:
         super().__init__(qapp)
+        self._autostart = autostart
+        if autostart is not None:
+            autostart.repair()
         qapp.setApplicationName("Potluck")
         qapp.setDesktopFileName("potluck")
         qapp.setWindowIcon(resources.app_icon())
         qapp.setQuitOnLastWindowClosed(False)
         self.preferences = PreferencesFile(config_folder / "window.json")
-        self.theme = Theme(qapp, self.preferences.current.theme)
+        chosen = self.preferences.current
+        use(qapp, language_of(chosen.language))
+        self.theme = Theme(qapp, chosen.theme, chosen.text_size)
+        FocusRing(self.theme, qapp)
         self.backend = Backend(find_or_start, parent=self)
         history = History(data_folder / "chats.sqlite", former=data_folder / "conversations")
         self.chat = Chat(self.backend, history, self)
@@ -68,10 +81,11 @@ class Application(QObject):
         self.worker: WorkerWindow | None = None
         self.tray: Tray | None = None
         self._waiter: TrayWaiter | None = None
-        self._is_tray_available = is_tray_available
+        self._is_tray_available, self._log = is_tray_available, log
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
+        self._waits_in_tray = False  # it started with the computer, and nobody has opened it yet
         self.backend.state_changed.connect(self._on_state)
         self.backend.connection_changed.connect(self._on_connection)
 
@@ -84,15 +98,24 @@ class Application(QObject):
         """
         if worker:
             self.preferences.change(mode="worker")
+        self.chat.start()
         if self.preferences.current.mode == "worker":
             self._lend(hidden=hidden)
+        elif hidden:
+            self._waits_in_tray = True
+            self._wait_for_tray()
+            return  # the node starts when somebody opens the window
         else:
             self._open_main()
-        self.chat.start()
         self.backend.start()
 
     def show(self) -> None:
         """Bring the window to the front."""
+        if self._waits_in_tray:
+            self._waits_in_tray = False
+            self._stop_waiting()
+            self._open_main()
+            self.backend.start()
         window = self.main or self.worker
         if window is not None:
             if window is self.main:
@@ -123,8 +146,14 @@ class Application(QObject):
             self.preferences,
             on_share=self._share,
             on_close=self._on_main_close,
+            log=self._log,
         )
+        self._offer_start(self.main.settings.start)
         self.main.show()
+
+    def _offer_start(self, box: StartBox) -> None:
+        if self._autostart is not None:
+            box.offer(self._autostart, self.backend.problem.emit)
 
     def _chat_here(self) -> None:
         """Leave the worker window and return to the chat window."""
@@ -199,21 +228,25 @@ class Application(QObject):
             on_stop=self.stop_lending,
             on_chat=self._chat_here,
         )
+        self._offer_start(self.worker.start)
         self.worker.setWindowIcon(resources.app_icon())
         if not hidden:
             self.worker.show()
+        self._wait_for_tray()
+
+    def _wait_for_tray(self) -> None:
         self._waiter = TrayWaiter(self, self._is_tray_available)
         self._waiter.decided.connect(self._on_tray)
         self._waiter.start()
 
     def _on_tray(self, available: bool) -> None:
         self._stop_waiting()
-        if self.worker is None:
-            return
         if available:
-            self._show_tray(lends=True)
-        else:
+            self._show_tray(lends=self.worker is not None)
+        elif self.worker is not None:
             self.worker.show()
+        else:
+            self.show()
 
     def _show_tray(self, *, lends: bool) -> None:
         self.tray = Tray(self.theme, self.backend, self, lends=lends)
@@ -235,11 +268,12 @@ class Application(QObject):
             self._say_in_tray("Potluck keeps helping", "Quit it from here to stop sharing.")
             return True
         assert self.worker is not None
-        yet = " yet" if self._waiter is not None else ""
         confirm(
             self.worker,
             title="Stop sharing this computer?",
-            text=f"This desktop has no tray{yet} where Potluck could go on. Keep the window, or stop.",
+            text="This desktop has no tray where Potluck could go on without its window. If you stop,"
+            " this computer stays paired and keeps what it has stored. It helps again when you open"
+            " Potluck.",
             action="Stop sharing",
             keep="Keep the window",
             on_confirmed=self.stop_lending,

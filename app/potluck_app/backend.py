@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from potluck.api.pausing import PauseLength, here, pause_end
+from potluck.api.politeness import Rule
 from potluck.api.schema import (
     ClusterState,
     ComputerChange,
@@ -142,7 +144,7 @@ class Backend(QObject):
         self._events = EventStream(self)
         self._events.received.connect(self._on_state)
         self._events.ended.connect(self._on_lost)
-        path = f"/cluster/events?holder={self.holder}"
+        path = "/cluster/events" + ("" if self.holder == "tray" else f"?holder={self.holder}")
         http.stream(self._events, "GET", path, silence_ms=_SILENCE_MS)
 
     def _on_state(self, data: bytes) -> None:
@@ -284,22 +286,30 @@ class Backend(QObject):
         """Measure the link to a computer now."""
         return self._call("POST", f"/cluster/computers/{node_id}/link", answer=LinkTest)
 
-    def set_role(
-        self, *, worker: bool, memory: int | None = None, paused: bool | None = None
-    ) -> Call:
+    def set_role(self, *, worker: bool, memory: int | None = None) -> Call:
         """Lend this computer, or stop lending it."""
-        body = RoleRequest(worker=worker, memory=memory, paused=paused)
-        return self._call("POST", "/cluster/role", body)
+        return self._call("POST", "/cluster/role", RoleRequest(worker=worker, memory=memory))
 
-    def toggle_pause(self) -> None:
-        """Pause the lending of this computer, or end the pause."""
+    def pause(self, length: PauseLength) -> None:
+        """Pause the lending of this computer."""
+        self._change_lending(RoleRequest(paused=True, paused_until=pause_end(length, here())))
+
+    def resume(self) -> None:
+        """End the pause of this computer."""
+        self._change_lending(RoleRequest(paused=False))
+
+    def free_memory(self) -> None:
+        """Give back at once what this computer lends; it is paused then, for an hour or longer."""
+        self._change_lending(RoleRequest(free_now=True))
+
+    def set_rule(self, rule: Rule, on: bool) -> None:
+        """Let a reason count for which this computer lends nothing by itself, or not."""
         if self.state is not None:
-            paused = not self.state.node.paused
-            self.set_role(worker=True, paused=paused).then(failed=self.report)
+            rules = msgspec.structs.replace(self.state.node.rules, **{rule: on})
+            self._change_lending(RoleRequest(rules=rules))
 
-    def leave_now(self) -> None:
-        """Do not wait any longer until the others do without this computer."""
-        self._call("POST", "/cluster/role", RoleRequest()).then(failed=self.report)
+    def _change_lending(self, request: RoleRequest) -> None:
+        self._call("POST", "/cluster/role", request).then(failed=self.report)
 
     def models(self) -> Call:
         """Ask for the models on this computer."""

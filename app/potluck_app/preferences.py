@@ -14,6 +14,8 @@ class Preferences(Struct, frozen=True, kw_only=True):
 
     mode: Literal["master", "worker"] | None = None
     theme: Literal["auto", "light", "dark"] = "auto"
+    language: str = "auto"  # or a code, such as "de"
+    text_size: int = 14  # pixels of running text
     width: int = 1180
     height: int = 760
 

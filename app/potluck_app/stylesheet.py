@@ -5,12 +5,18 @@ of a frame. Radii: pill 9, control 8, navigation 10, card 12, composer and bubbl
 8, 12, 16, 24 or 32.
 """
 
+import re
+from collections.abc import Callable
+
 from potluck_app.tokens import Tokens
 
+_FONT_SIZE = re.compile(r"font-size: (\d+)px")
 
-def stylesheet(t: Tokens, mono: str) -> str:
-    """Return the style sheet of the whole application."""
-    return _surfaces(t) + _labels(t) + _buttons(t) + _inputs(t, mono) + _lists(t) + _bars(t)
+
+def stylesheet(t: Tokens, mono: str, px: Callable[[int], int]) -> str:
+    """Return the style sheet of the whole application; `px` scales the sizes of text."""
+    parts = _surfaces(t), _labels(t), _buttons(t), _inputs(t, mono), _lists(t), _bars(t)
+    return _FONT_SIZE.sub(lambda found: f"font-size: {px(int(found[1]))}px", "".join(parts))
 
 
 def _surfaces(t: Tokens) -> str:

@@ -25,7 +25,9 @@ _MONO_FAMILIES: Final = (
     "Consolas",
     "DejaVu Sans Mono",
 )
-_BODY_PX: Final = 14
+USUAL_TEXT: Final = 14  # pixels of running text
+TEXT_SIZES: Final = (12, 13, 14, 16, 18, 20)
+"""What the size of running text can be, in pixels. All other text keeps its proportion to it."""
 
 
 class Theme(QObject):
@@ -37,10 +39,13 @@ class Theme(QObject):
 
     changed = Signal()
 
-    def __init__(self, app: QApplication, choice: Choice = "auto") -> None:
+    def __init__(
+        self, app: QApplication, choice: Choice = "auto", text_size: int = USUAL_TEXT
+    ) -> None:
         super().__init__(app)
         self._app = app
         self.choice: Choice = choice
+        self.text_size = min(max(text_size, TEXT_SIZES[0]), TEXT_SIZES[-1])
         self._ui_family = _installed(_UI_FAMILIES, QFontDatabase.SystemFont.GeneralFont)
         self._mono_family = _installed(_MONO_FAMILIES, QFontDatabase.SystemFont.FixedFont)
         self.tokens: Tokens = self._resolved()
@@ -58,15 +63,28 @@ class Theme(QObject):
         self.choice = choice
         self._follow()
 
-    def ui_font(self, pixels: int = _BODY_PX, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    def set_text_size(self, pixels: int) -> None:
+        """Show all text in proportion to this size of running text, one of `TEXT_SIZES`."""
+        if pixels != self.text_size:
+            self.text_size = pixels
+            self._apply()
+            self.changed.emit()
+
+    def px(self, pixels: int) -> int:
+        """Return a length that grows with the text; `pixels` is what it is at the usual size."""
+        return round(pixels * self.text_size / USUAL_TEXT)
+
+    def ui_font(
+        self, pixels: int = USUAL_TEXT, weight: QFont.Weight = QFont.Weight.Normal
+    ) -> QFont:
         font = QFont(self._ui_family)
-        font.setPixelSize(pixels)
+        font.setPixelSize(self.px(pixels))
         font.setWeight(weight)
         return font
 
     def mono_font(self, pixels: int = 13) -> QFont:
         font = QFont(self._mono_family)
-        font.setPixelSize(pixels)
+        font.setPixelSize(self.px(pixels))
         font.setStyleHint(QFont.StyleHint.Monospace)
         return font
 
@@ -91,7 +109,7 @@ class Theme(QObject):
     def _apply(self) -> None:
         self._app.setFont(self.ui_font())
         self._app.setPalette(_palette(self.tokens))
-        self._app.setStyleSheet(stylesheet(self.tokens, self._mono_family))
+        self._app.setStyleSheet(stylesheet(self.tokens, self._mono_family, self.px))
 
 
 def _palette(tokens: Tokens) -> QPalette:
@@ -112,6 +130,11 @@ def _palette(tokens: Tokens) -> QPalette:
         role.Link: tokens.accent,
         role.LinkVisited: tokens.accent,
         role.Accent: tokens.accent,
+        role.Light: tokens.border,  # the edges that Fusion draws, and the rules of documents
+        role.Midlight: tokens.border,
+        role.Mid: tokens.border,
+        role.Dark: tokens.border,
+        role.Shadow: tokens.border,
     }
     palette = QPalette()
     for name, color in colors.items():

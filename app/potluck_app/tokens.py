@@ -30,6 +30,7 @@ class Tokens:
     ok_soft: str
     warn: str
     warn_soft: str
+    warn_fill: str  # of a bar: brighter than text may be
     err: str
     err_soft: str
     code: str
@@ -38,6 +39,10 @@ class Tokens:
     def color(self, tone: Tone) -> str:
         """Return the colour that shows a meaning."""
         return self.text3 if tone == "neutral" else getattr(self, tone)
+
+    def fill(self, tone: Tone) -> str:
+        """Return the colour of a bar that shows a meaning."""
+        return self.warn_fill if tone == "warn" else self.color(tone)
 
 
 LIGHT: Final = Tokens(
@@ -58,6 +63,7 @@ LIGHT: Final = Tokens(
     ok_soft="#DDF4E4",
     warn="#8F5A00",
     warn_soft="#FFF1D6",
+    warn_fill="#D47200",
     err="#C4232B",
     err_soft="#FDE7E8",
     code="#F5F6F8",
@@ -82,6 +88,7 @@ DARK: Final = Tokens(
     ok_soft="#123020",
     warn="#F5B544",
     warn_soft="#33270F",
+    warn_fill="#F5B544",
     err="#FF7B82",
     err_soft="#3A1719",
     code="#101216",

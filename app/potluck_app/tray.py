@@ -10,14 +10,17 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtGui import QIcon
-from PySide6.QtWidgets import QMenu, QSystemTrayIcon
+from PySide6.QtWidgets import QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.going_on import going_on
+from potluck_app.views.pausing import offer_pauses
+from potluck_app.views.words import Menu
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs
@@ -85,18 +88,22 @@ class Tray(QObject):
         """`lends`: this computer helps others; otherwise its own window is hidden."""
         super().__init__(parent)
         self._theme, self._backend, self._lends = theme, backend, lends
-        self.menu = QMenu()
+        self.menu = Menu()
         self.menu.setAccessibleName("Potluck")
         self.status = self.menu.addAction("Starting…")
         self.status.setEnabled(False)
         self.menu.addSeparator()
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
-        self.pause = self.menu.addAction("Pause")
-        self.pause.setVisible(lends)
-        self.pause.triggered.connect(lambda: backend.toggle_pause())
-        self.leave_now = self.menu.addAction("Leave now")
-        self.leave_now.triggered.connect(lambda: backend.leave_now())
+        self.pauses = Menu(self.menu)
+        self.pauses.setTitle("Pause")
+        self.menu.addMenu(self.pauses)
+        offer_pauses(self.pauses, backend)
+        self.resume = self.menu.addAction("Resume")
+        self.resume.triggered.connect(lambda: backend.resume())
+        self.free = self.menu.addAction("Free memory now")
+        self.free.setToolTip(cluster.FREE_MEMORY)
+        self.free.triggered.connect(lambda: backend.free_memory())
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)
@@ -105,7 +112,7 @@ class Tray(QObject):
         self._icon.activated.connect(self._on_activated)
         theme.changed.connect(self._tint)
         backend.state_changed.connect(self._show_state)
-        backend.connection_changed.connect(lambda *_: self._show_state(backend.live_state))
+        backend.connection_changed.connect(self._on_connection)  # a method ends with this object
         self._show_state(backend.live_state)
 
     def show(self) -> None:
@@ -116,24 +123,31 @@ class Tray(QObject):
 
     def say(self, title: str, text: str) -> None:
         """Show a notification."""
-        self._icon.showMessage(title, text, resources.app_icon())
+        self._icon.showMessage(said(title), said(text), resources.app_icon())
+
+    def _on_connection(self, _connection: str, _message: str) -> None:
+        self._show_state(self._backend.live_state)
 
     def _show_state(self, state: ClusterState | None) -> None:
-        self.pause.setEnabled(state is not None)
-        self.leave_now.setVisible(state is not None and state.node.leaving)
+        paused = state is not None and state.node.paused
+        self.pauses.menuAction().setVisible(self._lends and not paused)
+        self.resume.setVisible(self._lends and paused)
+        self.free.setVisible(self._lends)
+        self.pauses.setEnabled(state is not None)
+        self.free.setEnabled(state is not None)
+        if not self._lends:
+            self.status.setText(wording.without_mnemonic(going_on(state) or "Potluck is ready."))
+            self._icon.setToolTip("Potluck")
+            return
         if state is None:
             self.status.setText("Starting…")
             self._icon.setToolTip("Potluck")
             return
-        if not self._lends:
-            self.status.setText(wording.without_mnemonic(going_on(state)))
-            self._icon.setToolTip("Potluck")
-            return
         view = cluster.lend_view(state)
-        line = f"{view.title} · {view.text}" if state.node.lent_to else view.title
+        is_told = state.node.lent_to or state.node.withheld
+        line = f"{view.title} · {view.text}" if is_told else view.title
         self.status.setText(wording.without_mnemonic(line))
-        self.pause.setText("Resume" if state.node.paused else "Pause")
-        self._icon.setToolTip(f"Potluck: {view.title}")
+        self._icon.setToolTip(said(f"Potluck: {view.title}"))
 
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (

@@ -48,11 +48,11 @@ def rate(bytes_per_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return the remaining time: `40 s`, `3 min`, `1 h 5 min`."""
+    """Return the remaining time: `40 s`, `3 min`, `1 h`, `1 h 5 min`."""
     if seconds < 59.5:
         return f"{max(seconds, 1):.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return " ".join(([f"{hours} h"] if hours else []) + ([f"{minutes} min"] if minutes else []))
 
 
 def tokens_per_s(value: float) -> str:
@@ -109,10 +109,16 @@ def spaced_code(code: str) -> str:
     return f"{digits[:3]} {digits[3:]}"
 
 
+def devices_line(computer: Computer | None) -> str:
+    """Return the devices of a computer: `RTX 3060 · 12 GB memory`; empty if they are not known."""
+    devices = computer.devices if computer is not None else ()
+    return " · ".join(f"{device.name} · {size(device.memory_total)} memory" for device in devices)
+
+
 def hardware_line(computer: Computer) -> str:
-    """Return the hardware of a computer: `This computer · RTX 3060 · 12 GB`."""
+    """Return the hardware of a computer: `This computer · RTX 3060 · 12 GB memory`."""
     parts = ["This computer"] if computer.is_self else []
-    parts += [f"{device.name} · {size(device.memory_total)}" for device in computer.devices]
+    parts += [devices_line(computer)] if computer.devices else []
     if computer.devices and all(device.kind == "cpu" for device in computer.devices):
         parts.append("no graphics card")
     return " · ".join(parts)

@@ -6,6 +6,7 @@
     │   ├── InvalidConfigError
     │   ├── BrokenModelError
     │   └── PromptError             a prompt that cannot be run
+    │       └── ContextExceededError
     ├── PlanError
     │   ├── NotEnoughMemoryError
     │   └── InvalidLayersError
@@ -39,6 +40,7 @@
     │   └── GatedModelError         its terms must be accepted first, or a token is needed
     └── UsageError                  a request that is not possible in this form
         ├── NotFoundError           no computer, model, pairing… has this name
+        │   └── ModelNotFoundError
         ├── GrammarError            what an answer has to follow cannot be followed
         └── TooManyRequestsError    too many requests, or too much at once
 
@@ -103,6 +105,28 @@ class PromptError(ModelError):
     """The prompt is empty, too long for the context, or not for this model."""
 
     code = "prompt"
+
+
+class ContextExceededError(PromptError):
+    """A conversation needs more tokens than the context has."""
+
+    code = "context_length_exceeded"  # as clients of OpenAI's API look for it
+
+    def __init__(self, what: str, advice: str, *, context: int, **data: int) -> None:
+        """Say what is too long, and what to do.
+
+        Args:
+            what: with its length: `the prompt has 9000`.
+            advice: one sentence.
+            context: tokens that a conversation may have.
+            data: other values for `data`.
+        """
+        # Clients that know no codes look for the first words.
+        super().__init__(
+            f"This model's maximum context length is {context} tokens here, and {what}. {advice}",
+            context=context,
+            **data,
+        )
 
 
 class PlanError(PotluckError):
@@ -332,6 +356,12 @@ class NotFoundError(UsageError):
     """Nothing has the requested name."""
 
     code = "not_found"
+
+
+class ModelNotFoundError(NotFoundError):
+    """No model at hand has the requested name."""
+
+    code = "model_not_found"  # as clients of OpenAI's API look for it
 
 
 class GrammarError(UsageError):

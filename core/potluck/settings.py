@@ -16,11 +16,12 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from potluck.api.politeness import Rules
 from potluck.errors import UsageError
 from potluck.files import try_lock, write_atomically
 from potluck.reasons import reason
@@ -94,6 +95,21 @@ class Folders:
         return self.cache / "sessions"
 
     @property
+    def identity(self) -> Path:
+        """The private keys."""
+        return self.data / "identity"
+
+    @property
+    def by_content(self) -> dict[Literal["settings", "identity", "weights", "logs"], Path]:
+        """The folders that are written to, by what they hold."""
+        return {
+            "settings": self.config,
+            "identity": self.identity,
+            "weights": self.cache,
+            "logs": self.state,
+        }
+
+    @property
     def node_file(self) -> Path:
         # Not in the system's runtime folder: under ssh and cron, that folder differs or is missing,
         # and there must be one node per user.
@@ -163,6 +179,9 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
+    rules: Rules = Rules()
+    """When it is not lent by itself."""
+    paused_until: float | None = None  # Unix time at which the pause ends; None: its owner ends it
 
     @property
     def shown_name(self) -> str:

@@ -10,6 +10,8 @@ from fake_backend import PLAN, Server, computer
 from fake_bench import BENCH
 
 from potluck.api import benching, schema
+from potluck.api.doctor import Diagnosis
+from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, NotFoundError, PairingError, PotluckError
 
 pytestmark = pytest.mark.net
@@ -44,6 +46,14 @@ def test_events_begin_with_the_state_and_follow_changes(server: Server, http: ht
 
     assert first.notices == ()
     assert [notice.text for notice in second.notices] == ["hello"]
+
+
+def test_the_doctor_answers_with_what_it_found(server: Server, http: httpx.Client) -> None:
+    server.backend.diagnosis = Diagnosis(findings=(say("network_none"),))
+
+    answer = http.post("/cluster/doctor")
+
+    assert msgspec.json.decode(answer.content, type=Diagnosis) == server.backend.diagnosis
 
 
 def test_a_burst_of_changes_is_one_event(server: Server, http: httpx.Client) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fake_backend import MODEL_ID, Server
+from fake_backend import Server
 
 from potluck.api.backend import (
     ChatPrompt,
     ChatTurn,
+    Reading,
     SamplingOptions,
     TextPrompt,
     TokenPrompt,
@@ -92,6 +93,19 @@ def test_who_waits_is_told_the_place_in_comments(
     assert told[:2] == [": waiting, place 3, about 20 s", ": waiting, place 1"]
     assert told[2].startswith("data: ")
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello, world."
+
+
+def test_a_stream_begins_before_its_prompt_is_read(server: Server, http: httpx.Client) -> None:
+    server.backend.waits = (Reading(tokens=0, total=5085), Reading(tokens=512, total=5085))
+    server.backend.fails_before = EngineError("Laptop stopped answering.")
+
+    response = post(http, "/v1/chat/completions", messages=HI, stream=True)
+
+    assert response.status_code == 200
+    assert response.text.startswith(
+        ": reading, 0 of 5085 tokens\n\n: reading, 512 of 5085 tokens\n\n"
+    )
+    assert json.loads(events(response)[-1])["error"]["message"] == "Laptop stopped answering."
 
 
 def test_who_waits_for_a_whole_answer_gets_it(server: Server, ai: Any) -> None:
@@ -255,23 +269,6 @@ def test_held_back_text_makes_no_chunk(server: Server, ai: Any) -> None:
 
     assert [c.choices[0].delta.content for c in chunks] == ["", "🍲", None]
     assert [c.choices[0].text for c in texts] == ["🍲", ""]
-
-
-def test_models_are_listed_and_found(ai: Any) -> None:
-    assert [model.id for model in ai.models.list()] == ["guide"]
-    assert ai.models.retrieve("guide").owned_by == "potluck"
-
-
-@pytest.mark.parametrize("name", ["guide", "potluck", MODEL_ID])
-def test_known_model_names_answer_with_the_models_own(ai: Any, name: str) -> None:
-    assert ai.chat.completions.create(model=name, messages=HI).model == "guide"
-
-
-def test_unknown_model_is_told_what_there_is(ai: Any) -> None:
-    with pytest.raises(openai.NotFoundError, match="guide, potluck"):
-        ai.chat.completions.create(model="gpt-9", messages=HI)
-    with pytest.raises(openai.NotFoundError):
-        ai.models.retrieve("gpt-9")
 
 
 @pytest.mark.parametrize("stream", [False, True])

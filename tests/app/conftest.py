@@ -1,17 +1,22 @@
 """What the tests of the window share: one application, a theme, a scripted backend, a chat."""
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_backend import Server, serving
+from fake_backend import TOKEN, Server, serving
 from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend
+from started import Make
 
+from potluck.system.autostart import Autostart, FilePlace, desktop_entry, entry_command
+from potluck_app.application import Application
 from potluck_app.chats.history import History
+from potluck_app.http import Endpoint
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
@@ -104,3 +109,39 @@ def server() -> Iterator[Server]:
     """The real HTTP server of a node, over a scripted one, that ends with the test."""
     with serving() as server:
         yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FilePlace:
+    """Where this computer keeps what it starts."""
+    return FilePlace(tmp_path / "autostart" / "potluck.desktop", desktop_entry, entry_command)
+
+
+@pytest.fixture
+def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -> Iterator[Make]:
+    made: list[Application] = []
+
+    def build(*, tray: bool = False, node: bool = True) -> Application:
+        def find() -> Endpoint:
+            if not node:
+                raise OSError("There is no node.")
+            return Endpoint(port=server.port, token=TOKEN)
+
+        application = Application(
+            qapp,
+            data_folder=tmp_path / "data",
+            config_folder=tmp_path / "config",
+            find_or_start=find,
+            autostart=Autostart(place, [sys.executable, "-m", "potluck_app"]),
+            is_tray_available=lambda: tray,
+        )
+        made.append(application)
+        return application
+
+    yield build
+    for application in made:
+        application.close()
+        for window in (application.main, application.worker):
+            if window is not None:
+                window.deleteLater()
+        application.deleteLater()

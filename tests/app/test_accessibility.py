@@ -10,7 +10,9 @@ from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
+from potluck.api.doctor import Diagnosis
 from potluck.api.schema import Listener, ModelEntry, Notice
+from potluck.doctor.sentences import say
 from potluck_app.chats.values import Stats
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
@@ -81,6 +83,9 @@ def test_every_place_in_the_other_windows_has_a_name(
 ) -> None:
     first = make_window(first_run=True)
     dialog = first.cluster.open_add_dialog()
+    doctor = first.cluster.open_doctor()
+    finding = say("firewall_on", "sudo ufw allow 1/tcp", firewall="ufw", port="1")
+    backend.last("/cluster/doctor").call.done.emit(Diagnosis(findings=(finding,)))
     question = Confirmation(
         first, title="Remove Mac?", text="It must be added again.", action="Remove"
     )
@@ -91,7 +96,7 @@ def test_every_place_in_the_other_windows_has_a_name(
     worker.show()
     backend.say(home(pairings=(pairing("confirm", role="worker"),)))
 
-    for window in (first, dialog, question, worker):
+    for window in (first, dialog, doctor, question, worker):
         assert nameless(all_of(window)) == []
 
 
@@ -138,10 +143,17 @@ def test_replies_codes_and_banners_are_said_aloud(
     backend.say(state)
     backend.say(state)  # nothing new, so nothing is said
     window.chat.composer.sent.emit("How?", ())
-    backend.replies[-1].text.emit("So.")
+    backend.replies[-1].text.emit("So. Or")
+    assert said == [
+        "Potluck guide: Ready",
+        "Study PC wants to join. Code 427 918",
+        "Mac is slow.",
+        "So.",
+    ]
+    backend.replies[-1].text.emit(" not.")
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 
-    assert said == ["Study PC wants to join. Code 427 918", "Mac is slow.", "So."]
+    assert said[4:] == ["Or not."]
 
 
 def test_the_keyboard_reaches_what_was_written(

@@ -1,13 +1,10 @@
 """How the program begins and ends: which window, which holder, what is given back."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 from fake_backend import PLAN, TOKEN, Server
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
+from started import Make, click, connect
 
 from potluck.api.hub import Download
 from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
@@ -21,48 +18,6 @@ pytestmark = [
     # The offscreen platform has no tray of its own and no order of windows.
     pytest.mark.qt_log_ignore("systemTrayWindowChanged", r"does not support raise\(\)"),
 ]
-
-Make = Callable[..., Application]
-
-
-@pytest.fixture
-def make(qapp: QApplication, tmp_path: Path, server: Server) -> Iterator[Make]:
-    made: list[Application] = []
-
-    def build(*, tray: bool = False, node: bool = True) -> Application:
-        def find() -> Endpoint:
-            if not node:
-                raise OSError("There is no node.")
-            return Endpoint(port=server.port, token=TOKEN)
-
-        application = Application(
-            qapp,
-            data_folder=tmp_path / "data",
-            config_folder=tmp_path / "config",
-            find_or_start=find,
-            is_tray_available=lambda: tray,
-        )
-        made.append(application)
-        return application
-
-    yield build
-    for application in made:
-        application.close()
-        for window in (application.main, application.worker):
-            if window is not None:
-                window.deleteLater()
-        application.deleteLater()
-
-
-def connect(application: Application, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: application.backend.connection == "connected")
-
-
-def click(window: QWidget | None, name: str, qtbot: QtBot) -> None:
-    assert window is not None
-    found = window.findChild(QPushButton, name)
-    assert found is not None
-    qtbot.mouseClick(found, Qt.MouseButton.LeftButton)
 
 
 def test_the_first_start_asks_and_remembers_the_answer(make: Make, qtbot: QtBot) -> None:
@@ -151,7 +106,8 @@ def test_what_goes_on_without_the_window_is_said_in_the_tray(
     assert application.tray is not None
     assert not application.main.isVisible()
     assert application.tray.status.text() == "Other programs can use the model on port 8000."
-    assert not application.tray.pause.isVisible()
+    assert not application.tray.pauses.menuAction().isVisible()
+    assert not application.tray.free.isVisible()
 
     application.tray.open.trigger()
     assert application.main.isVisible()
@@ -193,6 +149,8 @@ def test_a_download_goes_on_without_the_model(make: Make, server: Server, qtbot:
     assert application.tray is not None
     assert application.tray.status.text() == "Qwen3-8B is still being downloaded."
     assert server.backend.released.wait(10)
+    with qtbot.waitSignal(application.ended):
+        server.update(downloads=())  # the tray still hears of it
 
 
 def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(

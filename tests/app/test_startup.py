@@ -21,12 +21,17 @@ ALLOWED = {
     "api",
     "api.schema",
     "api.benching",
+    "api.doctor",
     "api.hub",
     "api.openai",
+    "api.pausing",
+    "api.politeness",
     "api.weights",
     "model",
     "model.formats",
     "model.schemes",
+    "system",
+    "system.autostart",
 }
 
 PROGRAM = """

@@ -1,11 +1,14 @@
 """Light and dark, and the contrast that both promise."""
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from potluck_app import theme as theme_module
 from potluck_app.theme import Theme
 from potluck_app.tokens import DARK, LIGHT, NODE_COLORS, ON_NODE_COLOR, Tokens
 from potluck_app.views.controls import TintedIcon
@@ -44,6 +47,9 @@ def test_every_text_can_be_read_on_its_background(tokens: Tokens) -> None:
 
     assert [pair for pair in pairs if contrast(*pair) < 4.5] == []
     assert contrast(tokens.border_strong, tokens.surface) >= 3
+    rings = [(tokens.accent, on) for on in _surfaces(tokens)]
+    bars = [(tokens.fill(tone), tokens.surface2) for tone in ("accent", "ok", "warn", "err")]
+    assert [pair for pair in (*rings, *bars) if contrast(*pair) < 3] == []
 
 
 def _surfaces(tokens: Tokens) -> tuple[str, ...]:
@@ -84,3 +90,12 @@ def test_auto_follows_the_system(
     hints.colorSchemeChanged.emit(Qt.ColorScheme.Dark)
 
     assert not theme.is_dark
+
+
+def test_nothing_moves_by_itself() -> None:
+    """For people whom motion makes unwell: there is no animation that a setting would turn off."""
+    sources = Path(theme_module.__file__).parent.rglob("*.py")
+
+    moving = [path.name for path in sources if "Animation" in path.read_text(encoding="utf-8")]
+
+    assert moving == []

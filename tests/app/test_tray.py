@@ -43,31 +43,38 @@ def test_the_menu_says_whom_this_computer_helps(tray: Tray, backend: ScriptedBac
     assert not tray.status.isEnabled()
 
 
+def test_a_pause_by_itself_is_shown_with_its_reason(tray: Tray, backend: ScriptedBackend) -> None:
+    state = home()
+    backend.say(
+        msgspec.structs.replace(state, node=msgspec.structs.replace(state.node, withheld="battery"))
+    )
+
+    assert tray.status.text() == (
+        "Paused by itself · This computer runs on its battery. It helps again a minute after that."
+    )
+
+
 def test_pause_and_resume_ask_the_node(tray: Tray, backend: ScriptedBackend) -> None:
     lend(backend)
-    tray.pause.trigger()
-    assert backend.last("/cluster/role").body.paused is True
+    assert not tray.resume.isVisible()
+    tray.pauses.actions()[2].trigger()
+    assert backend.last("/cluster/role").body == RoleRequest(paused=True)
 
     lend(backend, paused=True)
-    assert tray.pause.text() == "Resume"
-    tray.pause.trigger()
+    assert not tray.pauses.menuAction().isVisible()
+    tray.resume.trigger()
 
-    assert backend.last("/cluster/role").body.paused is False
+    assert backend.last("/cluster/role").body == RoleRequest(paused=False)
 
 
-def test_one_that_leaves_says_what_it_waits_for_and_may_leave_now(
+def test_one_that_leaves_says_what_it_waits_for_and_may_free_its_memory_now(
     tray: Tray, backend: ScriptedBackend
 ) -> None:
-    lend(backend, to=("Desk",))
-    assert not tray.leave_now.isVisible()
-
     lend(backend, paused=True, to=("Desk",), leaving=True)
     assert tray.status.text() == "Leaving · This computer still helps Desk, for at most 30 seconds."
-    assert tray.leave_now.isVisible()
-    tray.leave_now.trigger()
+    tray.free.trigger()
 
-    asked = backend.last("/cluster/role").body
-    assert asked == RoleRequest()
+    assert backend.last("/cluster/role").body == RoleRequest(free_now=True)
 
 
 def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:

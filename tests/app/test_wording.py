@@ -111,3 +111,8 @@ def test_a_peers_name_is_never_markup() -> None:
 )
 def test_schemes_are_told_in_bits_or_by_their_name(scheme: str, text: str) -> None:
     assert wording.precision(scheme) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3600, "1 h"), (7199, "2 h"), (59.6, "1 min")])
+def test_a_time_has_no_empty_part(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text

@@ -4,7 +4,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -47,7 +49,7 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
     assert rest == ["This computer is not lent any more."]
     assert server.backend.joined == ["TOKEN"]
     assert server.backend.roles == [
-        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, paused=False, while_held=True),
+        schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, while_held=True),
     ]
     assert "worker" in server.backend.held
     assert server.backend.released.wait(5)
@@ -84,6 +86,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
     me = schema.Node(node_id="1" * 64, name="here", version="0", role="worker")
     lent = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", lent_to=("Desk",))
     paused = schema.Node(node_id="1" * 64, name="here", version="0", role="worker", paused=True)
+    played = msgspec.structs.replace(me, withheld="games")
     busy = computer("here", "1", is_self=True, layers=(4, 8), progress=0.5, state="receiving")
     loading = computer("here", "1", is_self=True, layers=(4, 8), state="loading")
     running = computer("here", "1", is_self=True, layers=(4, 8), state="running")
@@ -101,6 +104,7 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
         (lent, running),
         (lent, idle),
         (paused, idle),
+        (played, idle),
     ):
         server.update(node=node, computers=(mine, computer("Desk", "2")))
         shown.append(next(said))
@@ -114,7 +118,8 @@ def test_a_worker_says_what_it_does(server: Server, spawn: Spawn) -> None:
         "Loading layers 4 to 7 for Desk.",
         "Helping Desk: layers 4 to 7.",
         "Connected with Desk.",
-        "Paused.",
+        "Paused. `potluck resume` ends the pause.",
+        "Paused by itself: this computer is being used for a game or a film.",
     ]
     assert list(said) == ["This computer lends itself as before."]  # it was a worker before us
 
@@ -190,3 +195,51 @@ def test_a_token_of_nobody_is_told(server: Server, potluck: Potluck, capsys: Out
     assert potluck("worker", "--join", "x" * 5000) == 2
     assert "token" in capsys.readouterr().err
     assert server.backend.roles == []
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "said"),
+    [
+        (("pause",), schema.RoleRequest(paused=True), "Paused. `potluck resume` ends the pause."),
+        (("resume",), schema.RoleRequest(paused=False), "The pause is over."),
+        (("free",), schema.RoleRequest(free_now=True), "The memory is free in a moment."),
+    ],
+)
+def test_lending_is_paused_and_resumed_by_a_command(
+    server: Server,
+    potluck: Potluck,
+    capsys: Output,
+    words: tuple[str, ...],
+    asked: schema.RoleRequest,
+    said: str,
+) -> None:
+    assert potluck(*words) == 0
+
+    assert server.backend.roles == [asked]
+    assert said in capsys.readouterr().err
+
+
+def test_a_pause_for_an_hour_says_when_it_ends(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("pause", "hour") == 0
+
+    (asked,) = server.backend.roles
+    assert asked.paused_until == pytest.approx(time.time() + 3600, abs=30)
+    assert "Paused until " in capsys.readouterr().err
+
+
+@posix
+def test_the_system_starts_it_if_its_owner_wants_so(
+    tmp_path: Path, potluck: Potluck, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+    assert potluck("worker", "--start-with-computer", "on") == 0
+    assert "starts when you log in" in capsys.readouterr().err
+    written = [path for path in tmp_path.rglob("*potluck-worker*") if not path.is_symlink()]
+    assert len(written) == 1
+    assert potluck("worker", "--start-with-computer", "off") == 0
+
+    assert not written[0].exists()

@@ -105,7 +105,9 @@ def test_both_owners_are_told_when_the_model_does_not_fit_without_the_one_that_l
             ]
             await eventually(desk, lambda: notices(desk))
             (told,) = notices(desk)
-            assert told.startswith("Laptop leaves. The model does not fit without it: ")
+            assert told.startswith(
+                "Laptop is paused by its owner. The model does not fit without it: "
+            )
             assert await chat(desk) == expected  # it helps until then
 
             await laptop.backend.set_role(RoleRequest(worker=True, paused=False))

@@ -43,3 +43,18 @@ def test_clients_are_told_when_a_line_comes_and_when_it_is_over() -> None:
         assert shown == [1, 0]
 
     run(main())
+
+
+def test_a_line_about_a_computer_that_was_away_is_over_when_it_is_back() -> None:
+    async def main() -> None:
+        notices = Notices(lambda: None)
+        notices.add("warning", "Mac stopped answering.", frozenset({"Mac", "Desk"}))
+        notices.add("warning", "Machine is slow.", frozenset({"Mac"}))
+        notices.add("warning", "Mac computes slowly.")  # it was there
+        assert len(notices.all({"Desk"})) == 3
+
+        left = [notice.text for notice in notices.all({"Desk", "Mac"})]
+
+        assert left == ["Machine is slow.", "Mac computes slowly."]
+
+    run(main())

@@ -69,8 +69,8 @@ class Home:
         self.problems: dict[NodeId, PotluckError] = {}
         self.attempt: Any = None
         self.found: list[Found] = []
-        self.worker = cast("Any", SimpleNamespace(is_paused=False, lease=None))
-        for attribute, value in (("is_paused", False), ("lent_to", None)):
+        self.worker = cast("Any", SimpleNamespace(reason=None, lease=None))
+        for attribute, value in (("is_paused", False), ("lent_to", None), ("pause", None)):
             setattr(self.laptop, attribute, value)
         cast("Any", self.laptop).link = SimpleNamespace(rtt_s=None)
 
@@ -285,6 +285,8 @@ def test_why_a_connected_computer_does_not_help(model: LocalModel) -> None:
         assert home.view("Laptop").detail == "It helps Ana's Mac."
         laptop.is_paused = True
         assert (home.view("Laptop").state, home.view("Laptop").online) == ("paused", True)
+        laptop.pause = "is being used for a game or a film"
+        assert home.view("Laptop").detail == "It is being used for a game or a film."
 
     at_home(model, scenario)
 
@@ -319,7 +321,7 @@ def test_a_computer_that_helps_shows_how_far_it_is(
         here = home.view("Desk")
         assert (here.state, here.progress, here.layers) == (state, progress, (4, 8))
         assert here.memory_lent == 5
-        home.worker.is_paused = True
+        home.worker.reason = "games"
         assert home.view("Desk").state == "paused"
 
     at_home(model, scenario)

@@ -8,7 +8,14 @@ import pytest
 from fake_backend import TOKEN, Server, serving
 from msgspec.structs import replace
 
-from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Piece, TextPrompt
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Piece,
+    TextPrompt,
+    TokensRequest,
+)
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, NotReadyError, PromptError
 from potluck.front.front import Front, Patience
@@ -100,6 +107,22 @@ def test_an_error_of_the_answer_itself_is_told_and_not_tried_again(server: Serve
         asyncio.run(whole(front_of(server)))
 
     assert len(server.backend.generated) == 1
+
+
+def test_tokens_come_from_the_node(server: Server) -> None:
+    async def main() -> None:
+        found = await front_of(server).tokens(TokensRequest(prompt=TextPrompt("Hi")))
+        assert (found.token_ids, found.text) == ((72, 105), "Hi")
+
+    asyncio.run(main())
+
+
+def test_without_a_node_there_are_no_tokens() -> None:
+    front = Front(PATIENCE)
+    front.ready(Client(1, TOKEN), ())  # nothing listens there
+
+    with pytest.raises(NodeGoneError):
+        asyncio.run(front.tokens(TokensRequest(prompt=TextPrompt("Hi"))))
 
 
 def test_without_a_node_a_request_is_told_what_happens_meanwhile() -> None:

@@ -24,11 +24,17 @@ class Computer:
     links: "asyncio.Queue[Link]" = field(default_factory=asyncio.Queue)
     pairings: "asyncio.Queue[PairingLink]" = field(default_factory=asyncio.Queue)
     port: int = 0
+    clock: float | None = None  # its Unix time, if it says it
 
     @property
     def me(self) -> NodeInfo:
         return NodeInfo(
-            node_id=self.identity.node_id, name=self.name, version="0.1", os="Linux", arch="x86_64"
+            node_id=self.identity.node_id,
+            name=self.name,
+            version="0.1",
+            os="Linux",
+            arch="x86_64",
+            clock=self.clock,
         )
 
     @property

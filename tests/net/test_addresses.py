@@ -50,6 +50,28 @@ def test_a_typed_address_is_found_now_and_after_a_restart(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+def test_the_book_lists_who_was_where_and_typed_addresses_of_nobody_known(tmp_path: Path) -> None:
+    network = Network({HERE: LAPTOP})
+
+    async def main() -> None:
+        book = AddressBook(tmp_path / "book.json", network)
+        await book.add("10.0.0.5")
+        with pytest.raises(UnreachableError):
+            await book.add("10.0.0.6:5000")
+        assert book.kept() == {
+            "10.0.0.5": ("10.0.0.5", (HERE,)),
+            "10.0.0.6": ("10.0.0.6", (THERE,)),
+        }
+
+        book.remember(LAPTOP.node_id, "Laptop", (HERE,))
+        assert book.kept() == {
+            LAPTOP.node_id: ("Laptop", (HERE,)),
+            "10.0.0.6": ("10.0.0.6", (THERE,)),
+        }
+
+    asyncio.run(main())
+
+
 def test_a_typed_address_where_nobody_is_is_kept_for_later(tmp_path: Path) -> None:
     network = Network({})
     book = AddressBook(tmp_path / "book.json", network)

@@ -116,3 +116,20 @@ def test_a_worker_tells_what_it_lends(house, run) -> None:
             assert (await ours.receive())[0] == Status(devices=())
 
     run(main())
+
+
+def test_clocks_are_compared_by_what_the_peer_said_when_the_link_was_opened(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        worker.clock = 5000.0
+        async with worker.listening():
+            ours = await master.dial(worker, home)
+            theirs = await worker.links.get()
+
+            assert ours.clock_ahead_s(4000.0) == pytest.approx(1000.0, abs=20.0)
+            assert ours.clock_ahead_s(9000.0) == pytest.approx(-4000.0, abs=20.0)
+            assert theirs.clock_ahead_s(4000.0) is None  # the master said no time
+            ours.close()
+            await ours.wait_closed()
+
+    run(main())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from potluck.ids import NodeId
+from potluck.net.addresses import Kept
 from potluck.net.advert import Advert, Found
 from potluck.wire.messages import Address
 
@@ -52,6 +53,9 @@ class FakeDiscovery:
 
     def hint(self) -> None:
         """Nobody is told that nobody is found."""
+
+    def kept(self) -> dict[str, Kept]:
+        return {n: Kept(name=n[:4], addresses=a) for n, a in self.remembered.items()}
 
     def forget(self, node_id: NodeId) -> None:
         self.forgotten.append(node_id)

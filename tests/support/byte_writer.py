@@ -11,7 +11,7 @@ from fake_chain import FakeChain
 from fake_cluster import run
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from potluck.api.backend import Constraint, GenerationRequest, Piece
+from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
@@ -169,7 +169,9 @@ class Desk:
 
 
 async def events_of(loaded: LoadedModel, request: GenerationRequest) -> list[Any]:
-    return [event async for event in complete(loaded, request)]
+    """What belongs to the answer: not how much of the prompt is read."""
+    events = [event async for event in complete(loaded, request)]
+    return [event for event in events if not isinstance(event, Reading)]
 
 
 def text_of(events: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import benching, schema, weights
+from potluck.api import benching, doctor, schema, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -103,7 +103,7 @@ class FakeBackend:
         self.pairing_answer: schema.PairingState = "paired"
         self.endless = False
         self.generated: list[api.GenerationRequest] = []
-        self.waits: tuple[api.Waiting, ...] = ()  # places in the queue before each answer
+        self.waits: tuple[api.Progress, ...] = ()  # before each answer
         self.benched: list[benching.BenchRequest] = []
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
@@ -114,6 +114,7 @@ class FakeBackend:
         self.prunes: list[weights.PruneRequest] = []
         self.pruned = weights.Pruned(tensors=4, nbytes=5_000_000, deleted=False)
         self.joined: list[str] = []
+        self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
         self.tested: list[str] = []
@@ -183,6 +184,9 @@ class FakeBackend:
                 self.update(pairings=(decided,))
                 return decided
         raise NotFoundError("That request to pair is over.")
+
+    async def examine(self) -> doctor.Diagnosis:
+        return self.diagnosis
 
     async def invite(self) -> schema.Invite:
         return schema.Invite(token="POT-LUCK", expires_s=600.0)
@@ -281,12 +285,12 @@ class FakeBackend:
     async def _generate(
         self, request: api.GenerationRequest
     ) -> AsyncGenerator[api.GenerationEvent, None]:
+        for waiting in self.waits:
+            yield waiting
         if self.fails_before is not None:
             raise self.fails_before
         given = request.prompt
         ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
-        for waiting in self.waits:
-            yield waiting
         yield api.Started(prompt_token_ids=ids, cached_tokens=1)
         script = self.script if request.max_tokens is None else self.script[: request.max_tokens]
         for number, text in enumerate(script):
@@ -306,6 +310,19 @@ class FakeBackend:
             await asyncio.Event().wait()
         reason = "stop" if len(script) == len(self.script) else "length"
         yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
+
+    async def tokens(self, request: api.TokensRequest) -> api.Tokens:
+        """Each byte of a text is a token."""
+        match request.prompt:
+            case api.ChatPrompt(turns):
+                raw = "".join(turn.content for turn in turns).encode()
+            case api.TextPrompt(text):
+                raw = text.encode()
+            case api.TokenPrompt(ids):
+                raw = bytes(ids)
+        pieces = tuple(bytes([byte]) for byte in raw)
+        text = raw.decode(errors="replace")
+        return api.Tokens(token_ids=tuple(raw), pieces=pieces, text=text, context=2048)
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
         app = public_app(self, host=request.host, key=request.key, origins=request.origins)

@@ -66,6 +66,7 @@ class FakeComputer:
         )
         self.machine = ""
         self.is_local = False
+        self.pause: str | None = None  # why it is about to leave
         self.stores_weights = False  # True: it already has every tensor that it is assigned
         self.calls: list[str] = []
         self.measured: list[DeviceId | None] = []  # the device that each profile was requested for

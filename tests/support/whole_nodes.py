@@ -15,9 +15,12 @@ from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
 from potluck.cluster.node_parts import NodeDeadlines
+from potluck.doctor.examination import Looks
+from potluck.doctor.facts import Routes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
+from potluck.system import looks as system
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)  # of the byte model
 QUESTION = GenerationRequest(
@@ -28,6 +31,22 @@ QUESTION = GenerationRequest(
 )
 
 
+AT_REST = system.Looks(
+    is_full_screen=lambda: None,
+    idle_s=lambda: None,
+    is_on_battery=lambda: None,
+    free_share=lambda: None,
+    is_hot=lambda: None,
+)
+"""A computer that nobody uses."""
+BLIND = Looks(  # at no network but loopback
+    adapters=lambda: (),
+    routes=lambda adapters: Routes(default=None, home={}),
+    multicast=lambda adapters: (),
+    firewall=lambda port: None,
+    gateway=lambda: None,
+    clock=lambda: None,
+)
 NO_SETTLING = PlanningDeadlines(settle_s=0.0)
 
 
@@ -119,9 +138,12 @@ def kill_engine(node: Node, number: int = 0) -> None:
 
 
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
-    """Let new nodes find each other without a network, and use this guide."""
+    """Let new nodes find each other without a network, use this guide, and leave this computer alone."""
     air = Air()
+    patch.setattr(node_parts, "looks", lambda: AT_REST)
+    patch.setattr(node_parts, "holding", lambda: lambda: None)
     patch.setattr(node_parts, "Discovery", air.discovery)
     patch.setattr(presence, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_parts, "guide_folder", lambda: guide)
+    patch.setattr(node_parts, "LOOKS", BLIND)

@@ -14,7 +14,7 @@ from potluck_app.viewmodels.prompt import fitting, tokens_needed, tokens_used
 
 WARN, FULL = 0.8, 0.95  # shares of the context
 
-_TOO_LONG = "prompt"  # code of the node's error
+_TOO_LONG = "context_length_exceeded"  # code of the node's error
 _LONGEST = 1 << 20  # tokens that the node takes
 _ASK_FOR_SUMMARY = (
     "Summarise our conversation so far in at most 300 words, so that somebody who has not read it "

@@ -2,6 +2,8 @@
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from potluck.api.pausing import PauseLength, paused_line
+from potluck.api.politeness import SAYS, Rule
 from potluck.api.schema import ClusterState, Computer, ModelState, Pairing
 from potluck_app import wording
 from potluck_app.tokens import Tone
@@ -10,8 +12,21 @@ Choice: TypeAlias = Literal["rename", "pause", "resume", "limit", "test", "remov
 """What the person can do with a computer."""
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
 
+PAUSES: Final[tuple[tuple[PauseLength, str], ...]] = (
+    ("hour", "For an hour"),
+    ("tomorrow", "Until tomorrow"),
+    ("resume", "Until I resume"),
+)
+RULES: Final[tuple[tuple[Rule, str], ...]] = (
+    ("games", "While a game or a film fills the screen"),
+    ("battery", "While it runs on its battery"),
+    ("memory", "While other programs need the memory"),
+    ("heat", "While the processor is too hot"),
+    ("activity", "While somebody uses keyboard or mouse"),
+)
+FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
+
 _NAMED = 3  # so many computers are named, more are counted
-_DETAIL_IN_PILL = 24  # the longest reason that fits into a pill
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
     "found": ("Found", "neutral"),
@@ -28,7 +43,7 @@ _PILLS: Final[dict[str, tuple[str, Tone]]] = {
 }
 _LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surface", "portable")
 # States whose `detail` is a sentence for the person, shown in place of memory and link.
-_EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked"})
+_EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked", "paused"})
 
 
 def _range(start: int, stop: int) -> str:
@@ -117,8 +132,6 @@ def pill(computer: Computer) -> tuple[str, Tone]:
     text, tone = _PILLS[computer.state]
     if computer.progress is not None and computer.state in ("receiving", "loading"):
         text = f"{text} {wording.percent(computer.progress)}"
-    if computer.state == "paused" and computer.detail and len(computer.detail) <= _DETAIL_IN_PILL:
-        text = f"{text}: {computer.detail}"
     return text, tone
 
 
@@ -354,7 +367,14 @@ def lend_view(state: ClusterState) -> LendView:
         text = f"This computer still helps {names}, for at most 30 seconds."
         return LendView("pause", "warn", "Leaving", text)
     if state.node.paused:
-        return LendView("pause", "warn", "Paused", "This computer lends nothing until you resume.")
+        until = state.node.paused_until
+        text = "This computer lends nothing until you resume."
+        if until is not None:
+            text = "This computer lends nothing until then, or until you resume."
+        return LendView("pause", "warn", paused_line(until), text)
+    if state.node.withheld is not None:
+        text = f"This computer {SAYS[state.node.withheld]}. It helps again a minute after that."
+        return LendView("pause", "warn", "Paused by itself", text)
     if state.node.lent_to:
         names = wording.listing(state.node.lent_to)
         if me is not None and me.state in ("receiving", "loading"):

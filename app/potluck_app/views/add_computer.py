@@ -1,7 +1,7 @@
-"""The dialog for a computer that does not appear by itself: by address, or by a token."""
+"""The dialog for a computer that does not appear by itself: by address, or by a token and its QR code."""
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from potluck.api.schema import Invite, Pairing
 from potluck_app import wording
@@ -10,26 +10,27 @@ from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import CopyButton, button, field, label, rule, set_property
+from potluck_app.views.dialogs import Dialog
+from potluck_app.views.qr import QrCode
 
 _COMMAND = "potluck worker --join "
 
 
-class AddComputerDialog(QDialog):
+class AddComputerDialog(Dialog):
     """Three ways to add a computer, the simplest first.
 
     Signals:
         found: the node id of a computer that answered, and the address that was typed for it.
+        doctor_wanted: the person wants to know why it does not appear.
     """
 
     found = Signal(str, str)
+    doctor_wanted = Signal()
 
     def __init__(self, parent: QWidget, theme: Theme, backend: Backend) -> None:
-        super().__init__(parent)
-        self.setObjectName("add-computer")
-        self.setWindowTitle("Add computer")
-        self.setFixedWidth(520)
+        super().__init__(parent, "add-computer", "Add computer", width=520)
         self._theme, self._backend = theme, backend
-        vbox(
+        self.fill(
             label("Add a computer", "title"),
             label(
                 "Start Potluck on the other computer and choose “Share this computer”. It appears"
@@ -43,10 +44,7 @@ class AddComputerDialog(QDialog):
             6,
             rule(),
             *self._token_parts(),
-            10,
-            hbox(STRETCH, button("Close", "add-close", self.reject)),
-            parent=self,
-            margins=(28, 24, 28, 20),
+            buttons=(button("Close", "add-close", self.reject),),
             spacing=10,
         )
 
@@ -57,12 +55,14 @@ class AddComputerDialog(QDialog):
         self.add = button("Add", "add-by-address", self._connect)
         self.address_line = label("", "meta", wrap=True, name="add-address-line")
         self.address_line.hide()
+        self.doctor = button("Find out why", "add-doctor", self._want_doctor)
         return (
             6,
             label("It does not appear?", "strong"),
-            label("Type the address that its Potluck window shows.", "body2"),
+            label("Type the address that its Potluck window shows.", "body2", wrap=True),
             hbox((self.address, 1), self.add, spacing=8),
             self.address_line,
+            hbox(self.doctor, STRETCH),
         )
 
     def _token_parts(self) -> tuple[Part, ...]:
@@ -72,16 +72,26 @@ class AddComputerDialog(QDialog):
         self.token_line = label("", "meta", wrap=True)
         self._token_row = QWidget()
         hbox((self.token, 1), self.copy, parent=self._token_row, spacing=8)
+        self.qr = QrCode("QR code of the command")
+        self.scan = label("The code is the same command, for a camera.", "meta", wrap=True)
+        self.scan.hide()
         self._token_row.hide()
         self.token_line.hide()
         return (
             6,
             label("It has no screen?", "strong"),
-            label("Run a command there with a token that works once.", "body2"),
-            hbox(self.make, STRETCH),
+            label("Run a command there with a token that works once.", "body2", wrap=True),
             self._token_row,
-            self.token_line,
+            hbox(
+                self.qr,
+                (vbox(hbox(self.make, STRETCH), self.scan, self.token_line, STRETCH, spacing=8), 1),
+                spacing=16,
+            ),
         )
+
+    def _want_doctor(self) -> None:
+        self.reject()
+        self.doctor_wanted.emit()
 
     def _connect(self) -> None:
         address = self.address.text().strip()
@@ -107,7 +117,7 @@ class AddComputerDialog(QDialog):
         self.address_line.setText(text)
         set_property(self.address_line, "kind", "error" if is_error else "meta")
         self.address_line.show()
-        self._fit()
+        self.fit()
 
     def _invite(self) -> None:
         self.make.setEnabled(False)
@@ -118,23 +128,18 @@ class AddComputerDialog(QDialog):
         self.make.setText("Make another token")
         self.token.setText(_COMMAND + invite.token)
         self.token.setCursorPosition(0)
+        self.qr.show_text(self.token.text())
+        self.scan.show()
         left = wording.duration(invite.expires_s)
         self.token_line.setText(
             f"Works once, within {left}. Whoever has it can lend a computer here."
         )
         self._token_row.show()
         self.token_line.show()
-        self._fit()
+        self.fit()
 
     def _on_no_invite(self, problem: Problem) -> None:
         self.make.setEnabled(True)
         self.token_line.setText(problem.message)
         self.token_line.show()
-        self._fit()
-
-    def _fit(self) -> None:
-        """Set the height that the wrapped texts need; a dialog does not grow by itself."""
-        layout = self.layout()
-        assert layout is not None
-        layout.activate()
-        self.setFixedHeight(layout.heightForWidth(self.width()))
+        self.fit()

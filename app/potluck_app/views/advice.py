@@ -1,10 +1,11 @@
 """The line above the composer that says what to do about a full context."""
 
-from PySide6.QtWidgets import QFrame
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.advice import Advice
 from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.chips import Flow
 from potluck_app.views.controls import IconButton, announce, button, clear, label
 
 
@@ -20,10 +21,11 @@ class AdviceLine(QFrame):
         self.text.setProperty("tone", "warning")
         self._close = IconButton(theme, "close", "Dismiss", "advice-close")
         self._close.clicked.connect(lambda: advice.act("close"))
-        self._buttons = hbox(spacing=8)
+        holder = QWidget()
+        self._buttons = Flow(holder)
         self._shown: tuple[tuple[str, str], ...] = ()
         head = hbox((self.text, 1), self._close, spacing=8)
-        vbox(head, self._buttons, parent=self, margins=(14, 8, 8, 10), spacing=6)
+        vbox(head, holder, parent=self, margins=(14, 8, 8, 10), spacing=6)
         advice.changed.connect(self._refresh)
         self._refresh()
 
@@ -38,5 +40,4 @@ class AdviceLine(QFrame):
             for name, text in advice.actions:
                 act = button(text, f"advice-{name}", lambda name=name: advice.act(name))
                 self._buttons.addWidget(act)
-            self._buttons.addStretch(1)
         self.setVisible(bool(advice.text))

@@ -58,3 +58,12 @@ def _filled(box: _Box, parts: tuple[Part, ...], margins: Margins, spacing: int) 
             case (QWidget() as widget, stretch, alignment):
                 box.addWidget(widget, stretch, alignment)
     return box
+
+
+class WidthLimit(QWidget):
+    """Centres a widget and limits its width."""
+
+    def __init__(self, content: QWidget, width: int) -> None:
+        super().__init__()
+        content.setMaximumWidth(width)
+        hbox(STRETCH, (content, 1000), STRETCH, parent=self)

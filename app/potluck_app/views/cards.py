@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QFrame, QMenu, QSizePolicy
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QMenu, QSizePolicy
 
 from potluck_app import resources
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import node_color
 from potluck_app.viewmodels.cluster import Choice, ComputerCard, JoinCard, ModelCard
@@ -21,7 +23,10 @@ from potluck_app.views.controls import (
     label,
 )
 from potluck_app.views.layer_bar import LayerBar
+from potluck_app.views.words import Described, Menu
 
+_FIGURES = 0.45  # of the width of the card; longer figures get a line of their own
+_SIDE, _GAP = 16, 12  # pixels beside the parts of a computer's card, and between two of them
 _NOTE_MS = 8000  # time to read what an action found out
 
 
@@ -54,12 +59,13 @@ class ModelCardView(QFrame):
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
         summary = hbox((self.line, 1), self.why, spacing=8)
-        head = hbox(
+        self._head = hbox(
             (self.name, 100), self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
         )
+        self._second = hbox((self._below, 1), spacing=12)
         vbox(
-            head,
-            self._below,
+            self._head,
+            self._second,
             self.bar,
             self.meter,
             summary,
@@ -77,7 +83,7 @@ class ModelCardView(QFrame):
         self._figured = card is not None and bool(card.figures)
         self._place_figures()
         if card is None:
-            self._show_name("No model is loaded")
+            self._show_name("No model loaded")
             self.bar.show_segments(())
             self.meter.hide()
             self._show_why("")
@@ -103,16 +109,25 @@ class ModelCardView(QFrame):
     def _show_name(self, name: str) -> None:
         self.name.set_text(name)
         self.name.ensurePolished()
-        self.name.setMaximumWidth(self.name.fontMetrics().horizontalAdvance(name) + 8)
+        self.name.setMaximumWidth(self.name.fontMetrics().horizontalAdvance(said(name)) + 8)
 
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
-        self._is_narrow = is_narrow
+        if is_narrow != self._is_narrow:
+            self._is_narrow = is_narrow
+            row, place = (self._second, 0) if is_narrow else (self._head, 1)
+            row.insertWidget(place, self.pill)
+        self._place_figures()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
         self._place_figures()
 
     def _place_figures(self) -> None:
-        self.figures.setVisible(self._figured and not self._is_narrow)
-        self._below.setVisible(self._figured and self._is_narrow)
+        is_long = self.figures.sizeHint().width() > _FIGURES * self.width()
+        is_below = self._is_narrow or is_long
+        self.figures.setVisible(self._figured and not is_below)
+        self._below.setVisible(self._figured and is_below)
 
     def _show_why(self, text: str) -> None:
         self._explanation.setText(text)
@@ -125,7 +140,7 @@ class ModelCardView(QFrame):
         self.why.set_icon("chevron-right" if self._explanation.isHidden() else "chevron-down")
 
 
-class ComputerCardView(QFrame):
+class ComputerCardView(Described, QFrame):
     """One computer of the home."""
 
     def __init__(
@@ -159,16 +174,16 @@ class ComputerCardView(QFrame):
     def _arrange(self) -> None:
         names = vbox(self.name, self._hardware, spacing=1)
         head = hbox(self._icon, (names, 1), self.pill, self._menu, spacing=8)
-        foot = hbox(self._memory, (self._link, 1), spacing=12)
+        self._foot = hbox(self._memory, (self._link, 1), spacing=_GAP)
         vbox(
             head,
             self._meter,
-            foot,
+            self._foot,
             self._holds,
             self._detail,
             STRETCH,  # cards of one row are equally high
             parent=self,
-            margins=(16, 13, 16, 13),
+            margins=(_SIDE, 13, _SIDE, 13),
             spacing=7,
         )
 
@@ -178,8 +193,7 @@ class ComputerCardView(QFrame):
         self._icon.set_icon(card.icon, lambda: node_color(self._card.color))
         self.name.set_text(card.name)
         self._hardware.set_text(card.hardware)
-        state, _, why = card.pill.partition(": ")
-        self.pill.show_state(state if self._is_narrow else card.pill, card.tone)
+        self.pill.show_state(card.pill, card.tone)
         self._menu.setAccessibleName(f"More about {card.name}")
         if card.progress is not None:
             self._meter.setAccessibleName("Progress")
@@ -188,20 +202,35 @@ class ComputerCardView(QFrame):
             self._meter.setAccessibleName("Memory lent")
             self._meter.show_fraction(card.used, limit=card.limit)
         self._memory.setText(card.receiving or card.memory)
-        self._link.set_text(self._note or ("" if card.receiving else card.link))
+        link = self._note or ("" if card.receiving else card.link)
+        self._link.set_text(link)
         self._meter.setVisible(bool(card.memory) or card.progress is not None)
-        for widget in (self._memory, self._link):
-            widget.setVisible(not card.detail and bool(card.memory or card.link or card.receiving))
-        below = (why if self._is_narrow else "", card.holds)
-        self._holds.setText("\n".join(filter(None, below)))
-        self._holds.setVisible(any(below) and not card.detail)
+        self._memory.setVisible(not card.detail and bool(card.memory or card.receiving))
+        self._link.setVisible(not card.detail and bool(link))
+        self._holds.setText(card.holds)
+        self._holds.setVisible(bool(card.holds) and not card.detail)
         self._detail.setText(card.detail)
         self._detail.setVisible(bool(card.detail))
+        self._place_link()
 
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
         self._is_narrow = is_narrow
         self.show_card(self._card)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place_link()
+
+    def _place_link(self) -> None:
+        """Put the link beside the memory, or below it where it would be cut."""
+        words = self._link.fontMetrics().horizontalAdvance(said(self._link.whole_text()))
+        room = self.width() - 2 * _SIDE - _GAP - self._memory.sizeHint().width()
+        direction, is_below = QBoxLayout.Direction, words > room
+        self._foot.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
+        self._foot.setSpacing(4 if is_below else _GAP)
+        side = Qt.AlignmentFlag.AlignLeft if is_below else Qt.AlignmentFlag.AlignRight
+        self._link.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
 
     def show_note(self, text: str) -> None:
         """Show a sentence in the place of the link, for a moment."""
@@ -213,7 +242,7 @@ class ComputerCardView(QFrame):
 
     def menu(self) -> QMenu:
         """Return the menu of this computer."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName(self._card.name)
         menu.aboutToHide.connect(menu.deleteLater)
         card = self._card
@@ -239,7 +268,7 @@ class ComputerCardView(QFrame):
         self.menu().popup(self._menu.mapToGlobal(self._menu.rect().bottomLeft()))
 
 
-class JoinCardView(QFrame):
+class JoinCardView(Described, QFrame):
     """A computer that could join, with the digits that both screens show."""
 
     def __init__(
@@ -254,7 +283,7 @@ class JoinCardView(QFrame):
         super().__init__()
         self.setProperty("card", "true")
         self.setObjectName(f"join-{card.node_id[:8]}")
-        self._card, self._is_narrow = card, False
+        self._card = card
         self._on_ask, self._on_decide, self._on_ignore = on_ask, on_decide, on_ignore
         self._title = ElidedLabel("", "section")
         self._text = label("", "body2", wrap=True)
@@ -262,10 +291,10 @@ class JoinCardView(QFrame):
         self.code.setFont(theme.ui_font(18))
         self.ignore = button("Ignore", "join-ignore", self._ignore)
         self.add = button("Add", "join-add", self._add, kind="primary")
-        line = hbox(self._text, self.code, STRETCH, spacing=10)
-        texts = vbox(self._title, line, spacing=2)
-        hbox(
-            (texts, 1), 10, self.ignore, self.add, parent=self, margins=(16, 12, 16, 12), spacing=6
+        texts = vbox(self._title, self._text, spacing=2)
+        buttons = hbox(STRETCH, self.ignore, self.add, spacing=6)
+        self._row = hbox(
+            (texts, 1), self.code, buttons, parent=self, margins=(16, 12, 16, 12), spacing=12
         )
         self.show_card(card)
 
@@ -274,7 +303,6 @@ class JoinCardView(QFrame):
         self.setAccessibleName(f"{card.title}. {card.text} {card.code or ''}")
         self._title.set_text(card.title)
         self._text.setText(card.text)
-        self._text.setWordWrap(card.step in ("refused", "failed") or self._is_narrow)
         if card.code and card.code != self.code.text():
             announce(self, f"{card.title}. Code {card.code}")
         self.code.setText(card.code or "")
@@ -288,8 +316,8 @@ class JoinCardView(QFrame):
 
     def set_narrow(self, is_narrow: bool) -> None:
         """Lay the card out for a narrow page, or for a wide one."""
-        self._is_narrow = is_narrow
-        self.show_card(self._card)
+        direction = QBoxLayout.Direction
+        self._row.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
     def _add(self) -> None:
         if self._card.step == "confirm" and self._card.pairing_id is not None:

@@ -18,10 +18,12 @@ from potluck_app.chats.values import Attachment
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
+from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
+from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.advice import AdviceLine
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer, files_in
@@ -29,15 +31,17 @@ from potluck_app.views.controls import (
     IconButton,
     Meter,
     Pill,
-    WidthLimit,
     announce,
     button,
     label,
+    scrolling,
     set_property,
 )
 from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
 from potluck_app.views.drawer import Drawer
+from potluck_app.views.find_bar import FindBar
 from potluck_app.views.model_picker import ModelPicker
+from potluck_app.views.overlay import SidePanel
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -47,9 +51,8 @@ EXAMPLES = (
     "No computers are found. What can I do?",
     "Does anything leave my home network?",
 )
-_COLLAPSE_BELOW = 860  # pixels of the page; a narrower one hides the list of chats
-_ONE_BELOW = 640  # a narrower one shows the list, the chat or the options
-_ANY_WIDTH = (1 << 24) - 1  # what Qt calls QWIDGETSIZE_MAX
+_COLLAPSE_BELOW = 860  # pixels of the page; in a narrower one the list of chats lies over the chat
+_OVER_BELOW = 640  # in a narrower one the options do so too
 _NO_WHERE_BELOW = 620  # pixels of the chat; a narrower one does not say where the model runs
 _NO_FIGURES_BELOW = 540  # a narrower one shows the context as a bar only
 
@@ -70,12 +73,15 @@ class ChatView(QWidget):
         self.setProperty("page", "true")
         self._theme, self._chat = theme, chat
         self._model = ("", "")  # its name, and where it runs
+        self._said_state = ""
         self._is_narrow = False
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
         self.advice = Advice(backend, chat, self)
         self.drawer = Drawer(theme, backend, chat)
+        self.find_bar = FindBar(theme, chat, self.transcript)
+        self._spoken = ("", Spoken())  # of the message with this id
         self.composer = self._make_composer()
         self._pages = QStackedWidget()
         self._pages.addWidget(self._make_empty())
@@ -85,21 +91,27 @@ class ChatView(QWidget):
         self._main = QWidget()
         self._main.installEventFilter(self)
         self._top = self._make_top()
-        vbox(self._top, (self._pages, 1), self._make_bottom(), parent=self._main)
-        hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        finding = hbox(WidthLimit(self.find_bar, PAGE_WIDTH), margins=(16, 0, 16, 0))
+        vbox(self._top, finding, (self._pages, 1), self._make_bottom(), parent=self._main)
+        row = hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        self.transcript.tab_after = self.find_bar.last_stop
+        self._list = SidePanel(self, row, self.sidebar, LIST_WIDTH, self.toggle_list)
+        self._options = SidePanel(self, row, self.drawer, DRAWER_WIDTH, self.toggle_options)
         self.setAcceptDrops(True)
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
         self.drawer.closed.connect(self.toggle_options)
         chat.busy_changed.connect(self.composer.set_busy)
-        chat.replied.connect(self._announce_reply)
+        chat.replied.connect(self._speak)
         model = chat.messages
+        model.dataChanged.connect(self._on_growing)
         model.modelReset.connect(self._on_messages)
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
         self.advice.changed.connect(self._show_context)
         chat.settings_changed.connect(self._show_context)
         chat.shown_changed.connect(self._on_shown)
+        theme.changed.connect(self._fit_main)
         self._place()
         self.show_state(None)
         self._on_messages()
@@ -152,15 +164,16 @@ class ChatView(QWidget):
         inner = QWidget()
         vbox(title, self._empty_line, 16, self.examples, parent=inner, spacing=8)
         vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
-        return page
+        return scrolling(page, "New chat")
 
     def _make_bottom(self) -> QWidget:
         inner = QWidget()
-        note = label("Runs only on your computers. Replies can be wrong.", "meta")
+        note = label("Runs only on your computers. Replies can be wrong.", "meta", wrap=True)
+        note.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         vbox(
             AdviceLine(self._theme, self.advice),
             self.composer,
-            (note, 0, Qt.AlignmentFlag.AlignHCenter),
+            note,
             parent=inner,
             spacing=6,
         )
@@ -192,8 +205,16 @@ class ChatView(QWidget):
             self.pill.show_state(card.pill, card.tone)
             self.transcript.show_progress(card.line, card.progress)
             self._show_model(name, where, f"{name} answers on {where}.")
+        self._say_state()
         self.examples.setVisible(is_guide and bool(state or before))
         self._show_context()
+
+    def _say_state(self) -> None:
+        """Let a screen reader say the state of the model when it changes."""
+        state, before = self.pill.text(), self._said_state
+        self._said_state = state
+        if before and state != before and self.isVisible():
+            announce(self.pill, f"{self._model[0]}: {state}")
 
     def _show_model(self, name: str, where: str, line: str) -> None:
         self._model = (name, where)
@@ -214,10 +235,24 @@ class ChatView(QWidget):
         if view is not None and not self._chat.is_busy:
             view.open_editor()
 
-    def _announce_reply(self) -> None:
+    def _on_growing(self) -> None:
+        if self._chat.is_busy:  # the end is said once, by `replied`
+            self._speak()
+
+    def _speak(self) -> None:
+        """Let a screen reader say what is new in the reply that is written."""
         last = self._chat.messages.last()
-        if last is not None and last.role == "assistant":
-            announce(self.transcript, last.error or last.text or "The reply was stopped.")
+        if last is None or last.role != "assistant":
+            return
+        if last.id != self._spoken[0]:
+            self._spoken = (last.id, Spoken())
+        is_done = last.status != "streaming"
+        written = self._spoken[1].more(split_thinking(last.text)[1], is_done=is_done)
+        ending = last.error or ("The reply was stopped." if last.status == "stopped" else "")
+        if written:
+            announce(self.transcript, written, is_quoted=True)
+        elif is_done and ending:
+            announce(self.transcript, ending)
 
     def _show_context(self) -> None:
         used, context = self.advice.used, self._chat.context()
@@ -247,16 +282,17 @@ class ChatView(QWidget):
     def _fit_main(self) -> None:
         """Show above the chat what has room there, and the examples in one column or two."""
         width, (name, where) = self._main.width(), self._model
-        self.model.show_model(name, where, is_short=width < _NO_WHERE_BELOW)
-        is_short = width < _NO_FIGURES_BELOW
+        px = self._theme.px
+        self.model.show_model(name, where, is_short=width < px(_NO_WHERE_BELOW))
+        is_short = width < px(_NO_FIGURES_BELOW)
         self._context_text.setHidden(is_short)
-        self._context_meter.setFixedWidth(36 if is_short else 80)
+        self._context_meter.setFixedWidth(24 if is_short else 80)
         columns = 1 if is_short else 2
         for number, example in enumerate(self._examples):
             self._grid.addWidget(example, number // columns, number % columns)
         side = 12 if is_short else 20
         self._top.setContentsMargins(side, 10, side, 6)
-        self._top.setSpacing(side * 3 // 5)
+        self._top.setSpacing(5 if is_short else 12)
 
     # --- files that are dropped anywhere on the page
 
@@ -282,6 +318,8 @@ class ChatView(QWidget):
         """Show or hide the list of chats."""
         self._wants_list = not self._wants_list
         self._place()
+        if self._list.is_over:
+            (self.sidebar.search if self._wants_list else self.composer).setFocus()
 
     def toggle_options(self) -> None:
         """Show or hide the drawer with the options of the shown conversation."""
@@ -292,17 +330,25 @@ class ChatView(QWidget):
         else:
             self.focus_composer()
 
+    def close_panel(self) -> bool:
+        """Close the search, or what lies over the chat. Returns whether there was something."""
+        if not self.find_bar.isHidden():
+            self.find_bar.close_bar()
+            self.focus_composer()
+        elif self._list.is_over and self._wants_list:
+            self.toggle_list()
+        elif self._options.is_over and not self.drawer.isHidden():
+            self.toggle_options()
+        else:
+            return False
+        return True
+
     def _place(self) -> None:
-        """Show the list and the drawer beside the chat, or where there is no room, in its place."""
-        only_one = self.width() < _ONE_BELOW
-        has_drawer = not self.drawer.isHidden()
-        has_list = self._wants_list and not (only_one and has_drawer)
-        self.sidebar.setVisible(has_list)
-        self._main.setVisible(not (only_one and (has_list or has_drawer)))
-        self.show_list.setVisible(not has_list)
-        for panel, width in ((self.sidebar, LIST_WIDTH), (self.drawer, DRAWER_WIDTH)):
-            panel.setMinimumWidth(width)
-            panel.setMaximumWidth(_ANY_WIDTH if only_one else width)
+        """Show the list and the drawer beside the chat, or where there is no room, over it."""
+        self.sidebar.setVisible(self._wants_list)
+        self.show_list.setVisible(self._is_narrow or not self._wants_list)
+        self._list.place(is_over=self._is_narrow)
+        self._options.place(is_over=self.width() < _OVER_BELOW)
 
     def _on_shown(self) -> None:
         if self._is_narrow:

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import (
 )
 
 from potluck_app import resources
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat_list import ChatListRole
 
@@ -29,15 +30,18 @@ class ChatRowDelegate(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
         if index.data(ChatListRole.MESSAGE) is not None:
-            return QSize(100, _HIT)
+            return QSize(100, self._px(_HIT))
         if index.data(ChatListRole.ID) is not None:
-            return QSize(100, _ROW)
-        return QSize(100, _FIRST_HEADING if index.row() == 0 else _HEADING)
+            return QSize(100, self._px(_ROW))
+        return QSize(100, self._px(_FIRST_HEADING if index.row() == 0 else _HEADING))
+
+    def _px(self, pixels: int) -> int:
+        return max(self._theme.px(pixels), pixels)
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: _Index) -> QWidget:
         editor = QLineEdit(parent)
         editor.setObjectName("chat-title")
-        editor.setAccessibleName("Title of the chat")
+        editor.setAccessibleName(said("Title of the chat"))
         editor.setProperty("kind", "row")
         return editor
 
@@ -52,7 +56,7 @@ class ChatRowDelegate(QStyledItemDelegate):
             painter.setPen(QColor(tokens.text2))
             bottom = rect.adjusted(0, 0, 0, -6)
             flags = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom
-            painter.drawText(bottom, flags, index.data())
+            painter.drawText(bottom, flags, said(index.data()))
         else:
             self._paint_back(painter, rect, state)
             self._paint_row(painter, rect, state, index)
@@ -77,23 +81,23 @@ class ChatRowDelegate(QStyledItemDelegate):
         self, painter: QPainter, rect: QRectF, state: QStyle.StateFlag, index: _Index
     ) -> None:
         tokens = self._theme.tokens
-        inner = rect.adjusted(13, 0, -10, 0)
+        inner, row, hit = rect.adjusted(13, 0, -10, 0), self._px(_ROW), self._px(_HIT)
         if index.data(ChatListRole.BUSY):
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(QColor(tokens.accent))
-            painter.drawEllipse(QRectF(inner.right() - 8, rect.top() + _ROW / 2 - 4, 8, 8))
+            painter.drawEllipse(QRectF(inner.right() - 8, rect.top() + row / 2 - 4, 8, 8))
             inner.setRight(inner.right() - _MARK - 4)
         if index.data(ChatListRole.PINNED):
-            place = QRectF(inner.right() - _MARK, rect.top() + (_ROW - _MARK) / 2, _MARK, _MARK)
+            place = QRectF(inner.right() - _MARK, rect.top() + (row - _MARK) / 2, _MARK, _MARK)
             picture = resources.pixmap("pin", tokens.text3, _MARK, 2.0)
             painter.drawPixmap(place, picture, QRectF(picture.rect()))
             inner.setRight(inner.right() - _MARK - 4)
         is_selected = bool(state & QStyle.StateFlag.State_Selected)
         weight = QFont.Weight.Medium if is_selected else QFont.Weight.Normal
-        title = QRectF(inner.left(), rect.top(), inner.width(), _ROW)
+        title = QRectF(inner.left(), rect.top(), inner.width(), row)
         self._paint_line(painter, title, str(index.data()), 14, weight, tokens.text)
         if index.data(ChatListRole.MESSAGE) is not None:
-            below = QRectF(inner.left(), rect.top() + _ROW - 10, inner.width(), _HIT - _ROW + 4)
+            below = QRectF(inner.left(), rect.top() + row - 10, inner.width(), hit - row + 4)
             excerpt = str(index.data(ChatListRole.EXCERPT))
             self._paint_line(painter, below, excerpt, 12, QFont.Weight.Normal, tokens.text2)
 

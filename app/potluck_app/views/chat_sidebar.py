@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QAbstractItemView, QFileDialog, QFrame, QLineEdit,
 
 from potluck_app import resources, wording
 from potluck_app.chats.exchange import Form
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
@@ -16,6 +17,7 @@ from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_row import ChatRowDelegate
 from potluck_app.views.controls import ButtonIcon, IconButton, TintedIcon, announce, button, label
 from potluck_app.views.toast import Toast
+from potluck_app.views.words import Line, Menu
 
 WIDTH = 250
 _FORMS: tuple[tuple[Form, str, str], ...] = (
@@ -52,6 +54,7 @@ class ChatSidebar(QFrame):
             margins=(12, 14, 11, 12),
             spacing=6,
         )
+        theme.changed.connect(self.list.scheduleDelayedItemsLayout)  # rows are as high as text
         chat.shown_changed.connect(self._select_shown)
         chat.list.modelReset.connect(self._select_shown)
         chat.deleted.connect(self._on_deleted)
@@ -59,7 +62,7 @@ class ChatSidebar(QFrame):
         chat.found.connect(self._on_found)
 
     def _make_search(self) -> QLineEdit:
-        search = QLineEdit()
+        search = Line()
         search.setObjectName("chat-search")
         search.setAccessibleName("Search chats")
         search.setPlaceholderText("Search chats")
@@ -73,7 +76,7 @@ class ChatSidebar(QFrame):
     def _make_list(self) -> QListView:
         view = QListView()
         view.setObjectName("chat-list")
-        view.setAccessibleName("Chats")
+        view.setAccessibleName(said("Chats"))
         view.setModel(self._chat.list)
         view.setItemDelegate(ChatRowDelegate(self._theme))
         view.setMouseTracking(True)
@@ -129,7 +132,7 @@ class ChatSidebar(QFrame):
     def menu_for(self, index: QModelIndex) -> QMenu:
         """Return the menu of a conversation."""
         chat = index.data(ChatListRole.ID)
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName("Chat")
         menu.aboutToHide.connect(menu.deleteLater)
         is_pinned = bool(index.data(ChatListRole.PINNED))
@@ -181,7 +184,7 @@ class ChatSidebar(QFrame):
         dialog.open()
 
     def _file_dialog(self, title: str, kinds: str) -> QFileDialog:
-        dialog = QFileDialog(self, title)
+        dialog = QFileDialog(self, said(title))
         dialog.setNameFilter(kinds)
         dialog.finished.connect(dialog.deleteLater)
         return dialog

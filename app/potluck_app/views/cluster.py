@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app.backend import Backend
@@ -22,14 +22,14 @@ from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardVie
 from potluck_app.views.computer_actions import ComputerActions
 from potluck_app.views.controls import (
     ButtonIcon,
-    TintedIcon,
     button,
-    card_frame,
     discard,
     fill_page,
     label,
     make_page,
 )
+from potluck_app.views.doctor import DoctorDialog, open_doctor
+from potluck_app.views.looking import Looking
 
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
 
@@ -57,7 +57,7 @@ class ClusterView(QWidget):
         self._grid = QGridLayout()
         self._grid.setSpacing(16)
         self._join_column = vbox(spacing=16)
-        self.looking = self._make_looking()
+        self.looking = Looking(theme, self.open_doctor, self._open_address)
         self._arrange()
 
     def _arrange(self) -> None:
@@ -67,29 +67,6 @@ class ClusterView(QWidget):
         head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter))
         parts = (head, self.model, self._grid, self._join_column, self.looking)
         fill_page(self, "Computers", *parts)
-
-    def _make_looking(self) -> QFrame:
-        frame = card_frame()
-        frame.setObjectName("cluster-looking")
-        icon = TintedIcon(self._theme, "search", 24, lambda: self._theme.tokens.accent)
-        texts = vbox(
-            label("Looking for your computers", "section"),
-            label(
-                "Start Potluck on another computer of this network and choose “Share this"
-                " computer”. It appears here by itself.",
-                "body2",
-                wrap=True,
-            ),
-            spacing=4,
-        )
-        hbox(
-            (icon, 0, Qt.AlignmentFlag.AlignTop),
-            (texts, 1),
-            parent=frame,
-            margins=(18, 16, 18, 16),
-            spacing=14,
-        )
-        return frame
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -101,6 +78,7 @@ class ClusterView(QWidget):
             self._show_joins([])
             self.looking.hide()
             return
+        self.looking.show_search(has_ended=state.hint is not None)
         self.subtitle.setText(cluster.header(state))
         self.model.show()
         self.model.show_card(cluster.model_card(state))
@@ -120,7 +98,7 @@ class ClusterView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        columns = 2 if event.size().width() >= _TWO_COLUMNS else 1
+        columns = 2 if event.size().width() >= self._theme.px(_TWO_COLUMNS) else 1
         if columns != self._columns:
             self._columns = columns
             self._place_computers()
@@ -197,9 +175,18 @@ class ClusterView(QWidget):
         self.show_state(self._backend.live_state)
         dialog = AddComputerDialog(self, self._theme, self._backend)
         dialog.found.connect(self._addresses.__setitem__)
+        dialog.doctor_wanted.connect(self.open_doctor)
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
         return dialog
+
+    def _open_address(self) -> None:
+        """Show the dialog with the cursor where the address is typed."""
+        self.open_add_dialog().address.setFocus()
+
+    def open_doctor(self) -> DoctorDialog:
+        """Show what keeps the computers apart."""
+        return open_doctor(self, self._theme, self._backend, self._open_address)
 
 
 def _kept(

@@ -15,12 +15,13 @@ from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import CopyButton, label
 from potluck_app.views.highlighter import Highlighter
 from potluck_app.views.highlights import highlight
+from potluck_app.views.words import Described
 
 _MAX_HEIGHT = 480  # pixels; longer code scrolls inside its block
 _MARGIN = 16
 
 
-class CodeText(QPlainTextEdit):
+class CodeText(Described, QPlainTextEdit):
     """The text of a code block: not wrapped, as high as its lines, scrolled sideways."""
 
     def __init__(self, theme: Theme) -> None:
@@ -41,6 +42,7 @@ class CodeText(QPlainTextEdit):
         self.setFont(theme.mono_font())
         self.document().setDocumentMargin(0)
         self.highlighter = Highlighter(self.document(), theme)
+        theme.changed.connect(self._on_theme)
 
     def show_text(self, text: str) -> None:
         if text.startswith(shown := self.toPlainText()) and shown:
@@ -49,6 +51,13 @@ class CodeText(QPlainTextEdit):
             cursor.insertText(text[len(shown) :])
         else:
             self.setPlainText(text)
+        self._fit()
+
+    def _on_theme(self) -> None:
+        self.setFont(self._theme.mono_font())
+        self._fit()
+
+    def _fit(self) -> None:
         self.updateGeometry()
         height = self._whole_height()
         self.setFixedHeight(min(height, _MAX_HEIGHT))

@@ -9,17 +9,19 @@ from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 from potluck_app.background import Background
 from potluck_app.chats.attachments import attach
 from potluck_app.chats.values import Attachment, Draft
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
+from potluck_app.views.words import Described
 
 _MAX_LINES = 8
 _NARROW = 480  # pixels; a narrower composer has no room for the hint
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
 
 
-class ComposerText(QPlainTextEdit):
+class ComposerText(Described, QPlainTextEdit):
     """The text field.
 
     Signals:
@@ -38,7 +40,9 @@ class ComposerText(QPlainTextEdit):
         self.setObjectName("composer-text")
         self.setAccessibleName("Message")
         self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setProperty("ring", "own")  # the frame around it shows the focus
         self.setTabChangesFocus(True)
+        theme.changed.connect(self._fit)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.document().setDocumentMargin(0)
@@ -110,6 +114,7 @@ class Composer(QFrame):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.setProperty("composer", "true")
+        self._theme = theme
         self._is_busy = self._is_showing = False
         self._attachments: tuple[Attachment, ...] = ()
         self.text = ComposerText(theme)
@@ -140,7 +145,7 @@ class Composer(QFrame):
         self._enable()
 
     def set_model_name(self, name: str) -> None:
-        self.text.setPlaceholderText(f"Message {name}")
+        self.text.setPlaceholderText(said(f"Message {name}"))
 
     def set_busy(self, is_busy: bool) -> None:
         """Offer Stop during a reply, else Send."""
@@ -179,7 +184,7 @@ class Composer(QFrame):
 
     def choose_files(self) -> None:
         """Ask for files to attach."""
-        dialog = QFileDialog(self, "Attach text files")
+        dialog = QFileDialog(self, said("Attach text files"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
         dialog.finished.connect(dialog.deleteLater)
@@ -187,7 +192,7 @@ class Composer(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._hint.setVisible(event.size().width() >= _NARROW)
+        self._hint.setVisible(event.size().width() >= self._theme.px(_NARROW))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.FocusIn:

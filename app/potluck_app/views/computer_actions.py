@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from potluck.api.schema import MAX_NAME, ComputerChange, LinkTest
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.viewmodels.cluster import Choice, ComputerCard
-from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import button, field, label
-from potluck_app.views.dialogs import confirm
+from potluck_app.views.dialogs import Dialog, confirm
 
 
-class Question(QDialog):
+class Question(Dialog):
     """A title, a sentence, one field, and a button with the name of its action."""
 
     def __init__(
@@ -28,10 +27,7 @@ class Question(QDialog):
         read: Callable[[str], object | None],
     ) -> None:
         """`read` returns what the field means; None: it means nothing."""
-        super().__init__(parent)
-        self.setObjectName("question")
-        self.setWindowTitle(title)
-        self.setFixedWidth(400)
+        super().__init__(parent, "question", title)
         self._read = read
         self.value = field("field", "question-field", title)
         self.value.setText(value)
@@ -40,15 +36,11 @@ class Question(QDialog):
         self.no = button("Cancel", "question-no", self.reject)
         self.yes = button(action, "question-yes", self.accept, kind="primary")
         self.yes.setDefault(True)
-        vbox(
+        self.fill(
             label(title, "section", wrap=True),
             label(text, "body2", wrap=True),
             self.value,
-            12,
-            hbox(STRETCH, self.no, self.yes, spacing=8),
-            parent=self,
-            margins=(24, 20, 20, 16),
-            spacing=8,
+            buttons=(self.no, self.yes),
         )
         self._check()
 

@@ -7,7 +7,7 @@ focus ring appears for people who need it and not after every click.
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from PySide6.QtCore import QObject, QRectF, QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import (
     QAccessible,
     QAccessibleAnnouncementEvent,
@@ -26,19 +26,21 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSizePolicy,
-    QToolButton,
     QWidget,
 )
 
 from potluck_app import resources, wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import Tone
-from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.boxes import STRETCH, Part, vbox
+from potluck_app.views.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
     "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
 ]
 _CONFIRM_MS = 1500
+_NARROW_PAGE = 560  # pixels
 _ICON_GAP = 3  # extra pixels between icon and text
 
 
@@ -51,9 +53,13 @@ def set_property(widget: QWidget, name: str, value: str) -> None:
     widget.style().polish(widget)
 
 
-def announce(widget: QWidget, text: str) -> None:
-    """Let a screen reader say this text, whichever widget has the focus."""
-    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, text))
+def announce(widget: QWidget, text: str, *, is_quoted: bool = False) -> None:
+    """Let a screen reader say this text, whichever widget has the focus.
+
+    `is_quoted`: it is what a model wrote, and stays in its language.
+    """
+    spoken = text if is_quoted else said(text)
+    QAccessible.updateAccessibility(QAccessibleAnnouncementEvent(widget, spoken))
 
 
 def discard(*widgets: QWidget) -> None:
@@ -71,10 +77,18 @@ def clear(layout: QLayout) -> None:
 
 
 def label(
-    text: str = "", kind: LabelKind = "body", *, wrap: bool = False, name: str = ""
+    text: str = "",
+    kind: LabelKind = "body",
+    *,
+    wrap: bool = False,
+    name: str = "",
+    is_quoted: bool = False,
 ) -> QLabel:
-    """Make a label whose text is never read as markup, since others may have written it."""
-    result = QLabel(text)
+    """Make a label whose text is never read as markup, since others may have written it.
+
+    `is_quoted`: it is what a person or a model wrote, and stays in its language.
+    """
+    result = QLabel(text) if is_quoted else Label(text)
     result.setObjectName(name)
     result.setTextFormat(Qt.TextFormat.PlainText)
     result.setProperty("kind", kind)
@@ -91,7 +105,7 @@ def card_frame() -> QFrame:
 
 def field(kind: Literal["field", "mono"], name: str, accessible_name: str) -> QLineEdit:
     """Make a line of text: a field to fill in, or one in mono that can only be read."""
-    line = QLineEdit()
+    line = Line()
     line.setObjectName(name)
     line.setAccessibleName(accessible_name)
     line.setProperty("kind", kind)
@@ -103,22 +117,38 @@ def make_page(page: QWidget, name: str, accessible_name: str) -> None:
     """Give a widget the looks and the focus of a page."""
     page.setObjectName(name)
     page.setProperty("page", "true")
-    page.setAccessibleName(accessible_name)
+    page.setAccessibleName(said(accessible_name))
     page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
 
 
-def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
-    """Fill a page with a column that scrolls and has the margins of every page."""
-    inner = QWidget()
-    vbox(*parts, STRETCH, parent=inner, margins=(32, 24, 32, 32), spacing=16)
+def scrolling(inner: QWidget, accessible_name: str) -> QScrollArea:
+    """Let a widget scroll up and down where there is no room for it."""
     scroll = QScrollArea()
-    scroll.setAccessibleName(accessible_name)
+    scroll.setAccessibleName(said(accessible_name))
     scroll.setFrameShape(QFrame.Shape.NoFrame)
     scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     scroll.setWidgetResizable(True)
     scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     scroll.setWidget(inner)
-    vbox(scroll, parent=page)
+    return scroll
+
+
+class _PageColumn(QWidget):
+    """The column of a page, whose margins are narrower on a narrow page."""
+
+    def __init__(self, *parts: Part) -> None:
+        super().__init__()
+        self._column = vbox(*parts, STRETCH, parent=self, spacing=16)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        side = 32 if event.size().width() >= _NARROW_PAGE else 16
+        self._column.setContentsMargins(side, 24, side, 32)
+        super().resizeEvent(event)
+
+
+def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
+    """Fill a page with a column that scrolls and has the margins of every page."""
+    vbox(scrolling(_PageColumn(*parts), accessible_name), parent=page)
 
 
 def rule() -> QFrame:
@@ -136,7 +166,7 @@ def button(
     kind: Literal["plain", "primary", "danger", "card", "choice"] = "plain",
 ) -> QPushButton:
     """Make a push button; `name` is its stable id."""
-    result = QPushButton(text)
+    result = PushButton(text)
     result.setObjectName(name)
     result.setAccessibleName(text)
     result.setProperty("kind", kind)
@@ -147,7 +177,7 @@ def button(
     return result
 
 
-class ElidedLabel(QLabel):
+class ElidedLabel(Described, QLabel):
     """One line of text. If it does not fit, it ends in an ellipsis and a tooltip shows it."""
 
     def __init__(self, text: str = "", kind: LabelKind = "body") -> None:
@@ -170,14 +200,20 @@ class ElidedLabel(QLabel):
         super().resizeEvent(event)
         self._elide()
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.FontChange:
+            self._elide()
+
     def _elide(self) -> None:
         metrics = QFontMetrics(self.font())
-        shown = metrics.elidedText(self._whole, Qt.TextElideMode.ElideRight, max(self.width(), 24))
+        whole, width = said(self._whole), max(self.width(), 24)
+        shown = metrics.elidedText(whole, Qt.TextElideMode.ElideRight, width)
         self.setText(shown)
-        self.setToolTip(wording.tip(self._whole) if shown != self._whole else "")
+        self.setToolTip(wording.tip(self._whole) if shown != whole else "")
 
 
-class Pill(QLabel):
+class Pill(Label):
     """A state in one or two words; the colour shows its meaning."""
 
     def __init__(self, text: str = "", tone: Tone = "neutral") -> None:
@@ -213,7 +249,7 @@ class TintedIcon(QLabel):
         self.setPixmap(resources.pixmap(self._name, self._color(), self._size, max(scale, 2.0)))
 
 
-class IconButton(QToolButton):
+class IconButton(ToolButton):
     """A flat button with an icon, and optionally a text."""
 
     def __init__(
@@ -309,7 +345,7 @@ class ButtonIcon(QObject):
         self._button.setIcon(icon)
 
 
-class Meter(QWidget):
+class Meter(Described, QWidget):
     """A bar that shows which share of something is used or done."""
 
     def __init__(self, theme: Theme, accessible_name: str, height: int = 6) -> None:
@@ -354,15 +390,6 @@ class Meter(QWidget):
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
-            painter.setBrush(QColor(tokens.color(self._tone)))
+            painter.setBrush(QColor(tokens.fill(self._tone)))
             painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         painter.end()
-
-
-class WidthLimit(QWidget):
-    """Centres a widget and limits its width."""
-
-    def __init__(self, content: QWidget, width: int) -> None:
-        super().__init__()
-        content.setMaximumWidth(width)
-        hbox(STRETCH, (content, 1000), STRETCH, parent=self)

@@ -1,35 +1,80 @@
-"""The question before an action that cannot be undone."""
+"""Dialogs: a column that scrolls where the screen is small, and the buttons below it."""
 
 from collections.abc import Callable
 
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QDialog, QLayout, QWidget
 
-from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import button, label
+from potluck_app.language import said
+from potluck_app.views import screens
+from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.controls import button, label, scrolling
+
+_SIDE = 24
 
 
-class Confirmation(QDialog):
-    """A title, a sentence, and two buttons that are named after their actions."""
+class Dialog(QDialog):
+    """A dialog as high as its parts, or as its screen; its buttons are always in view.
+
+    Args:
+        parent: the dialog belongs to its window.
+        name: its stable id.
+        title: of the window.
+        width: pixels, where the screen has them.
+    """
+
+    def __init__(self, parent: QWidget, name: str, title: str, width: int = 400) -> None:
+        super().__init__(parent)
+        self.setObjectName(name)
+        self.setWindowTitle(said(title))
+        self._width = width
+        self._inner, self._foot = QWidget(), QWidget()
+        self._scroll = scrolling(self._inner, title)
+        vbox((self._scroll, 1), self._foot, parent=self)
+
+    def fill(self, *parts: Part, buttons: tuple[QWidget, ...], spacing: int = 8) -> None:
+        """Put these parts below each other, and these buttons at the right below them."""
+        vbox(*parts, STRETCH, parent=self._inner, margins=(_SIDE, 20, _SIDE, 8), spacing=spacing)
+        hbox(STRETCH, *buttons, parent=self._foot, margins=(_SIDE, 8, 20, 16), spacing=8)
+        self.fit()
+
+    def fit(self) -> None:
+        """Take the height that the parts need now; a dialog does not grow by itself."""
+        most = screens.room(self.parentWidget() or self)
+        width = min(self._width, most.width())
+        height = _height(self._inner.layout(), width) + _height(self._foot.layout(), width)
+        self.setFixedSize(width, min(height, most.height()))
+        is_cut = height > most.height()
+        policy = Qt.FocusPolicy  # where there is something to scroll to, arrow keys do it
+        self._scroll.setFocusPolicy(policy.TabFocus if is_cut else policy.NoFocus)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self.fit()  # the texts have their fonts only now
+        super().showEvent(event)
+
+
+def _height(layout: QLayout | None, width: int) -> int:
+    assert layout is not None
+    layout.invalidate()
+    hint = layout.sizeHint().height()
+    return layout.heightForWidth(width) if layout.hasHeightForWidth() else hint
+
+
+class Confirmation(Dialog):
+    """The question before an action that cannot be undone. The buttons are named after what they do."""
 
     def __init__(
         self, parent: QWidget, *, title: str, text: str, action: str, keep: str = "Cancel"
     ) -> None:
-        super().__init__(parent)
-        self.setObjectName("confirmation")
-        self.setWindowTitle(title)
-        self.setFixedWidth(400)
+        super().__init__(parent, "confirmation", title)
         self.no = button(keep, "confirmation-no", self.reject)
         self.yes = button(action, "confirmation-yes", self.accept, kind="danger")
         self.no.setDefault(True)
-        buttons = hbox(STRETCH, self.no, self.yes, spacing=8)
-        vbox(
+        self.fill(
             label(title, "section", wrap=True),
             label(text, "body2", wrap=True),
-            12,
-            buttons,
-            parent=self,
-            margins=(24, 20, 20, 16),
-            spacing=8,
+            buttons=(self.no, self.yes),
         )
 
 

@@ -5,23 +5,24 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QFrame,
     QLineEdit,
     QMenu,
     QPlainTextEdit,
-    QScrollArea,
     QWidget,
 )
 
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Preset, Settings
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import IconButton, TintedIcon, button, field, label
+from potluck_app.views.controls import IconButton, TintedIcon, button, field, label, scrolling
+from potluck_app.views.words import Menu
 
 WIDTH = 300
 _MAX_SEED = (1 << 63) - 1
@@ -116,7 +117,9 @@ class Drawer(QFrame):
         self.load = button("Load the model with this context", "drawer-load", self._load)
         head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
         trouble = hbox((self.error, 1), margins=(16, 0, 16, 4))
-        vbox(head, trouble, (self._scrolling(self._make_options()), 1), parent=self)
+        vbox(
+            head, trouble, (scrolling(self._make_options(), "Options of this chat"), 1), parent=self
+        )
         chat.shown_changed.connect(self._show)
         chat.settings_changed.connect(self._show)
         chat.presets_changed.connect(self._show)
@@ -144,22 +147,13 @@ class Drawer(QFrame):
         column.addStretch(1)
         return options
 
-    def _scrolling(self, inner: QWidget) -> QScrollArea:
-        scroll = QScrollArea()
-        scroll.setAccessibleName("Options of this chat")
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        scroll.setWidgetResizable(True)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(inner)
-        return scroll
-
     def _make_system(self) -> QPlainTextEdit:
         system = QPlainTextEdit()
         system.setObjectName("drawer-system")
-        system.setAccessibleName("System prompt")
+        system.setAccessibleName(said("System prompt"))
         system.setProperty("kind", "field")
-        system.setPlaceholderText("How the model should answer: its role, its tone, its language")
+        hint = "How the model should answer: its role, its tone, its language"
+        system.setPlaceholderText(said(hint))
         system.setTabChangesFocus(True)
         system.setFixedHeight(130)
         system.textChanged.connect(self._change)
@@ -239,7 +233,7 @@ class Drawer(QFrame):
 
     def presets_menu(self) -> QMenu:
         """Return the menu of the presets: each to choose, and the person's own to delete."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName("Presets")
         menu.aboutToHide.connect(menu.deleteLater)
         for preset in (*BUILT_IN, *self._chat.presets):

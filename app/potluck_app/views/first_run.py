@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import TintedIcon, button, card_frame, label, make_page
+from potluck_app.views.controls import TintedIcon, button, card_frame, fill_page, label, make_page
 
 _CARD_WIDTH = 320
 
@@ -25,9 +26,8 @@ class FirstRunView(QWidget):
         self._theme = theme
         start = button("Start home cluster", "first-start", on_master, kind="primary")
         share = button("Share this computer", "first-share", on_worker)
-        self._hardware = label("", "meta", name="first-hardware")
-        cards = hbox(
-            STRETCH,
+        self._hardware = label("", "meta", wrap=True, name="first-hardware")
+        self._roles = (
             self._card(
                 "chat",
                 "Chat here",
@@ -40,31 +40,31 @@ class FirstRunView(QWidget):
                 "Lends its memory and graphics card. Works quietly from the tray.",
                 share,
             ),
-            STRETCH,
-            spacing=16,
         )
-        center = Qt.AlignmentFlag.AlignHCenter
-        vbox(
-            STRETCH,
-            (label("One AI from all your computers", "title"), 0, center),
-            14,
-            (label("What should this computer do?", "body2"), 0, center),
-            18,
-            cards,
-            18,
-            (self._hardware, 0, center),
-            STRETCH,
-            parent=self,
-        )
+        self._cards = hbox(STRETCH, *self._roles, STRETCH, spacing=16)
+        title = label("One AI from all your computers", "title", wrap=True)
+        question = label("What should this computer do?", "body2", wrap=True)
+        for line in (title, question, self._hardware):
+            line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        inner = QWidget()
+        vbox(title, 14, question, 18, self._cards, 18, self._hardware, parent=inner)
+        fill_page(self, "Start", STRETCH, inner)
         self.show_state(None)
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
-        me = state.me if state is not None else None
-        devices = me.devices if me is not None else ()
-        parts = [f"{device.name} · {wording.size(device.memory_total)}" for device in devices]
-        prefix = f"This computer: {' · '.join(parts)}.   " if parts else ""
+        devices = wording.devices_line(state.me if state is not None else None)
+        prefix = f"This computer: {devices}.   " if devices else ""
         self._hardware.setText(f"{prefix}Nothing leaves your home network.")
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        direction = QBoxLayout.Direction
+        is_wide = event.size().width() >= 2 * _CARD_WIDTH + 80
+        self._cards.setDirection(direction.LeftToRight if is_wide else direction.TopToBottom)
+        for card in self._roles:  # below each other, they are in the middle
+            center = Qt.AlignmentFlag.AlignHCenter
+            self._cards.setAlignment(card, Qt.AlignmentFlag(0) if is_wide else center)
+        super().resizeEvent(event)
 
     def _card(self, icon: str, title: str, text: str, action: QWidget) -> QFrame:
         frame = card_frame()

@@ -8,13 +8,14 @@ from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.tokens import ON_NODE_COLOR, node_color
 from potluck_app.viewmodels.cluster import Segment
+from potluck_app.views.words import Described
 
 _BAR, _NAMES = 26, 20
 _GAP = 2
 _MIN_WIDTH = 34.0  # pixels, so that a piece of one layer among eighty still shows its number
 
 
-class LayerBar(QWidget):
+class LayerBar(Described, QWidget):
     """Shows which computer holds which layers."""
 
     def __init__(self, theme: Theme) -> None:

@@ -1,16 +1,18 @@
 """The main window, for the computer on which the person chats: the rail, the pages, the banner."""
 
+from bisect import bisect_left
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt, QTimer
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QCloseEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from potluck.api.schema import ClusterState, Notice
 from potluck_app import resources
 from potluck_app.backend import Backend, Connection
 from potluck_app.preferences import PreferencesFile
-from potluck_app.theme import Choice, Theme
+from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
 from potluck_app.views.banner import Banner
@@ -20,9 +22,11 @@ from potluck_app.views.cluster import ClusterView
 from potluck_app.views.first_run import FirstRunView
 from potluck_app.views.models import ModelsView
 from potluck_app.views.rail import Rail, RailButton
+from potluck_app.views.screens import ScreenFit
 from potluck_app.views.settings import SettingsView
+from potluck_app.views.shortcuts import ShortcutsDialog, bind
 
-MINIMUM = QSize(880, 600)
+MINIMUM = QSize(480, 560)
 _PROBLEM_MS = 20_000  # time to read why a command failed
 _RANKS = {"info": 0, "warning": 1, "error": 2}
 
@@ -39,13 +43,14 @@ class MainWindow(QMainWindow):
         *,
         on_share: Callable[[], object],
         on_close: Callable[[], bool],
+        log: Path | None = None,
     ) -> None:
         super().__init__()
         self.setObjectName("main-window")
         self.setWindowTitle("Potluck")
         self.setWindowIcon(resources.app_icon())
-        self.setMinimumSize(MINIMUM)
-        self.resize(preferences.current.width, preferences.current.height)
+        size = QSize(preferences.current.width, preferences.current.height)
+        ScreenFit(self, size, MINIMUM)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_close = preferences, on_close
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
@@ -60,14 +65,25 @@ class MainWindow(QMainWindow):
         self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
         self.models = ModelsView(theme, self.library)
         self.library.used.connect(lambda: self.go(self.chat))
-        self.settings = SettingsView(theme, backend, on_theme=self._set_theme, on_share=on_share)
+        self.settings = SettingsView(
+            theme,
+            backend,
+            on_theme=self._set_theme,
+            on_text_size=self.change_text_size,
+            on_language=lambda code: preferences.change(language=code),
+            on_shortcuts=self.show_shortcuts,
+            on_share=on_share,
+            language=preferences.current.language,
+            on_doctor=self.cluster.open_doctor,
+            log=log,
+        )
         self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
         self.rail_buttons: dict[QWidget, RailButton] = {}
-        self._add_page(self.chat, "Chat", "Ctrl+1")
-        self._add_page(self.cluster, "Cluster", "Ctrl+2")
-        self._add_page(self.models, "Models", "Ctrl+3")
-        self._add_page(self.settings, "Settings", "Ctrl+,")
+        self._add_page(self.chat, "Chat")
+        self._add_page(self.cluster, "Cluster")
+        self._add_page(self.models, "Models")
+        self._add_page(self.settings, "Settings")
         self._root = QStackedWidget()
         self._root.addWidget(self._make_shell())
         self._root.addWidget(self.first_run)
@@ -82,12 +98,11 @@ class MainWindow(QMainWindow):
         self._on_state(backend.live_state)
         self.go(self.chat)
 
-    def _add_page(self, page: QWidget, name: str, keys: str) -> None:
-        """Add a page, its button in the rail and its shortcut."""
+    def _add_page(self, page: QWidget, name: str) -> None:
+        """Add a page and its button in the rail."""
         self.pages.addWidget(page)
         button = RailButton(self._theme, name)
         button.clicked.connect(lambda: self.go(page))
-        self._add_shortcut(keys, lambda: self.go(page))
         self.rail_buttons[page] = button
 
     def _make_shell(self) -> QWidget:
@@ -107,19 +122,43 @@ class MainWindow(QMainWindow):
         return shell
 
     def _make_shortcuts(self) -> None:
-        for keys, action in (
-            ("Ctrl+N", self._new_chat),
-            ("Ctrl+K", self._search),
-            ("Ctrl+R", self._regenerate),
-            ("Ctrl+B", self.chat.toggle_list),
-            ("Ctrl+I", self._options),
-            ("Ctrl+Shift+C", self._copy_reply),
-            ("Esc", self._chat.stop),
-        ):
-            self._add_shortcut(keys, action)
+        actions: dict[str, Callable[[], object]] = {
+            "chat": lambda: self.go(self.chat),
+            "cluster": lambda: self.go(self.cluster),
+            "models": lambda: self.go(self.models),
+            "settings": lambda: self.go(self.settings),
+            "shortcuts": self.show_shortcuts,
+            "new": self._new_chat,
+            "search": self._search,
+            "find": self._find,
+            "list": self.chat.toggle_list,
+            "options": self._options,
+            "regenerate": self._regenerate,
+            "copy": self._copy_reply,
+            "escape": self._escape,
+            "larger": lambda: self.change_text_size(1),
+            "smaller": lambda: self.change_text_size(-1),
+            "usual": lambda: self.change_text_size(0),
+        }
+        bind(self, actions)
 
-    def _add_shortcut(self, keys: str, action: Callable[[], object]) -> None:
-        QShortcut(QKeySequence(keys), self).activated.connect(action)
+    def show_shortcuts(self) -> ShortcutsDialog:
+        """Show the page of shortcuts."""
+        dialog = ShortcutsDialog(self)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+        return dialog
+
+    def change_text_size(self, steps: int) -> None:
+        """Make the text so many steps larger; 0 is back to the usual size."""
+        at = bisect_left(TEXT_SIZES, self._theme.text_size) + steps
+        size = TEXT_SIZES[min(max(at, 0), len(TEXT_SIZES) - 1)] if steps else USUAL_TEXT
+        self._preferences.change(text_size=size)
+        self._theme.set_text_size(size)
+
+    def _find(self) -> None:
+        self.go(self.chat)
+        self.chat.find_bar.open_bar()
 
     def go(self, page: QWidget) -> None:
         """Show a page, once the role has been chosen."""
@@ -143,6 +182,11 @@ class MainWindow(QMainWindow):
     def _regenerate(self) -> None:
         if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
+
+    def _escape(self) -> None:
+        """Close what lies over the chat; else stop the reply."""
+        if not (self.chat.isVisible() and self.chat.close_panel()):
+            self._chat.stop()
 
     def _options(self) -> None:
         self.go(self.chat)

@@ -97,6 +97,10 @@ class ReplyMessage(QWidget):
     def message(self) -> Message:
         return self._message
 
+    def part_count(self) -> int:
+        """How many parts the reply has, which changes with what the Tab key reaches."""
+        return self._head.count() + self._body.count() + self._tail.count() + self._foot.count()
+
     def _regenerate(self) -> None:
         self._chat.regenerate(self._message.id)
 

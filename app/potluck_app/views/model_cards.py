@@ -27,6 +27,7 @@ from potluck_app.views.controls import (
     label,
     set_property,
 )
+from potluck_app.views.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
 _TOP = Qt.AlignmentFlag.AlignTop
@@ -67,7 +68,7 @@ class CardList(QWidget, Generic[Row]):
         return list(self._cards.values())
 
 
-class ModelCardView(QFrame):
+class ModelCardView(Described, QFrame):
     """A model on this computer."""
 
     def __init__(
@@ -111,7 +112,7 @@ class ModelCardView(QFrame):
 
     def menu(self) -> QMenu:
         """Return the menu of this model."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName(self._row.name)
         menu.aboutToHide.connect(menu.deleteLater)
         color = self._theme.tokens.text2
@@ -126,20 +127,26 @@ class ModelCardView(QFrame):
         self.menu().popup(self.more.mapToGlobal(self.more.rect().bottomLeft()))
 
 
-class DownloadCardView(QFrame):
+class DownloadCardView(Described, QFrame):
     """A model that is being downloaded."""
 
-    def __init__(self, theme: Theme, library: Library, row: DownloadRow) -> None:
+    def __init__(
+        self,
+        theme: Theme,
+        library: Library,
+        row: DownloadRow,
+        on_cancel: Callable[[DownloadRow], object],
+    ) -> None:
         super().__init__()
         self.setProperty("card", "true")
-        self._library, self._row = library, row
+        self._library, self._row, self._on_cancel = library, row, on_cancel
         self.name = ElidedLabel("", "section")
         self.line = _line("meta")
         self.meter = Meter(theme, "Progress of the download")
         self.pause = button("Pause", "download-pause", lambda: self._change("pause"))
         self.resume = button("Resume", "download-resume", lambda: self._change("resume"))
         self.use = button("Use", "download-use", self._use, kind="primary")
-        self.cancel = button("Cancel", "download-cancel", lambda: self._change("cancel"))
+        self.cancel = button("Cancel", "download-cancel", self._cancel)
         head = hbox((self.name, 1), self.pause, self.resume, self.use, self.cancel, spacing=8)
         vbox(head, self.meter, self.line, parent=self, margins=_MARGINS, spacing=8)
 
@@ -159,12 +166,18 @@ class DownloadCardView(QFrame):
     def _change(self, action: DownloadAction) -> None:
         self._library.change_download(self._row.id, action)
 
+    def _cancel(self) -> None:
+        if self._row.path is None and self._row.fraction > 0:
+            self._on_cancel(self._row)  # what has arrived would be lost
+        else:
+            self._change("cancel")
+
     def _use(self) -> None:
         self._library.use(self._row.path)
         self._change("cancel")
 
 
-class HubCardView(QFrame):
+class HubCardView(Described, QFrame):
     """A model of the Hub: what it is, how it fits, and its forms once they are asked for."""
 
     def __init__(self, theme: Theme, library: Library, row: HubRow) -> None:
@@ -243,7 +256,7 @@ class HubCardView(QFrame):
     def menu(self) -> QMenu:
         """Return the menu of this model."""
         row, library, color = self._row, self._library, self._theme.tokens.text2
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName(row.title)
         menu.aboutToHide.connect(menu.deleteLater)
         icon = resources.icon("models", color, 16)

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QMenu, QToolButton
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtWidgets import QMenu
 
 from potluck_app import resources, wording
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import ModelRow
+from potluck_app.views.words import Menu, ToolButton
 
 _NAME_LENGTH = 40
+_LEAST = 72  # pixels
 
 
-class ModelPicker(QToolButton):
+class ModelPicker(ToolButton):
     """Says which model answers. Its menu lists the models, the one in use first; choosing loads one."""
 
     def __init__(self, theme: Theme, library: Library, open_models: Callable[[], object]) -> None:
@@ -35,6 +37,9 @@ class ModelPicker(QToolButton):
     def _tint(self) -> None:
         self.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))
 
+    def minimumSizeHint(self) -> QSize:
+        return QSize(_LEAST, super().minimumSizeHint().height())  # a narrower name is elided
+
     def show_model(self, name: str, where: str, *, is_short: bool = False) -> None:
         """Show which model answers, and if there is room, on which computers."""
         text = name if is_short else f"{name}  ·  {where}"
@@ -47,7 +52,7 @@ class ModelPicker(QToolButton):
 
     def menu(self) -> QMenu:
         """Return the menu of the models, and ask for them anew."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setLayoutDirection(Qt.LayoutDirection.LeftToRight)
         menu.setAccessibleName("Models")
         menu.aboutToHide.connect(menu.deleteLater)

@@ -8,14 +8,14 @@ from PySide6.QtWidgets import QFileDialog, QFrame, QLabel, QMenu, QPushButton, Q
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
     Meter,
-    WidthLimit,
     button,
     card_frame,
     field,
@@ -26,6 +26,7 @@ from potluck_app.views.controls import (
 from potluck_app.views.dialogs import Confirmation, confirm
 from potluck_app.views.model_cards import CardList, DownloadCardView, HubCardView, ModelCardView
 from potluck_app.views.toast import Toast
+from potluck_app.views.words import Menu
 
 _WIDTH = 960  # pixels; longer lines are hard to read
 _TYPING_MS = 500  # after the last key, the Hub is searched
@@ -43,7 +44,8 @@ class ModelsView(QWidget):
         self.subtitle = label("", "body2", wrap=True)
         self._progress, self._line, self._meter = self._make_progress()
         self.downloads: CardList[DownloadRow] = CardList(
-            lambda row: row.id, lambda row: DownloadCardView(theme, library, row)
+            lambda row: row.id,
+            lambda row: DownloadCardView(theme, library, row, self.ask_to_cancel),
         )
         self.here: CardList[ModelRow] = CardList(
             lambda row: row.path,
@@ -187,7 +189,7 @@ class ModelsView(QWidget):
 
     def menu(self) -> QMenu:
         """Return the menu of the Add button."""
-        menu = QMenu(self)
+        menu = Menu(self)
         menu.setAccessibleName("Add models of this computer")
         menu.aboutToHide.connect(menu.deleteLater)
         color = self._theme.tokens.text2
@@ -202,7 +204,7 @@ class ModelsView(QWidget):
 
     def choose_folder(self) -> None:
         """Ask for a folder, and search it for models from then on."""
-        dialog = QFileDialog(self, "Choose a folder with models")
+        dialog = QFileDialog(self, said("Choose a folder with models"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
         dialog.fileSelected.connect(self._library.add_folder)
@@ -210,9 +212,9 @@ class ModelsView(QWidget):
 
     def choose_file(self) -> None:
         """Ask for a file with a model, and use it."""
-        dialog = QFileDialog(self, "Choose a GGUF file")
+        dialog = QFileDialog(self, said("Choose a GGUF file"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setNameFilter("GGUF models (*.gguf)")
+        dialog.setNameFilter(said("GGUF models (*.gguf)"))
         dialog.fileSelected.connect(self._library.use)
         self._open(dialog)
 
@@ -220,6 +222,17 @@ class ModelsView(QWidget):
         dialog.setDirectory(str(Path.home()))
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
+
+    def ask_to_cancel(self, row: DownloadRow) -> Confirmation:
+        """Cancel a download, if the person says so."""
+        return confirm(
+            self,
+            title=f"Cancel the download of {row.title}?",
+            text="What has arrived is deleted. Pause keeps it, and the download can go on later.",
+            action="Cancel the download",
+            keep="Keep it",
+            on_confirmed=lambda: self._library.change_download(row.id, "cancel"),
+        )
 
     def ask_to_delete(self, row: ModelRow) -> Confirmation:
         """Delete a model, if the person says so."""

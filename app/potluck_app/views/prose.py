@@ -8,18 +8,22 @@ import math
 import re
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt, QUrl
+from PySide6.QtCore import QRectF, QSize, Qt, QUrl
 from PySide6.QtGui import (
     QColor,
     QDesktopServices,
     QFont,
+    QPainter,
+    QPaintEvent,
     QResizeEvent,
     QTextBlock,
     QTextBlockFormat,
+    QTextCharFormat,
     QTextCursor,
     QTextDocument,
     QTextFormat,
     QTextFrameFormat,
+    QTextImageFormat,
     QTextTable,
     QWheelEvent,
 )
@@ -28,10 +32,14 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.formulas import formulas_as_code
 from potluck_app.views.highlights import highlight
+from potluck_app.views.words import Described
 
 _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
 _PARAGRAPH_GAP = 10.0
 _HEADING_PX = {1: 20, 2: 18, 3: 16}
+_QUOTE = 16  # pixels that a quote is moved to the right; its bar is in them
+_QT_RULE = QTextFormat.Property.BlockTrailingHorizontalRulerWidth
+_RULE = QTextFormat.Property.UserProperty + 1
 _FEATURES = (
     QTextDocument.MarkdownFeature.MarkdownDialectGitHub
     | QTextDocument.MarkdownFeature.MarkdownNoHTML
@@ -44,7 +52,7 @@ def open_in_browser(url: QUrl) -> None:
         QDesktopServices.openUrl(url)
 
 
-class ProseView(QTextBrowser):
+class ProseView(Described, QTextBrowser):
     """One piece of Markdown, as high as its text."""
 
     def __init__(self, theme: Theme, open_url: Callable[[QUrl], object] = open_in_browser) -> None:
@@ -104,10 +112,29 @@ class ProseView(QTextBrowser):
         if height != self.height():
             self.setFixedHeight(height)
 
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        painter = QPainter(self.viewport())
+        layout, block = self.document().documentLayout(), self.document().begin()
+        while block.isValid():
+            place, following = layout.blockBoundingRect(block), block.next()
+            below = layout.blockBoundingRect(following).top() if following.isValid() else 0.0
+            for depth in range(_quote_level(block)):
+                goes_on = _quote_level(following) > depth
+                height = (below if goes_on else place.bottom()) - place.top()
+                bar = QRectF(depth * _QUOTE, place.top(), 3, height)
+                painter.fillRect(bar, QColor(self._theme.tokens.border_strong))
+            if block.blockFormat().hasProperty(_RULE):
+                line = QRectF(0, round(place.center().y()), self.viewport().width(), 1)
+                painter.fillRect(line, QColor(self._theme.tokens.border))
+            block = following
+        painter.end()
+
     def _dress(self, document: QTextDocument) -> None:
         """Give the text the line height, the gaps and the fonts of the design."""
         change = QTextCursor(document)
         change.beginEditBlock()  # else the text is laid out again after each change
+        _name_images(document)
         block = document.begin()
         while block.isValid():
             self._dress_block(block, is_last=not block.next().isValid())
@@ -131,8 +158,15 @@ class ProseView(QTextBrowser):
         change.setBottomMargin(0.0 if is_last else 4.0 if in_list else _PARAGRAPH_GAP)
         if in_table:
             change.setBottomMargin(0.0)
+        is_quote = _quote_level(block) > 0
+        if is_quote:
+            change.setLeftMargin(_quote_level(block) * _QUOTE)
+            change.setRightMargin(0)
         cursor.mergeBlockFormat(change)
-        is_quote = block.blockFormat().hasProperty(QTextFormat.Property.BlockQuoteLevel)
+        if (style := block.blockFormat()).hasProperty(_QT_RULE):
+            style.clearProperty(_QT_RULE)  # Qt draws it in the colour of text
+            style.setProperty(_RULE, True)
+            cursor.setBlockFormat(style)
         mono = self._theme.mono_font()
         iterator = block.begin()
         while not iterator.atEnd():
@@ -170,3 +204,33 @@ class ProseView(QTextBrowser):
         style.setCellSpacing(0)
         style.setBottomMargin(_PARAGRAPH_GAP)
         table.setFormat(style)
+
+
+def _quote_level(block: QTextBlock) -> int:
+    """Return how deep a block is in quotes; 0: it is none."""
+    if not block.isValid():
+        return 0
+    return block.blockFormat().intProperty(QTextFormat.Property.BlockQuoteLevel)
+
+
+def _name_images(document: QTextDocument) -> None:
+    """Put a link in the place of each image, which is never fetched."""
+    block = document.begin()
+    while block.isValid():
+        images: list[tuple[int, QTextImageFormat]] = []
+        iterator = block.begin()
+        while not iterator.atEnd():
+            style = iterator.fragment().charFormat()
+            if style.isImageFormat():
+                images.append((iterator.fragment().position(), style.toImageFormat()))
+            iterator += 1
+        for position, image in reversed(images):
+            cursor = QTextCursor(document)
+            cursor.setPosition(position)
+            cursor.deleteChar()
+            style = QTextCharFormat()
+            style.setAnchor(True)
+            style.setAnchorHref(image.name())
+            text = image.property(QTextFormat.Property.ImageAltText) or "picture"
+            cursor.insertText(f"[{text}]", style)
+        block = block.next()

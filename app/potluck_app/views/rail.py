@@ -3,6 +3,7 @@
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
 
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import vbox
 from potluck_app.views.controls import IconButton
@@ -14,7 +15,6 @@ class Rail(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setProperty("side", "true")
-        self.setFixedWidth(76)
         self.column = vbox(parent=self, margins=(8, 14, 8, 14), spacing=6)
 
 
@@ -30,5 +30,11 @@ class RailButton(IconButton):
         self.setCheckable(True)
         self.setAutoExclusive(True)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
-        self.setFixedSize(60, 59)
         self.toggled.connect(self.tint)
+        self.tint()
+
+    def tint(self) -> None:
+        super().tint()
+        self.ensurePolished()
+        words = self.fontMetrics().horizontalAdvance(said(self.text())) + 12
+        self.setFixedSize(max(self._theme.px(60), 60, words), max(self._theme.px(59), 59))

@@ -1,6 +1,7 @@
 """The Settings page: the look, the role of this computer, and access for other programs."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtGui import QIntValidator
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
@@ -9,10 +10,14 @@ from potluck.api.schema import ClusterState, Listener
 from potluck.ids import grouped
 from potluck_app.backend import Backend, local_listeners
 from potluck_app.http import Problem
-from potluck_app.theme import Choice, Theme
+from potluck_app.language import languages
+from potluck_app.theme import USUAL_TEXT, Choice, Theme
+from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
+from potluck_app.views.chips import Flow
 from potluck_app.views.controls import (
     CopyButton,
+    IconButton,
     button,
     card_frame,
     field,
@@ -21,6 +26,7 @@ from potluck_app.views.controls import (
     make_page,
     set_property,
 )
+from potluck_app.views.start_box import StartBox
 
 _DEFAULT_PORT = 8000
 _CHOICES: tuple[tuple[Choice, str], ...] = (
@@ -39,23 +45,39 @@ class SettingsView(QWidget):
         backend: Backend,
         *,
         on_theme: Callable[[Choice], object],
+        on_text_size: Callable[[int], object],
+        on_language: Callable[[str], object],
+        on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
+        on_doctor: Callable[[], object],
+        language: str = "auto",
+        log: Path | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
+        self._language, self._on_language = language, on_language
+        self.about = AboutCard(log)
         fill_page(
             self,
             "Settings",
             label("Settings", "title"),
-            self._appearance(),
+            self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
+            self._network(on_doctor),
             self._programs(),
-            label("Nothing you write leaves your home network. There is no telemetry.", "meta"),
+            self.about,
+            label(
+                "Nothing you write leaves your home network. There is no telemetry.",
+                "meta",
+                wrap=True,
+            ),
         )
         self.show_state(None)
 
-    def _appearance(self) -> QFrame:
+    def _appearance(
+        self, on_text_size: Callable[[int], object], on_shortcuts: Callable[[], object]
+    ) -> QFrame:
         group = QButtonGroup(self)
         items: list[QPushButton] = []
         for choice, text in _CHOICES:
@@ -66,17 +88,55 @@ class SettingsView(QWidget):
             item.setChecked(self._theme.choice == choice)
             group.addButton(item)
             items.append(item)
-        row = hbox(*items, STRETCH, spacing=8)
-        return _section("Appearance", "How the window looks.", row)
+        smaller = IconButton(self._theme, "minus", "Smaller text", "text-smaller")
+        smaller.clicked.connect(lambda: on_text_size(-1))
+        larger = IconButton(self._theme, "plus", "Larger text", "text-larger")
+        larger.clicked.connect(lambda: on_text_size(1))
+        self.text_size = label("", name="text-size")
+        self._theme.changed.connect(self._show_text_size)
+        self._show_text_size()
+        text = label("Text size", "body2")
+        return _section(
+            "Appearance",
+            "",
+            hbox(*items, STRETCH, spacing=8),
+            hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
+            *self._languages(),
+            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
+        )
+
+    def _languages(self) -> tuple[Part, ...]:
+        """The choice of the language, once there is more than one."""
+        self._language_note = label("It changes when Potluck starts again.", "meta", wrap=True)
+        self._language_note.hide()
+        group, holder = QButtonGroup(self), QWidget()
+        row = Flow(holder)
+        for code, name in {"auto": "As the system", **languages()}.items():
+            item = button(
+                name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
+            )
+            item.setCheckable(True)
+            item.setChecked(code == self._language)
+            group.addButton(item)
+            row.addWidget(item)
+        return label("Language", "body2"), holder, self._language_note
+
+    def _choose_language(self, code: str) -> None:
+        self._language_note.show()
+        self._on_language(code)
+
+    def _show_text_size(self) -> None:
+        self.text_size.setText(f"{self._theme.text_size / USUAL_TEXT:.0%}".replace("%", " %"))
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
-        self.name = label("", "body", name="settings-name")
-        self.address = label("", "body")
+        self.name = label("", name="settings-name", is_quoted=True)
+        self.address = label("", is_quoted=True)
         self.address.setWordWrap(True)
-        self.node_id = label("", "body")
-        self.version = label("", "body")
+        self.node_id = label("", is_quoted=True)
+        self.version = label("", is_quoted=True)
+        self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
-        then = label("It then helps another computer, from the tray.", "meta")
+        then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
             "This computer",
             "",
@@ -84,8 +144,18 @@ class SettingsView(QWidget):
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
+            self.start,
             4,
-            hbox(share, (then, 1), spacing=12),
+            hbox(share, STRETCH),
+            then,
+        )
+
+    def _network(self, on_doctor: Callable[[], object]) -> QFrame:
+        return _section(
+            "Doctor",
+            "It looks for what keeps your computers from finding each other, such as a firewall or a"
+            " VPN, and says what to do.",
+            hbox(button("Open the doctor", "settings-doctor", on_doctor), STRETCH),
         )
 
     def _programs(self) -> QFrame:
@@ -115,6 +185,7 @@ class SettingsView(QWidget):
         self.address.setText(", ".join(node.addresses) if node and node.addresses else "…")
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
+        self.about.show_state(state)
         self.api.setEnabled(state is not None)
         listener = _loopback(state)
         self._off_row.setVisible(listener is None)

@@ -3,6 +3,7 @@
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QWidget
 
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import IconButton, label
@@ -16,10 +17,10 @@ class ThinkingView(QWidget):
         self.toggle = IconButton(theme, "chevron-right", "", "reply-thinking", text="Thinking…")
         self.toggle.setProperty("kind", "inline")
         self.toggle.clicked.connect(self._toggle)
-        self.text: QLabel = label("", "body2", wrap=True)
+        self.text: QLabel = label("", "body2", wrap=True, is_quoted=True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.text.setAccessibleName("Thoughts")
+        self.text.setAccessibleName(said("Thoughts"))
         self.text.setContentsMargins(22, 0, 0, 0)
         head = hbox(self.toggle, STRETCH)
         vbox(head, self.text, parent=self, spacing=4)

@@ -5,8 +5,9 @@ others have a height, as it was measured or as their text suggests. What is in v
 when a height above it changes. The page follows its end only while the person is there.
 """
 
+import re
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QRect, Qt
 from PySide6.QtGui import QResizeEvent
@@ -17,8 +18,10 @@ from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.controls import discard
+from potluck_app.views.focus import chain_tabs, tab_stops
 from potluck_app.views.message import ReplyMessage
 from potluck_app.views.user_message import UserMessage
+from potluck_app.views.words import Described
 
 PAGE_WIDTH = 720
 _SIDE = 24
@@ -29,10 +32,12 @@ _AHEAD = 0.5  # of the view's height: so much is built above and below it
 _KEPT = 2.0  # of the view's height: what is farther away is dropped
 _ROUNDS = 8  # heights are known after building, and may ask for more; each round builds a view more
 
+_NOTHING = re.compile(r"(?!)")  # is found nowhere
+
 _View = UserMessage | ReplyMessage
 
 
-class Transcript(QScrollArea):
+class Transcript(Described, QScrollArea):
     """The page of messages."""
 
     def __init__(self, theme: Theme, chat: Chat) -> None:
@@ -48,8 +53,10 @@ class Transcript(QScrollArea):
         self._first = 0  # the row of the first message that has a widget
         self._views: list[_View] = []
         self._stale: set[_View] = set()  # views whose height may have changed
+        self.tab_after: QWidget | None = None  # the Tab key comes from there
         self._stick = True
         self._is_arranging = False
+        self._shape: list[tuple[_View, int]] = []  # of the views, when their stops were chained
         self._progress: tuple[str, float | None] = ("", None)
         self._page = QWidget()
         self.setWidget(self._page)
@@ -61,6 +68,7 @@ class Transcript(QScrollArea):
         model.rowsRemoved.connect(self._on_removed)
         model.dataChanged.connect(self._on_changed)
         chat.revealed.connect(self.reveal)
+        theme.changed.connect(self._refit)
         self._rebuild()
 
     # --- what others ask for
@@ -104,6 +112,11 @@ class Transcript(QScrollArea):
             place = self._views[row - first].highlight(pattern)
             self._arrange()
             self._scroll_to(self._starts()[row] + place - self.viewport().height() // 3)
+
+    def unmark(self) -> None:
+        """Take the marks of a search away."""
+        for view in self._views:
+            view.highlight(_NOTHING)
 
     # --- the model
 
@@ -154,6 +167,10 @@ class Transcript(QScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._refit()
+
+    def _refit(self) -> None:
+        """Lay all views out again: the page has another width, or the text another size."""
         for view in self._views:
             view.fit(self._width())
         self._stale.update(self._views)
@@ -181,6 +198,7 @@ class Transcript(QScrollArea):
                 if not self._build():
                     break
             self._place()
+            self._chain()
         finally:
             self._is_arranging = False
 
@@ -228,8 +246,6 @@ class Transcript(QScrollArea):
         view.setGeometry(self._side(), self._starts()[row], self._width(), self._heights[row])
         view.show()
         self._stale.add(view)
-        if row == self._first and len(self._views) > 1:
-            _set_tab_order(view, self._views[1])
 
     def _drop_views(self, begin: int, end: int) -> None:
         dropped = self._views[begin:end]
@@ -273,6 +289,15 @@ class Transcript(QScrollArea):
         for row, view in enumerate(self._views, self._first):
             view.setGeometry(QRect(side, starts[row], width, self._heights[row] - _GAP))
 
+    def _chain(self) -> None:
+        """Let the Tab key reach all views from top to bottom, and in each its text first."""
+        shape = [(view, view.part_count()) for view in self._views]
+        if shape != self._shape:
+            self._shape = shape
+            layouts = (view.layout() for view in self._views)
+            stops = [stop for each in layouts if each for stop in tab_stops(each)]
+            chain_tabs(stops if self.tab_after is None else [self.tab_after, *stops])
+
     def _scroll_to(self, place: int) -> None:
         self.verticalScrollBar().setValue(place)
         self._arrange()
@@ -297,12 +322,3 @@ def _height(view: QWidget, width: int) -> int:
     if layout.hasHeightForWidth():
         return layout.totalHeightForWidth(width)
     return layout.totalSizeHint().height()
-
-
-def _set_tab_order(view: QWidget, following: QWidget) -> None:
-    """Let the Tab key reach a view before the one below it, though it was made later."""
-    policy = Qt.FocusPolicy
-    stops = [w for w in view.findChildren(QWidget) if w.focusPolicy() & policy.TabFocus]
-    above = following.previousInFocusChain()
-    for before, after in pairwise([above, *stops] if above is not None else stops):
-        QWidget.setTabOrder(before, after)

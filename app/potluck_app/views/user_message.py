@@ -8,6 +8,7 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from potluck_app.chats.values import Message
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
@@ -32,10 +33,10 @@ class UserMessage(QWidget):
         self._message = message
         self._is_whole = len(message.text) <= _FOLDED
         self._width = 0
-        self.text = label("")
+        self.text = label("", is_quoted=True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.text.setAccessibleName("Your message")
+        self.text.setAccessibleName(said("Your message"))
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()
@@ -73,6 +74,10 @@ class UserMessage(QWidget):
     @property
     def message(self) -> Message:
         return self._message
+
+    def part_count(self) -> int:
+        """How many parts the message has, which changes with what the Tab key reaches."""
+        return self._inside.count() + self._parts.count() + self._column.count()
 
     def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
         """Show a message, and which of its versions it is."""
@@ -113,6 +118,7 @@ class UserMessage(QWidget):
             self.text.setSelection(found.start(), found.end() - found.start())
             lines = self.text.text()[: found.start()].count("\n")
             return lines * self.text.fontMetrics().lineSpacing()
+        self.text.setSelection(0, 0)
         return 0
 
     def open_editor(self) -> None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QSlider, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.http import Problem
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
@@ -22,7 +23,13 @@ from potluck_app.views.controls import (
     button,
     label,
     make_page,
+    scrolling,
 )
+from potluck_app.views.doctor import open_doctor
+from potluck_app.views.pausing import RulesMenu, offer_pauses
+from potluck_app.views.screens import ScreenFit
+from potluck_app.views.start_box import StartBox
+from potluck_app.views.words import Described, Menu
 
 _STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
@@ -30,7 +37,7 @@ _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
 
 
-class JoinRequest(QFrame):
+class JoinRequest(Described, QFrame):
     """The question of another computer that wants to use this one."""
 
     def __init__(self, on_decide: Callable[[str, bool], object]) -> None:
@@ -103,8 +110,8 @@ class WorkerWindow(QWidget):
         make_page(self, "worker-window", "Potluck")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setWindowTitle("Potluck")
-        self.setMinimumSize(WIDTH, HEIGHT)
-        self.resize(WIDTH, HEIGHT)
+        size = QSize(WIDTH, HEIGHT)
+        ScreenFit(self, size, size)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = _STARTING
         self._wanted: int | None = None  # the requested limit, until the node reports it
@@ -119,9 +126,20 @@ class WorkerWindow(QWidget):
         self.title.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
-        self.pause = button("Pause", "worker-pause", backend.toggle_pause)
+        self.pauses = Menu(self)
+        self.pauses.setAccessibleName("Pause sharing")
+        offer_pauses(self.pauses, backend)
+        self.rules = RulesMenu(self, backend)
+        self.pause = button("Pause", "worker-pause", self._pause)
+        self.when = button(
+            "Pauses by itself…", "worker-rules", lambda: _open(self.rules, self.when)
+        )
+        self.start = StartBox()
+        self.free = button("Free memory now", "worker-free", backend.free_memory)
+        self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
         self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
@@ -132,7 +150,7 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        stop = button("Stop sharing", "worker-stop", on_stop)
+        inner = QWidget()
         vbox(
             (self._name, 0, center),
             (self.address, 0, center),
@@ -144,33 +162,52 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
+            (self.doctor, 0, center),
             self._meter,
             (None, 2),
             self.request,
             14,
-            self._make_memory(),
-            14,
-            hbox((self.pause, 1), (stop, 1), spacing=8),
+            self._make_choices(),
             8,
-            button("Chat on this computer instead", "worker-chat", on_chat),
-            parent=self,
+            hbox(
+                (button("Chat here instead", "worker-chat", on_chat), 1),
+                (button("Stop sharing", "worker-stop", on_stop), 1),
+                spacing=8,
+            ),
+            parent=inner,
             margins=(24, 16, 24, 18),
         )
+        vbox(scrolling(inner, "Potluck"), parent=self)
+
+    def _make_choices(self) -> QWidget:
+        """What the owner decides about the lending; hidden while there is a question to answer."""
+        self._choices = QWidget()
+        vbox(
+            self._make_memory(),
+            12,
+            self.start,
+            12,
+            hbox((self.pause, 1), (self.free, 1), spacing=8),
+            8,
+            self.when,
+            parent=self._choices,
+        )
+        return self._choices
 
     def _make_memory(self) -> QWidget:
         self._memory_line = label("", "meta", name="worker-memory-line")
         self.memory = QSlider(Qt.Orientation.Horizontal)
         self.memory.setObjectName("worker-memory")
-        self.memory.setAccessibleName("Memory that this computer lends")
+        self.memory.setAccessibleName(said("Memory that this computer lends"))
         self.memory.setRange(_LEAST_STEP, _STEPS)
         self.memory.setValue(_STEPS)
         self.memory.setPageStep(2)
         self.memory.valueChanged.connect(self._show_memory)
         self.memory.sliderReleased.connect(self._set_memory)
         self.memory.actionTriggered.connect(self._on_slider_key)
-        self._memory_part = QWidget()
-        vbox(self._memory_line, self.memory, parent=self._memory_part, spacing=4)
-        return self._memory_part
+        part = QWidget()
+        vbox(self._memory_line, self.memory, parent=part, spacing=4)
+        return part
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -181,7 +218,9 @@ class WorkerWindow(QWidget):
             self.address.setVisible(bool(self._view.address))
             requests = cluster.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
-            self._memory_part.setVisible(not requests)  # one question at a time
+            self._choices.setVisible(not requests)  # one question at a time
+            waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
+            self.doctor.setVisible(waits)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -190,24 +229,39 @@ class WorkerWindow(QWidget):
             self.pause.setText("Resume" if paused else "Pause")
             self.pause.setAccessibleName("Resume sharing" if paused else "Pause sharing")
             self._pause_icon.set_icon("play" if paused else "pause")
+            self.rules.show_rules(state.node.rules)
             self._follow_memory(state)
         else:
             self._view = _STARTING
             self._meter.hide()
             self.address.hide()
+            self.doctor.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
+        self.free.setEnabled(state is not None)
+        self.when.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
 
+    def _open_doctor(self) -> None:
+        open_doctor(self, self._theme, self._backend)
+
     def _icon_color(self) -> str:
         return self._theme.tokens.color(self._view.tone)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         event.setAccepted(self._on_close())
+
+    def _pause(self) -> None:
+        """End the pause, or ask how long one is to be."""
+        state = self._backend.live_state
+        if state is not None and state.node.paused:
+            self._backend.resume()
+        else:
+            _open(self.pauses, self.pause)
 
     # --- memory
 
@@ -275,6 +329,10 @@ class WorkerWindow(QWidget):
 
     def _on_problem(self, message: str) -> None:
         self.banner.show_line(message, "error", on_dismiss=lambda: None)
+
+
+def _open(menu: QMenu, below: QWidget) -> None:
+    menu.popup(below.mapToGlobal(below.rect().bottomLeft()))
 
 
 def _memory_total(state: ClusterState | None) -> int:

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.doctor import Diagnosis
 from potluck.api.library import Library
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
@@ -115,6 +116,22 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
+class TokensRequest(Struct, frozen=True, kw_only=True):
+    """Asks for the tokens of a prompt; of one of token ids, for its text."""
+
+    prompt: Prompt
+    model: str | None = None  # as in `GenerationRequest`
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """A prompt as the model reads it."""
+
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]  # of each token; not always whole characters
+    text: str  # of all of them, without special tokens
+    context: int  # how many tokens a conversation may have
+
+
 class Candidate(Struct, frozen=True, kw_only=True):
     """A possible token, and its log-probability."""
 
@@ -144,8 +161,20 @@ class Waiting(Struct, frozen=True, kw_only=True, tag=True):
     seconds: float | None
 
 
+class Reading(Struct, frozen=True, kw_only=True, tag=True):
+    """How far the model has read: the prompt before `Started`; what a lost computer had, after that.
+
+    Attributes:
+        tokens: in the caches of all computers.
+        total: that the next token needs there.
+    """
+
+    tokens: int
+    total: int
+
+
 class Started(Struct, frozen=True, kw_only=True, tag=True):
-    """The first event of an answer: the prompt is tokenised and fits, and the model is loaded."""
+    """The first event that belongs to the answer: its first token is there."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
@@ -167,7 +196,9 @@ class Finished(Struct, frozen=True, kw_only=True, tag=True):
     timings: Timings
 
 
-GenerationEvent: TypeAlias = Waiting | Started | Piece | Finished
+Progress: TypeAlias = Waiting | Reading
+"""Says why nothing comes at the moment. It is no part of the answer, and is not kept."""
+GenerationEvent: TypeAlias = Progress | Started | Piece | Finished
 
 
 class Failed(Struct, frozen=True, kw_only=True, tag=True):
@@ -184,10 +215,14 @@ class Answering(Protocol):
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Answer one prompt with `Waiting`…, `Started`, `Piece`…, `Finished`.
+        """Answer one prompt with `Started`, `Piece`…, `Finished`, and `Progress` before and between.
 
         Closing the iterator cancels.
         """
+        ...
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        """The tokens of a prompt. Nothing is computed."""
         ...
 
     def hold(self, holder: Holder) -> AbstractContextManager[None]:
@@ -226,6 +261,10 @@ class Backend(Answering, Protocol):
 
     async def test_link(self, node_id: str) -> LinkTest:
         """Measure the link to a connected computer now."""
+        ...
+
+    async def examine(self) -> Diagnosis:
+        """Look at this computer and its network, and say what may keep computers apart."""
         ...
 
     async def set_role(self, request: RoleRequest) -> None: ...

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api import benching, schema, weights
-from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder
+from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder, TokensRequest
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -59,6 +59,7 @@ class ClusterApi:
             route("DELETE", "/cluster/computers/{node_id}", self._forget),
             route("POST", "/cluster/computers/{node_id}", self._change),
             route("POST", "/cluster/computers/{node_id}/link", self._test_link),
+            route("POST", "/cluster/doctor", self._examine),
             route("POST", "/cluster/role", self._set_role),
             route("POST", "/cluster/plan", self._plan),
             route("POST", "/cluster/model", self._load),
@@ -67,6 +68,7 @@ class ClusterApi:
             route("POST", "/cluster/models/prune", self._prune),
             route("POST", "/cluster/bench", self._bench),
             route("POST", "/cluster/answers", self._answer, holder="serve"),
+            route("POST", "/cluster/tokens", self._tokens),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
             route("POST", "/cluster/shutdown", self._shutdown, holder=None),
@@ -122,6 +124,9 @@ class ClusterApi:
 
     async def _test_link(self, request: Request) -> Response:
         return JsonResponse(await self._backend.test_link(request.path_params["node_id"]))
+
+    async def _examine(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.examine())
 
     async def _set_role(self, request: Request) -> None:
         await self._backend.set_role(await read(request, schema.RoleRequest))
@@ -179,6 +184,9 @@ class ClusterApi:
             if not has_begun:
                 raise
             yield _failed(error)
+
+    async def _tokens(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.tokens(await read(request, TokensRequest)))
 
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))

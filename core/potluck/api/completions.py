@@ -1,7 +1,7 @@
 """`/v1`: chat and text completions and the list of models, in OpenAI's shapes.
 
-A request becomes one `GenerationRequest` for each of its answers. The events of the backend are formatted
-in one of two ways: as chunks while they arrive, or joined into one answer. The backend does not know which.
+A request becomes one `GenerationRequest` for each of its answers. The events of the backend are formatted in one of two
+ways: as chunks while they arrive, or joined into one answer. The backend does not know which.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -28,7 +28,17 @@ from potluck.api.answers import (
     total,
     usage_of,
 )
-from potluck.api.backend import Answering, Finished, GenerationRequest, Piece, Started, Waiting
+from potluck.api.backend import (
+    Answering,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Piece,
+    Progress,
+    Reading,
+    Started,
+    Waiting,
+)
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -40,20 +50,24 @@ from potluck.api.endpoint import (
 )
 from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.merging import Collected, best, merged, with_logprobs
-from potluck.api.schema import ServedModel
+from potluck.api.metrics import Metrics
+from potluck.api.models import Models
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
-ALIAS = "potluck"  # a model name that always means the loaded model
 DONE = b"[DONE]"
 
 
 class Completions:
     """The endpoints of `/v1`."""
 
-    def __init__(self, backend: Answering, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, backend: Answering, metrics: Metrics, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._backend = backend
+        self._metrics = metrics
+        self._models = Models(backend)
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -62,18 +76,11 @@ class Completions:
             return Route(path, endpoint, methods=[method])
 
         return [
-            route("/v1/models", "GET", self._models),
-            route("/v1/models/{name:path}", "GET", self._model),
+            route("/v1/models", "GET", self._models.list),
+            route("/v1/models/{name:path}", "GET", self._models.show),
             route("/v1/chat/completions", "POST", self._chat),
             route("/v1/completions", "POST", self._complete),
         ]
-
-    async def _models(self, request: Request) -> Response:
-        served = await self._backend.served_models()
-        return JsonResponse(openai.ModelList(data=tuple(_info(model) for model in served)))
-
-    async def _model(self, request: Request) -> Response:
-        return JsonResponse(_info(await self._find(request.path_params["name"])))
 
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
@@ -94,13 +101,12 @@ class Completions:
         best_of: int | None = None,
     ) -> Response:
         """Answer each of the prompts `asked.n` times, with the best of `best_of` answers."""
-        model = await self._find(asked.model)
+        model = await self._models.find(asked.model)
         wanted = asked.n or 1
         tried = max(best_of or wanted, wanted)
-        changes: dict[str, Any] = {"id": request.state.request_id}
-        if asked.model and asked.model != ALIAS:
-            changes["model"] = model.name
-        all_ = [one for each in generations for one in repeated(replace(each, **changes), tried)]
+        name, id_ = await self._models.asked(asked.model), request.state.request_id
+        named = [replace(each, model=name, id=id_) for each in generations]
+        all_ = [one for each in named for one in repeated(each, tried)]
         if len(all_) > 1 and asked.known_token_ids:
             raise RequestError(
                 400, "known_token_ids: an answer goes on alone.", param="known_token_ids"
@@ -131,15 +137,18 @@ class Completions:
         usages = [usage_of(started, finished) for started, _, finished in collected]
         return JsonResponse(joined(wholes, total(usages, tried)))
 
+    def _events(self, generation: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        return self._metrics.counted(self._backend.generate(generation))
+
     async def _collect(self, generations: Sequence[GenerationRequest]) -> list[Collected]:
         """All events of several answers."""
         started: dict[int, Started] = {}
         finished: dict[int, Finished] = {}
         pieces: list[list[Piece]] = [[] for _ in generations]
-        async with aclosing(merged(self._backend, generations)) as events:
+        async with aclosing(merged(self._events, generations)) as events:
             async for number, event in events:
                 match event:
-                    case Waiting():
+                    case Waiting() | Reading():
                         pass
                     case Started():
                         started[number] = event
@@ -167,12 +176,12 @@ class Completions:
         started: dict[int, Started] = {}
         usages: dict[int, openai.Usage] = {}
         try:
-            async with aclosing(merged(self._backend, generations)) as events:
+            async with aclosing(merged(self._events, generations)) as events:
                 async for number, event in events:
                     is_sent = True
                     match event:
-                        case Waiting():
-                            yield Comment(_waiting(event))
+                        case Waiting() | Reading():
+                            yield Comment(_progress(event))
                             continue
                         case Started():
                             started[number] = event
@@ -198,23 +207,9 @@ class Completions:
             return
         yield DONE
 
-    async def _find(self, name: str | None) -> ServedModel:
-        served = await self._backend.served_models()
-        for model in served:
-            if not name or name in (ALIAS, model.name, *model.aliases):
-                return model
-        names = ", ".join([*(model.name for model in served), ALIAS])
-        raise RequestError(
-            404,
-            f"The model “{name}” is not loaded. What can be asked for now: {names}.",
-            param="model",
-        )
 
-
-def _waiting(event: Waiting) -> str:
+def _progress(event: Progress) -> str:
+    if isinstance(event, Reading):
+        return f"reading, {event.tokens} of {event.total} tokens"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"
-
-
-def _info(model: ServedModel) -> openai.ModelInfo:
-    return openai.ModelInfo(id=model.name, created=model.created)

@@ -64,6 +64,8 @@ _STATUS: tuple[tuple[type[PotluckError], int], ...] = (  # the first class that 
     (GatedModelError, 403),
     (HubError, 503),
 )
+# Codes that clients of OpenAI's API look for, of errors that have no better one.
+_CODES = {401: "invalid_api_key", 404: "unknown_url", 429: "rate_limit_exceeded"}
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*?)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 
@@ -213,6 +215,8 @@ def openai_error(error: Exception) -> ApiErrorBody:
             message=described.message,
             type=kind,
             param=param if isinstance(param, str) else None,
-            code=described.code,
+            code=_CODES.get(status, described.code)
+            if isinstance(error, RequestError)
+            else described.code,
         )
     )

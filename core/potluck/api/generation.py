@@ -40,7 +40,7 @@ _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 
 def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
     """What a chat asks for."""
-    turns = tuple(_turn(message) for message in asked.messages)
+    turns = tuple(turn_of(message) for message in asked.messages)
     logprobs = asked.top_logprobs or 0 if asked.logprobs else None
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     return _generation(asked, ChatPrompt(turns), logprobs, limit)
@@ -71,7 +71,8 @@ def repeated(generation: GenerationRequest, count: int) -> list[GenerationReques
     ]
 
 
-def _turn(message: openai.ChatMessage) -> ChatTurn:
+def turn_of(message: openai.ChatMessage) -> ChatTurn:
+    """A message, as the model's template gets it."""
     role = "system" if message.role == "developer" else message.role
     return ChatTurn(role=role, content=openai.message_text(message))
 

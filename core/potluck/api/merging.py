@@ -1,14 +1,13 @@
 """Several answers to one request: their events in one stream, and the best of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from potluck.api.backend import (
-    Answering,
     Finished,
     GenerationEvent,
     GenerationRequest,
@@ -23,7 +22,8 @@ Collected: TypeAlias = tuple[Started, list[Piece], Finished]
 
 
 async def merged(
-    backend: Answering, generations: Sequence[GenerationRequest]
+    generate: Callable[[GenerationRequest], AsyncGenerator[GenerationEvent, None]],
+    generations: Sequence[GenerationRequest],
 ) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
     """Yield the events of answers that are given side by side, each with the number of its answer.
 
@@ -33,14 +33,14 @@ async def merged(
 
     async def pump(number: int, generation: GenerationRequest) -> None:
         try:
-            async with aclosing(backend.generate(generation)) as events:
+            async with aclosing(generate(generation)) as events:
                 async for event in events:
                     await queue.put((number, event))
         except Exception as error:  # noqa: BLE001 - it is raised below
             await queue.put(error)
 
     if len(generations) == 1:  # no other task between a token and its client
-        async with aclosing(backend.generate(generations[0])) as events:
+        async with aclosing(generate(generations[0])) as events:
             async for event in events:
                 yield 0, event
         return

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from potluck.api.hub import Download, Fit, Format, Source
+from potluck.api.politeness import Rule, Rules
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -25,6 +26,7 @@ Token = Annotated[str, Meta(min_length=1, max_length=4096)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]
 ContextLength = Annotated[int, Meta(ge=1, le=1 << 20)]
+Time = Annotated[float, Meta(ge=0, lt=1 << 40)]  # Unix
 ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 LayerCount = Annotated[int, Meta(ge=0, le=10_000)]
 
@@ -100,6 +102,9 @@ class Node(Struct, frozen=True, kw_only=True):
     role: Role = "idle"
     home_id: str | None = None  # of its own home; None before its first pairing
     paused: bool = False
+    paused_until: float | None = None  # Unix time at which the pause ends by itself
+    withheld: Rule | None = None  # why it lends nothing by itself
+    rules: Rules = Rules()
     leaving: bool = False  # it lends nothing new, and helps until the others do without it
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
@@ -310,6 +315,10 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
     memory: Size | None = None  # bytes that this computer lends at most; 0 removes the limit
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None  # compute threads; 0: one per core
     paused: bool | None = None
+    paused_until: Time | None = None  # with `paused`: when it ends by itself; None: it does not
+    rules: Rules | None = None  # when it is not lent by itself
+    # Give what is lent back at once, and pause for an hour if there is no pause yet.
+    free_now: bool = False
     # Mbit/s at which weights are sent at most; 0 removes the limit.
     upload_limit_mbit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     # Not stored: lend only until the last event stream with `holder=worker` ends.

@@ -1,7 +1,7 @@
 """The two HTTP applications of a node: the local API, and `/v1` alone for `potluck serve`.
 
-local_app   /health /cluster/* /v1/*   loopback, the node's own token
-public_app  /v1/*                      loopback without a key, or anywhere with one
+local_app   /cluster/* and what public_app has         loopback, the node's own token
+public_app  /v1/* /health /metrics /tokenize /detokenize   loopback without a key, or anywhere with one
 
 Web pages use neither, but for the origins that `potluck serve --origin` lists: their browsers are told
 so (CORS).
@@ -23,7 +23,9 @@ from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.api.metrics import Metrics
 from potluck.api.request_ids import RequestIds
+from potluck.api.service import Service
 from potluck.errors import UsageError
 
 __all__ = ["HttpServer", "local_app", "public_app"]
@@ -33,7 +35,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers wri
 
 def local_app(backend: Backend, token: str) -> ASGIApp:
     """Return the API of the window and the commands. It may listen on loopback only."""
-    routes = [*ClusterApi(backend).routes(), *Completions(backend).routes()]
+    routes = [*ClusterApi(backend).routes(), *_answering(backend, health=False)]
     return _guarded(routes, key=token, loopback=True)
 
 
@@ -66,7 +68,8 @@ def public_app(
             " Without one, listen on 127.0.0.1.",
             param="key",
         )
-    app = _guarded(Completions(backend).routes(), key=key, loopback=loopback, origins=origins)
+    routes = _answering(backend, health=True)
+    app = _guarded(routes, key=key, loopback=loopback, origins=origins)
     if not origins:
         return app
     return CORSMiddleware(
@@ -76,6 +79,12 @@ def public_app(
         allow_headers=["*"],
         expose_headers=["x-request-id"],
     )
+
+
+def _answering(backend: Answering, *, health: bool) -> list[Route]:
+    metrics = Metrics()
+    service = Service(backend, metrics)
+    return [*Completions(backend, metrics).routes(), *service.routes(health=health)]
 
 
 def _guarded(

@@ -103,7 +103,8 @@ def _list_pairable(client: Client, started: bool, options: argparse.Namespace) -
     else:
         say(
             "No computer that can be added was found. Start `potluck worker`, or the window, on it."
-            " If it runs there already, use its address: potluck pair ADDRESS"
+            " If it runs there already, use its address: potluck pair ADDRESS. To find out what is in"
+            " the way: potluck doctor"
         )
     return 0
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TypeAlias, get_args
 
-from potluck.cli.values import counts, layers, number
+from potluck.cli.values import counts, layers, name, number, size
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
@@ -45,6 +45,25 @@ def add_count(
 def add_threads(parser: _Options) -> None:
     """Add --threads."""
     add_count(parser, "--threads", 1024, "compute with so many threads (one for each core)")
+
+
+def add_worker(parser: argparse.ArgumentParser) -> None:
+    """Add what a worker lends, to whom, and what it is called."""
+    parser.add_argument("--join", metavar="TOKEN", help="join the home that this token is from")
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=size,
+        help="lend at most this of the RAM, and of each GPU: 8GB",
+    )
+    add_threads(parser)
+    parser.add_argument(
+        "--start-with-computer",
+        dest="start",
+        choices=("on", "off"),
+        help="have the system start it from now on, or not; lends nothing yet",
+    )
+    parser.add_argument("--name", type=name, help="what others see this computer as")
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:

@@ -2,16 +2,18 @@
 
 import argparse
 import re
+from functools import partial
 from typing import NoReturn
 
 from potluck import __version__
+from potluck.cli.model_commands import add_library_commands, add_upkeep_commands
 from potluck.cli.options import (
     add_bench,
     add_home,
     add_json,
     add_model,
     add_sampling,
-    add_threads,
+    add_worker,
 )
 from potluck.cli.values import name, number, size
 from potluck.cli.waits import Waits
@@ -23,11 +25,15 @@ Pool the computers of your home to run a language model none of them could run a
 
 Commands for your computers:
   worker                  lend this computer to another one, until Ctrl-C
+  pause [hour|tomorrow]   lend nothing for a while
+  resume                  end that
+  free                    give back at once what this computer lends
   invite                  print a token that lets one computer join this one
   pair [NAME|ADDRESS]     add a computer: both screens show the same six digits
   unpair NAME             let a computer in no longer
   computer NAME           rename, pause or limit a computer, or test the link to it
   devices                 the computers, what they have and how fast they are linked
+  doctor                  what keeps computers from finding each other, and what to do
 
 Commands for models:
   chat [PROMPT]           ask once, or talk
@@ -91,15 +97,24 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck worker --join TOKEN --memory 8GB     (TOKEN: from `potluck invite` on the other)",
         "POTLUCK_CPUS=8,8 potluck worker     (two NUMA nodes: cpu:0 and cpu:1, 8 threads each)",
     )
-    worker.add_argument("--join", metavar="TOKEN", help="join the home that this token is from")
-    worker.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=size,
-        help="lend at most this of the RAM, and of each GPU: 8GB",
+    add_worker(worker)
+
+    pause = _command(
+        commands,
+        "pause",
+        "worker:pause",
+        "Lend nothing of this computer for a while. The others go on without it.",
+        "potluck pause                (until `potluck resume`)",
+        "potluck pause hour",
+        "potluck pause tomorrow       (until 6 o'clock in the morning)",
     )
-    add_threads(worker)
-    worker.add_argument("--name", type=name, help="what others see this computer as")
+    lengths = ("hour", "tomorrow", "resume")
+    pause.add_argument("length", nargs="?", choices=lengths, default="resume", help="(%(default)s)")
+    for word, description in (
+        ("resume", "End the pause of this computer: it is lent again."),
+        ("free", "Give the memory that this computer lends back at once, and pause for an hour."),
+    ):
+        _command(commands, word, f"worker:{word}", description, f"potluck {word}")
 
     invite = _command(
         commands,
@@ -164,6 +179,16 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck devices --json",
     )
     add_json(devices)
+
+    doctor = _command(
+        commands,
+        "doctor",
+        "doctor:doctor",
+        "Look at network, multicast, firewall, VPN, versions, clock and disk of this computer, and say\n"
+        "what keeps others from it and what to do. Changes nothing. Exit status 1: there is a problem.",
+        "potluck doctor",
+    )
+    add_json(doctor)
 
 
 def _add_model_commands(commands: "_Commands[Parser]") -> None:
@@ -240,8 +265,9 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     )
     add_json(models)
     more = models.add_subparsers(metavar="", prog="potluck models")
-    _add_library_commands(more)
-    _add_upkeep_commands(more)
+    add = partial(_command, more)
+    add_library_commands(add)
+    add_upkeep_commands(add)
 
     demo = _command(
         commands,
@@ -262,106 +288,6 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         commands, "node", "window:node", "Run the node of this computer in the foreground."
     )
     node.add_argument("--name", type=name, help="what others see this computer as")
-
-
-def _add_library_commands(commands: "_Commands[Parser]") -> None:
-    listed = _command(
-        commands,
-        "list",
-        "library:models",
-        "List the models on this computer, with how they fit on your computers.",
-        "potluck models list",
-    )
-    add_json(listed)
-
-    search = _command(
-        commands,
-        "search",
-        "library:search",
-        "List models of the Hugging Face Hub, the most downloaded first. Without WORDS, list those\n"
-        "that Potluck recommends, with how they fit on your computers; that asks nobody. With a whole\n"
-        "name, say which variants it has, and how each fits.",
-        "potluck models search",
-        "potluck models search qwen3 gguf",
-        "potluck models search Qwen/Qwen3-8B-GGUF",
-    )
-    search.add_argument("words", nargs="*", metavar="WORDS", help="of the model's name")
-    add_json(search)
-
-    pull = _command(
-        commands,
-        "pull",
-        "library:pull",
-        "Download a model from the Hugging Face Hub into its usual cache. Without VARIANT, the best\n"
-        "one for your computers. Ctrl-C pauses; the same command goes on where it was.",
-        "potluck models pull Qwen/Qwen3-8B-GGUF",
-        "potluck models pull Qwen/Qwen3-8B-GGUF:Q8_0",
-    )
-    pull.add_argument("name", metavar="NAME[:VARIANT]", help="such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
-    pull.add_argument(
-        "--token",
-        action="store_true",
-        help="ask for the token of your account at huggingface.co, for models with terms to accept",
-    )
-    add_json(pull)
-
-    add = _command(
-        commands,
-        "add",
-        "library:add",
-        "Search a folder, and the folders in it, for models from now on. Nothing is copied.",
-        "potluck models add /mnt/models",
-    )
-    add.add_argument("folder", metavar="FOLDER")
-    add_json(add)
-
-    rm = _command(
-        commands,
-        "rm",
-        "library:rm",
-        "Delete a model from the Hugging Face cache. Models of other programs are never deleted.",
-        "potluck models rm Qwen/Qwen3-8B-GGUF",
-    )
-    rm.add_argument("name", metavar="NAME", help="its name, or its path")
-    rm.add_argument("--yes", action="store_true", help="do not ask")
-    add_json(rm)
-
-
-def _add_upkeep_commands(commands: "_Commands[Parser]") -> None:
-    verify = _command(
-        commands,
-        "verify",
-        "upkeep:verify",
-        "Read all weights on this computer's disk and compare their digests. A damaged model is\n"
-        "named; what is damaged of other computers' models is deleted, and sent again when needed.",
-        "potluck models verify",
-        "potluck models verify ~/models/Qwen3-8B",
-    )
-    verify.add_argument("model", nargs="?", metavar="MODEL", help="only this model (all)")
-    add_json(verify)
-
-    prune = _command(
-        commands,
-        "prune",
-        "upkeep:prune",
-        "Delete the stored weights that belong to no plan in force and were not made from a model\n"
-        "on this computer. If they are needed again, they are sent again.",
-        "potluck models prune",
-        "potluck models prune --yes",
-    )
-    prune.add_argument("--yes", action="store_true", help="do not ask")
-    add_json(prune)
-
-    limit = _command(
-        commands,
-        "limit",
-        "upkeep:limit",
-        "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
-        "Without MBIT, print the limit. Tokens are never held back.",
-        "potluck models limit 200",
-    )
-    limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
-    add_json(limit)
 
 
 def _command(

@@ -1,12 +1,15 @@
 """`worker`: lend this computer."""
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import msgspec
 
+from potluck.api.pausing import here, pause_end, paused_line
+from potluck.api.politeness import SAYS
 from potluck.api.schema import (
     ClusterState,
     Pairing,
@@ -24,11 +27,14 @@ from potluck.client import Client
 from potluck.errors import NotFoundError, PairingError, PotluckError
 from potluck.launch import find
 from potluck.settings import Folders, load_settings, save_settings
+from potluck.system.autostart import autostart
 
 
 def worker(options: argparse.Namespace) -> int:
     """Lend this computer until Ctrl-C, or until Potluck is shut down on it."""
     folders = Folders.of(options.home)
+    if options.start is not None:
+        return _start_with_computer(folders, on=options.start == "on")
     if options.name is not None:
         settings = load_settings(folders.settings_file)
         save_settings(folders.settings_file, msgspec.structs.replace(settings, name=options.name))
@@ -53,6 +59,47 @@ def worker(options: argparse.Namespace) -> int:
         if is_worker
         else "This computer is not lent any more."
     )
+    return 0
+
+
+def _start_with_computer(folders: Folders, *, on: bool) -> int:
+    """Have the system start this command with the computer, or not."""
+    autostart("worker", folders.home).set(on)
+    if not on:
+        say("`potluck worker` does not start with this computer.")
+    elif sys.platform.startswith("linux"):
+        say(
+            "`potluck worker` starts when you log in. `loginctl enable-linger` starts it with the"
+            " computer, without a login."
+        )
+    else:
+        say("`potluck worker` starts when you log in.")
+    return 0
+
+
+def pause(options: argparse.Namespace) -> int:
+    """Pause the lending of this computer, for an hour, until tomorrow or until `resume`."""
+    client, _ = open_client(options)
+    until = pause_end(options.length, here())
+    client.set_role(RoleRequest(paused=True, paused_until=until))
+    say(f"{paused_line(until)}. `potluck resume` ends the pause.")
+    return 0
+
+
+def resume(options: argparse.Namespace) -> int:
+    """End the pause of this computer."""
+    client, _ = open_client(options)
+    client.set_role(RoleRequest(paused=False))
+    say("The pause is over.")
+    return 0
+
+
+def free(options: argparse.Namespace) -> int:
+    """Give back at once what this computer lends."""
+    client, _ = open_client(options)
+    client.set_role(RoleRequest(free_now=True))
+    said = paused_line(client.state().node.paused_until)
+    say(f"The memory is free in a moment. {said}; `potluck resume` ends the pause.")
     return 0
 
 
@@ -84,7 +131,6 @@ def _lend(client: Client, options: argparse.Namespace) -> None:
         worker=True,
         memory=options.memory,
         threads=options.threads,
-        paused=False,
         while_held=True,
     )
     with closing(client.states("worker")) as states:
@@ -128,7 +174,9 @@ def _status_line(state: ClusterState) -> str:
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
     layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
     if state.node.paused:
-        return "Paused."
+        return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
+    if state.node.withheld is not None:
+        return f"Paused by itself: this computer {SAYS[state.node.withheld]}."
     if not state.node.lent_to:
         homes = " or ".join(state.node.member_of) or "a computer to pair with"
         return f"Waiting for {homes}."

@@ -5,21 +5,29 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from potluck import __version__
 from potluck.api import schema
-from potluck.api.backend import Finished, GenerationEvent, GenerationRequest, Holder
+from potluck.api.backend import (
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    Tokens,
+    TokensRequest,
+)
 from potluck.api.benching import BenchProgress, BenchRequest
+from potluck.api.doctor import Diagnosis
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.doctor import Doctor
+from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
-from potluck.cluster.master.bench import Bench, check_context
+from potluck.cluster.loads import bench, progress_of
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
@@ -47,8 +55,6 @@ from potluck.store.registry import LocalModel
 from potluck.wire import proofs
 from potluck.wire.token import PairingToken
 
-_LOAD_INTERVAL_S = 0.1  # between two events of a load
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -67,6 +73,7 @@ class Parts:
     pairings: Pairings
     upkeep: Upkeep
     library: NodeLibrary
+    doctor: Doctor
 
 
 class NodeBackend:
@@ -92,6 +99,7 @@ class NodeBackend:
 
     def state(self) -> schema.ClusterState:
         parts, local = self._parts, self._parts.membership.local
+        computers = self._views.all(parts.discovery.peers(), parts.worker)
         return schema.ClusterState(
             node=schema.Node(
                 node_id=local.node_id,
@@ -101,20 +109,23 @@ class NodeBackend:
                 role=self.role(),
                 home_id=parts.membership.home_id,
                 paused=parts.worker.is_paused,
+                paused_until=parts.lending.settings.paused_until,
+                withheld=parts.worker.withheld,
+                rules=parts.lending.settings.rules,
                 leaving=parts.worker.is_leaving,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
             ),
-            computers=self._views.all(parts.discovery.peers(), parts.worker),
+            computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
             transfers=load_progress(parts.master).nodes,
             pairings=parts.pairings.views(),
             listeners=tuple(
                 schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
             ),
-            notices=self._notices.all(),
+            notices=self._notices.all({each.name for each in computers if each.online}),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=served_models(parts.master, parts.library.chosen),
             downloads=parts.library.downloads.views(),
@@ -133,7 +144,8 @@ class NodeBackend:
 
     def notice(self, level: NoticeLevel, text: str) -> None:
         """Show one line to the person at this computer."""
-        self._notices.add(level, text)
+        computers = self._views.all(self._parts.discovery.peers(), self._parts.worker)
+        self._notices.add(level, text, frozenset(c.name for c in computers if not c.online))
 
     def _tokens_per_s(self) -> float | None:
         """How fast the plan in force gave its last answer; None: it has not answered yet."""
@@ -202,6 +214,9 @@ class NodeBackend:
         self._parts.activity.touch()
         return schema.LinkTest(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
+    async def examine(self) -> Diagnosis:
+        return await self._parts.doctor.examine()
+
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
 
@@ -216,7 +231,7 @@ class NodeBackend:
         request = self._parts.library.chosen.completed(request)
         before = master.deployment
         loading = asyncio.create_task(master.load(request))
-        async with aclosing(self._progress(loading)) as events:
+        async with aclosing(progress_of(loading, master, self._parts.activity)) as events:
             async for progress in events:
                 yield progress
         try:
@@ -251,57 +266,12 @@ class NodeBackend:
             library.known.recent.add(model.folder)
         self._parts.activity.touch()
 
-    async def _progress(
-        self, loading: asyncio.Task[Deployment]
-    ) -> AsyncGenerator[LoadProgress, None]:
-        """Yield the progress of a load until it is over. Closing the iterator ends the load."""
-        master, activity = self._parts.master, self._parts.activity
-        try:
-            revision = activity.revision
-            while not loading.done():
-                progress = load_progress(master)
-                if progress.state not in ("ready", "failed"):  # these belong to the load before
-                    yield progress
-                await asyncio.sleep(_LOAD_INTERVAL_S)
-                change = asyncio.create_task(activity.changed(revision))
-                await asyncio.wait((loading, change), return_when=asyncio.FIRST_COMPLETED)
-                change.cancel()
-                revision = activity.revision
-        finally:
-            loading.cancel()
-
     async def bench(self, request: BenchRequest) -> AsyncGenerator[BenchProgress, None]:
-        master = self._parts.master
         with self._parts.lending.computing_with(request.threads):
-            async with master.borrowed(request.plan):
-                check = partial(check_context, request)
-                anew = request.threads is not None  # a loaded model keeps its number of threads
-                load = master.load(request.plan, anew=anew, check=check)
-                loading = asyncio.create_task(load)
-                async with aclosing(self._progress(loading)) as events:
-                    async for step in events:
-                        yield BenchProgress(state="loading", fraction=step.fraction, load=step)
-                mine = await loading
-                deployment, generator = await master.ready(request.plan)
-                if deployment is not mine:
-                    raise UsageError("Another model was loaded meanwhile. Measure again.")
-                yield BenchProgress(state="measuring", message="Measuring the links")
-                local, workers = self._parts.membership.local, self._parts.membership.available()
-                used = [worker for worker in workers if deployment.uses(worker.node_id)]
-                await master.measurements.links.measure(local, used, anew=True)
-                bench = Bench(
-                    deployment, generator, request, local=local.node_id, link_ms=self._link_ms
-                )
-                async with aclosing(bench.run()) as steps:
-                    async for progress in steps:
-                        yield progress
-
-    def _link_ms(self, source: NodeId, target: NodeId, nbytes: int) -> float:
-        """Milliseconds of a message between two computers on the measured link; 0 if unknown."""
-        link = self._parts.master.measurements.links.between(
-            source, target
-        )  # a node has none to itself
-        return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
+            members, activity = self._parts.membership, self._parts.activity
+            async with aclosing(bench(self._parts.master, members, activity, request)) as events:
+                async for progress in events:
+                    yield progress
 
     async def unload(self) -> None:
         await self._parts.master.unload()
@@ -333,6 +303,11 @@ class NodeBackend:
                         self._measured = (deployment, event.timings.tokens_per_s)
                         activity.touch()
                     yield event
+
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        with self._parts.activity.hold("request"):
+            _, loaded = await self._ready_model(request.model)
+            return await tokens_of(loaded, request.prompt)
 
     async def _ready_model(self, model: str | None) -> tuple[Deployment, LoadedModel]:
         """The plan in force, and its model.

@@ -81,6 +81,11 @@ class Computer(Protocol):
         """Whether it reads the model's own files, so that nothing has to be sent."""
         ...
 
+    @property
+    def pause(self) -> str | None:
+        """Why it lends nothing, or is about to, after its name; None: it lends, or just goes."""
+        ...
+
     async def look(self) -> None:
         """Wait until its devices are known."""
         ...

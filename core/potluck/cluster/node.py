@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from math import inf
 
 import potluck
+from potluck.api.politeness import Facts
 from potluck.api.server import HttpServer, local_app
 from potluck.cluster.device_names import place_name
 from potluck.cluster.events import (
@@ -43,6 +44,8 @@ from potluck.tasks import TaskSet, end, every
 
 logger = logging.getLogger(__name__)
 
+LOOK_S = 10.0  # between two looks at whether a pause is over, and what the owner does
+USE_S = 2.0  # between two looks at whether it is used, and so must not sleep
 TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves some ten MB
 
 
@@ -89,6 +92,7 @@ class Node(NodeParts):
         """Serve until `stop` is called, or until nobody has needed the node for `idle_s`."""
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
+            stack.callback(self.awake.end)
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
@@ -114,6 +118,8 @@ class Node(NodeParts):
             for work in (
                 idle,
                 calls,
+                every(LOOK_S, self._look, what="looking at this computer"),
+                every(USE_S, self._look_at_use, what="keeping this computer awake"),
                 every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
@@ -149,6 +155,23 @@ class Node(NodeParts):
         elif not self.worker.is_lending and not self.library.downloads.is_busy:
             logger.info("no program needs the node any more")
             self._stop.set()
+
+    async def _look(self) -> None:
+        """See whether this computer may be lent now."""
+        facts = Facts()
+        if self.worker.is_lending:
+            facts = await asyncio.to_thread(self.looks.at, self.lending.settings.rules)
+        self.lending.look(facts, asyncio.get_running_loop().time())
+
+    async def _look_at_use(self) -> None:
+        """Keep this computer awake while it answers, loads or helps."""
+        lease = self.worker.lease
+        is_used = (
+            self.master.is_used
+            or (lease is not None and lease.transfer is not None)
+            or any(process.is_busy for process in self.processes.running())
+        )
+        self.awake.look(is_used=is_used, now_s=asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again.
@@ -206,11 +229,14 @@ class Node(NodeParts):
         self.events.changed()
 
     def _needed(self, event: StillNeeded) -> None:
-        self.backend.notice(
-            "warning",
+        """A master's model does not fit without this computer, which is about to lend nothing."""
+        told = (
             f"{event.master_name}'s model does not fit without this computer, which leaves all the same within"
-            f" {self._deadlines.hand_over_s:.0f} seconds. To go on helping, resume sharing.",
+            f" {self._deadlines.hand_over_s:.0f} seconds."
         )
+        if self.worker.withheld is None:
+            told += " To go on helping, resume sharing."
+        self.backend.notice("warning", told)
 
     def _step_refused(self, event: StepRefused) -> None:
         if event.node_id is None and self.worker.lease is not None:

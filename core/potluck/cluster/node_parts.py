@@ -7,6 +7,7 @@ import potluck
 from potluck.cluster.activity import Activity
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.device_use import DeviceUse
+from potluck.cluster.doctor import Doctor
 from potluck.cluster.events import (
     Events,
     HomeLeft,
@@ -35,6 +36,7 @@ from potluck.cluster.worker.leaving import LEAVE_S
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
+from potluck.doctor.examination import LOOKS
 from potluck.hub.found import KnownModels, Places, RecentFolders
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
@@ -43,6 +45,8 @@ from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.settings import Folders, cpu_threads, load_settings
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
+from potluck.system.awake import Awake, holding
+from potluck.system.looks import looks
 
 SESSIONS_PART = 10  # of what may be stored on the disk, this part is for caches of conversations
 
@@ -70,7 +74,7 @@ class NodeParts:
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
         use = DeviceUse()
-        identity_folder = folders.data / "identity"
+        identity_folder = folders.identity
         self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
         self.presence = Presence(self.identity, settings.shown_name)
         self.activity = Activity(
@@ -123,6 +127,7 @@ class NodeParts:
             events=self.events,
             leave_s=deadlines.hand_over_s,
         )
+        self.looks, self.awake = looks(), Awake(holding())
         self.links = WorkerLinks(
             worker=self.worker,
             identity=self.identity,
@@ -212,6 +217,16 @@ class NodeParts:
         self.device_watch = DeviceWatch(
             computers=self.membership, master=self.master, events=self.events
         )
+        doctor = Doctor(
+            folders.by_content,
+            identity=self.identity,
+            presence=self.presence,
+            discovery=self.discovery,
+            membership=self.membership,
+            links=self.links,
+            store=self.store,
+            looks=LOOKS,
+        )
         self.backend = NodeBackend(
             Parts(
                 presence=self.presence,
@@ -227,6 +242,7 @@ class NodeParts:
                 pairings=self.pairings,
                 upkeep=upkeep,
                 library=self.library,
+                doctor=doctor,
             )
         )
 

@@ -1,6 +1,7 @@
 """What a node says of itself to other computers: what it is, where it is, and what it announces."""
 
 import platform
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -44,7 +45,8 @@ class Presence:
         self._info = msgspec.structs.replace(self._info, devices=tuple(devices))
 
     def me(self) -> NodeInfo:
-        return self._info
+        """This node's description, with the time of now."""
+        return msgspec.structs.replace(self._info, clock=max(0.0, time.time()))
 
     def name(self) -> str:
         return self._info.name

@@ -207,7 +207,7 @@ class ComputerViews:
     def _self(self, worker: Worker) -> schema.Computer:
         local = self._local
         state, progress, layers = self._part(local.node_id)
-        if worker.is_paused:
+        if worker.reason is not None:
             state = "paused"
         elif (lease := worker.lease) is not None and layers is None:
             layers = lease.layers
@@ -236,11 +236,12 @@ class ComputerViews:
         state, progress, layers = self._part(node_id)
         detail: str | None = None
         if record.paused:
-            state, detail = "paused", "It is paused in this home."
+            state, detail = "paused", "It is paused by you."
         elif computer is None:
             state, detail = _absent(found, self._membership.problem(node_id))
         elif computer.is_paused:
-            state, detail = "paused", "It does not lend itself just now."
+            state = "paused"
+            detail = f"It {computer.pause or 'does not lend itself just now'}."
         elif computer.lent_to is not None:
             state, detail = "paused", f"It helps {computer.lent_to}."
         rtt_s = computer.link.rtt_s if computer is not None else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from potluck.engine.payload import Activations
-from potluck.errors import InvalidStepError, PromptError
+from potluck.errors import ContextExceededError, InvalidStepError, PromptError
 from potluck.wire.activation_messages import Sampling
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -71,12 +71,12 @@ class StepBounds:
         """Refuse a session of more tokens than the context has.
 
         Raises:
-            PromptError: it has more.
+            ContextExceededError: it has more.
         """
         if tokens > self.context:
-            raise PromptError(
-                f"The conversation has {tokens} tokens, and the context holds {self.context}."
-                " Begin a new conversation, or load the model with a longer context.",
+            raise ContextExceededError(
+                f"the conversation has {tokens}",
+                "Begin a new conversation, or load the model with a longer context.",
                 tokens=tokens,
                 context=self.context,
             )

@@ -20,14 +20,16 @@ from potluck.api.backend import (
     GenerationRequest,
     Holder,
     Piece,
+    Progress,
     Started,
-    Waiting,
+    Tokens,
+    TokensRequest,
 )
 from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError
 from potluck.errors import NotReadyError
 from potluck.front.kept import KeptAnswers
-from potluck.front.stream import answer
+from potluck.front.stream import answer, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,16 @@ class Front:
         await self._ready(self._patience.new_s)
         return self._served
 
+    async def tokens(self, request: TokensRequest) -> Tokens:
+        """The tokens of a prompt.
+
+        Raises:
+            NotReadyError: there is no node.
+            NodeGoneError: the node was lost.
+            PotluckError: why there are none.
+        """
+        return await tokens(await self._ready(self._patience.new_s), request, self._open)
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Yield the events of an answer: first those that are kept of the same request.
 
@@ -119,7 +131,7 @@ class Front:
             try:
                 async with aclosing(self._rest(node, request, events)) as rest:
                     async for event in rest:
-                        if not isinstance(event, Waiting):
+                        if not isinstance(event, Progress):
                             events.append(event)
                         yield event
             except NodeGoneError:

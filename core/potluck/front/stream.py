@@ -1,11 +1,19 @@
-"""Ask a node for one answer, in an event loop."""
+"""Ask a node for one answer, or for tokens, in an event loop."""
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import msgspec
 
-from potluck.api.backend import Failed, Finished, GenerationEvent, GenerationRequest
+from potluck.api.backend import (
+    Failed,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    Tokens,
+    TokensRequest,
+)
 from potluck.client import Client, NodeGoneError, as_error, refusal
 from potluck.errors import ClosedError
 
@@ -27,13 +35,7 @@ async def answer(
         NodeGoneError: the node ended, or stops.
         PotluckError: why there is no answer.
     """
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", client.port, limit=_LINE)
-    except OSError:
-        raise NodeGoneError(_GONE) from None
-    open_.add(writer)
-    try:
-        await _ask(client, request, reader, writer)
+    async with _asked(client, "/cluster/answers", request, open_) as reader:
         async for line in reader:
             if not line.startswith(b"data: "):
                 continue  # a heartbeat, or the empty line after an event
@@ -44,6 +46,34 @@ async def answer(
             if isinstance(event, Finished):
                 return
         raise NodeGoneError(_GONE)
+
+
+async def tokens(
+    client: Client, request: TokensRequest, open_: set[asyncio.StreamWriter]
+) -> Tokens:
+    """The tokens of a prompt; arguments and errors as of `answer`."""
+    async with _asked(client, "/cluster/tokens", request, open_) as reader:
+        return msgspec.json.decode(await reader.read(), type=Tokens)
+
+
+@asynccontextmanager
+async def _asked(
+    client: Client, path: str, body: msgspec.Struct, open_: set[asyncio.StreamWriter]
+) -> AsyncGenerator[asyncio.StreamReader, None]:
+    """Send a request to a node. In the context, the body of the response is read.
+
+    Raises:
+        NodeGoneError: the node ended, or stops.
+        PotluckError: why the node refuses.
+    """
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port, limit=_LINE)
+    except OSError:
+        raise NodeGoneError(_GONE) from None
+    open_.add(writer)
+    try:
+        await _send(client, path, msgspec.json.encode(body), reader, writer)
+        yield reader
     except (OSError, EOFError, ClosedError, msgspec.DecodeError):
         raise NodeGoneError(_GONE) from None
     finally:
@@ -51,21 +81,21 @@ async def answer(
         writer.transport.abort()
 
 
-async def _ask(
+async def _send(
     client: Client,
-    request: GenerationRequest,
+    path: str,
+    body: bytes,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Send the request, and read up to the first event. HTTP/1.0: the answer is not in chunks.
+    """Send the request, and read the head of the response. HTTP/1.0: the body is not in chunks.
 
     Raises:
         PotluckError: why the node refuses.
     """
-    body = msgspec.json.encode(request)
     headers = {"Host": "127.0.0.1", **client.headers, "Content-Length": len(body)}
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    writer.write(f"POST /cluster/answers HTTP/1.0\r\n{head}\r\n".encode() + body)
+    writer.write(f"POST {path} HTTP/1.0\r\n{head}\r\n".encode() + body)
     await writer.drain()
     answered = await reader.readuntil(b"\r\n\r\n")
     status = int(answered.split(maxsplit=2)[1])

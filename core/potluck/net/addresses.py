@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -47,6 +47,13 @@ class _Book(msgspec.Struct, kw_only=True):
 
     typed: Annotated[list[Address], Meta(max_length=MAX_ENTRIES)] = []
     peers: Annotated[dict[Hex, _Peer], Meta(max_length=MAX_ENTRIES)] = {}
+
+
+class Kept(NamedTuple):
+    """Where a node was, and its name; of a typed address, the host."""
+
+    name: str
+    addresses: tuple[Address, ...]
 
 
 class AddressBook:
@@ -127,6 +134,12 @@ class AddressBook:
         self.remember(node_id, name, (address,))
         self._misses.pop(address, None)
         self._answering[address] = Identified(node_id=node_id, name=name)
+
+    def kept(self) -> dict[str, Kept]:
+        """All of this book, by the node's id; typed addresses of nobody known, by themselves."""
+        known = {n: Kept(peer.name, peer.addresses) for n, peer in self._book.peers.items()}
+        theirs = {address for kept in known.values() for address in kept.addresses}
+        return known | {a.host: Kept(a.host, (a,)) for a in self._book.typed if a not in theirs}
 
     def asked(self) -> tuple[Address, ...]:
         """All addresses of this book."""

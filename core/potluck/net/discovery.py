@@ -28,7 +28,7 @@ from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from potluck.ids import NodeId, short
-from potluck.net.addresses import AddressBook, Probe
+from potluck.net.addresses import AddressBook, Kept, Probe
 from potluck.net.advert import (
     MAX_PEERS,
     SERVICE,
@@ -135,6 +135,10 @@ class Discovery:
         asked = [address.host for address in self._book.asked()]
         own = announced(i for i in self._own if not i.is_loopback)
         return nobody_found(own, asked, multicast=self._zeroconf is not None)
+
+    def kept(self) -> dict[str, Kept]:
+        """The addresses that were typed or worked before, by the id of the node that was there."""
+        return self._book.kept()
 
     def forget(self, node_id: NodeId) -> None:
         """Remove a node from the list after a connection showed that it is gone.

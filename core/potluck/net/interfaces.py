@@ -16,15 +16,31 @@ from potluck.wire.messages import MAX_ADDRESSES, Address
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Names of virtual interfaces: prefixes (Linux, macOS) and parts of the name (Windows).
+# Names of virtual interfaces: prefixes (Linux, macOS) and parts of the name (Windows). A tunnel is a VPN's.
+_TUNNEL_PREFIXES: Final = (
+    "tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "ham",
+)  # fmt: skip
+_TUNNEL_PARTS: Final = ("tap-windows", "wintun", "wireguard", "tailscale", "zerotier", "vpn")
 _VIRTUAL_PREFIXES: Final = (
     "docker", "br-", "veth", "virbr", "vmnet", "vboxnet", "lxc", "lxd", "cni", "flannel", "podman",
-    "tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "ham", "awdl", "llw", "bridge1",
+    "awdl", "llw", "bridge1",
 )  # fmt: skip
 _VIRTUAL_PARTS: Final = (
-    "vethernet", "hyper-v", "vmware", "virtualbox", "wsl", "tap-windows", "wintun", "wireguard",
-    "tailscale", "zerotier", "vpn", "loopback pseudo",
+    "vethernet", "hyper-v", "vmware", "virtualbox", "wsl", "loopback pseudo",
 )  # fmt: skip
+
+
+def is_tunnel(name: str) -> bool:
+    """Whether the name of an interface is one that a VPN gives it."""
+    name = name.lower()
+    return name.startswith(_TUNNEL_PREFIXES) or any(part in name for part in _TUNNEL_PARTS)
+
+
+def is_virtual(name: str) -> bool:
+    """Whether the name of an interface is that of a virtual one: a bridge, a container's, a VPN's."""
+    lower = name.lower()
+    is_named = lower.startswith(_VIRTUAL_PREFIXES) or any(part in lower for part in _VIRTUAL_PARTS)
+    return is_named or is_tunnel(name)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,14 +68,11 @@ def own_interfaces() -> frozenset[Interface]:
     """The interfaces that this computer has now, with the addresses that can be used already."""
     found: set[Interface] = set()
     for adapter in ifaddr.get_adapters():
-        names = (adapter.name.lower(), adapter.nice_name.lower())
-        is_virtual = any(n.startswith(_VIRTUAL_PREFIXES) for n in names) or any(
-            part in n for n in names for part in _VIRTUAL_PARTS
-        )
+        virtual = is_virtual(adapter.name) or is_virtual(adapter.nice_name)
         for ip in adapter.ips:
             address = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
             if isinstance(ip.ip, str) or is_usable_v6(ip.ip):
-                found.add(Interface(address, ip.network_prefix, adapter.index or 0, is_virtual))
+                found.add(Interface(address, ip.network_prefix, adapter.index or 0, virtual))
     return frozenset(found)
 
 

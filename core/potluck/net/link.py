@@ -57,6 +57,7 @@ class Link(PeerLink):
         self._arrival: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._opened_at = 0.0  # in the event loop's time
 
     @property
     def rtt_s(self) -> float | None:
@@ -67,6 +68,15 @@ class Link(PeerLink):
     def least_rtt_s(self) -> float | None:
         """The shortest of the last round trips of a control connection; None: there are too few."""
         return self._connection.least_rtt_s
+
+    def clock_ahead_s(self, now: float) -> float | None:
+        """By how much the peer's clock is ahead of this Unix time; None: the peer did not say its time.
+
+        It is as exact as the handshake was quick.
+        """
+        if self.peer.clock is None:
+            return None
+        return self.peer.clock + self._loop.time() - self._opened_at - now
 
     # --- sending
 
@@ -198,6 +208,7 @@ class Link(PeerLink):
         self._flush()
         self._tick()
         await self._opened
+        self._opened_at = self._loop.time()
         self._identity.watch(self)
         self.trust_changed()
 

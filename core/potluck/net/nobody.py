@@ -27,5 +27,6 @@ def nobody_found(own: Sequence[str], asked: Sequence[str], *, multicast: bool) -
         " computer, in the same network? A guest Wi-Fi, an access point that keeps its devices apart,"
         f" a VPN or a firewall (UDP port {_MDNS_PORT}, TCP port {DEFAULT_PORT}) may be in the way. Add the"
         " other computer by its address, `potluck pair ADDRESS`, or by a code: `potluck invite`"
-        " prints it here, `potluck worker --join CODE` takes it there."
+        " prints it here, `potluck worker --join CODE` takes it there. `potluck doctor` looks for what is"
+        " in the way."
     )

@@ -79,6 +79,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     machine: Annotated[str, Meta(max_length=64, pattern=LINE)] = ""  # equal on one computer
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)] = ()  # the best one first
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # at which it listens; 0: not said
+    clock: Annotated[float, Meta(ge=0, le=1e11)] | None = None  # Unix time when it said this
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +184,7 @@ class Status(Message, frozen=True, tag="status"):
     devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=16)]
     paused: bool = False
     leaving: bool = False  # it computes on for a moment, and then it is paused or gone
+    reason: Annotated[str, Meta(max_length=32)] | None = None  # of the pause; others may be added
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
 

@@ -62,7 +62,9 @@ def test_a_longer_context_has_room_for_the_message_that_was_too_long(
 ) -> None:
     backend.say(home(model=running_model(context=640)))
     window.chat.composer.sent.emit("word " * 6000, ())
-    backend.replies[-1].finished.emit(ReplyEnd(error="It is too long.", code="prompt"))
+    backend.replies[-1].finished.emit(
+        ReplyEnd(error="It is too long.", code="context_length_exceeded")
+    )
 
     click(window, "advice-longer", qtbot)
 
@@ -101,7 +103,9 @@ def test_a_message_that_is_too_long_goes_on_in_a_new_chat_with_a_summary(
 ) -> None:
     ask(window, backend, "How?", "so")
     window.chat.composer.sent.emit("a whole book", ())
-    backend.replies[-1].finished.emit(ReplyEnd(error="It is too long.", code="prompt"))
+    backend.replies[-1].finished.emit(
+        ReplyEnd(error="It is too long.", code="context_length_exceeded")
+    )
     assert "longer than the context" in window.chat.advice.text
 
     click(window, "advice-summary", qtbot)

@@ -352,30 +352,6 @@ def test_a_narrow_window_gives_the_chat_the_room(window: MainWindow, qtbot: QtBo
     assert window.chat.sidebar.isVisible()
 
 
-def test_a_window_as_narrow_as_a_telephone_shows_one_thing_at_a_time(
-    window: MainWindow, qtbot: QtBot
-) -> None:
-    page = window.chat
-    window.setMinimumSize(480, 560)
-    window.resize(480, 560)
-    qtbot.waitUntil(lambda: page.width() < 480)
-    assert page.composer.isVisible()
-    assert page.composer.geometry().right() < page.width()
-
-    qtbot.keyClick(window, Qt.Key.Key_I, Qt.KeyboardModifier.ControlModifier)
-    qtbot.waitUntil(page.drawer.isVisible)
-    assert not page.composer.isVisible()
-    qtbot.waitUntil(lambda: page.drawer.width() == page.width())
-    page.drawer.closed.emit()
-    qtbot.waitUntil(page.composer.isVisible)
-
-    qtbot.mouseClick(page.show_list, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(page.sidebar.isVisible)
-    assert not page.composer.isVisible()
-    qtbot.mouseClick(page.sidebar.fold, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(page.composer.isVisible)
-
-
 def test_a_long_line_of_code_has_one_bar(qtbot: QtBot, theme: Theme) -> None:
     view = CodeView(theme)
     qtbot.addWidget(view)

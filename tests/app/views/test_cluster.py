@@ -332,6 +332,7 @@ def test_a_computer_without_a_screen_gets_a_command(
 
     assert dialog.token.text() == "potluck worker --join POT-1"
     assert "10 min" in dialog.token_line.text()
+    assert dialog.qr.isVisible()
     dialog._on_not_found(Problem("Nothing answers there. " * 6))
     layout = dialog.layout()
     assert layout is not None

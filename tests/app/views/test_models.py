@@ -14,6 +14,7 @@ from potluck.api.hub import Download, DownloadChange, DownloadRequest, HubAnswer
 from potluck.api.schema import ModelEntry
 from potluck_app.http import Problem
 from potluck_app.streams import Load
+from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.model_cards import DownloadCardView, HubCardView, ModelCardView
 from potluck_app.views.models import ModelsView
@@ -138,6 +139,9 @@ def test_a_recommended_model_is_downloaded_paused_resumed_cancelled_and_used(
     qtbot.mouseClick(shown.resume, LEFT)
     assert backend.last("/cluster/downloads/d1").body == DownloadChange(action="resume")
     qtbot.mouseClick(shown.cancel, LEFT)
+    asked = page.findChildren(Confirmation)[-1]
+    assert backend.last("/cluster/downloads/d1").body != DownloadChange(action="cancel")
+    qtbot.mouseClick(asked.yes, LEFT)
     assert backend.last("/cluster/downloads/d1").body == DownloadChange(action="cancel")
 
     done = Download(

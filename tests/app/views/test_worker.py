@@ -1,5 +1,7 @@
 """The worker window."""
 
+import time
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,9 +12,11 @@ from PySide6.QtWidgets import QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
+from potluck.api.politeness import Rules
 from potluck.api.schema import ClusterState, Device, Node, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
+from potluck_app.views.doctor import DoctorDialog
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
 
 pytestmark = pytest.mark.qt
@@ -47,6 +51,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
         lent(lent_to=("Den",), me={"state": "receiving", "progress": 0.25}),
         lent(lent_to=("Den",), me={"layers": (0, 12)}),
         lent(paused=True),
+        lent(paused=True, paused_until=datetime(2030, 1, 2, 18, 30).astimezone().timestamp()),
     ):
         backend.say(state)
         titles.append(f"{worker.title.text()}: {worker.text.text()}")
@@ -56,6 +61,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
         "Helping Den: Receiving layers · 25 %",
         "Helping Den: 12 layers",
         "Paused: This computer lends nothing until you resume.",
+        "Paused until 2030-01-02, 18:30: This computer lends nothing until then, or until you resume.",
     ]
 
 
@@ -69,6 +75,25 @@ def test_the_address_to_type_stands_there_until_somebody_uses_it(
     backend.say(lent(addresses=("10.0.0.1:4711",), lent_to=("Den",)))
 
     assert not worker.address.isVisible()
+
+
+def test_as_long_as_nobody_comes_the_doctor_is_offered(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent())
+    qtbot.mouseClick(worker.doctor, LEFT)
+
+    (doctor,) = worker.findChildren(DoctorDialog)
+    assert doctor.isVisible()
+    assert not doctor.address.isVisible()  # a helper is found, and looks for nobody
+
+    for state in (
+        lent(lent_to=("Den",)),
+        lent(paused=True),
+        lent(pairings=(pairing("confirm", role="worker"),)),
+    ):
+        backend.say(state)
+        assert not worker.doctor.isVisible()
 
 
 def test_a_member_waits_for_its_main_computer(
@@ -112,16 +137,70 @@ def test_a_limit_is_of_the_ram_which_a_graphics_card_does_not_add_to(
     assert worker._memory_line.text() == "Lends all that is free of 8 GB"
 
 
+# The offscreen platform has no order of windows, and no menu that takes the keyboard.
+@pytest.mark.qt_log_ignore(r"does not support raise\(\)", "grabbing the keyboard")
 def test_pause_and_resume(worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot) -> None:
     backend.say(lent())
     qtbot.mouseClick(worker.pause, LEFT)
-    assert backend.last("/cluster/role").body == RoleRequest(worker=True, paused=True)
+    assert [action.text() for action in worker.pauses.actions()] == [
+        "For an hour",
+        "Until tomorrow",
+        "Until I resume",
+    ]
+    worker.pauses.actions()[2].trigger()
+    worker.pauses.close()
+    assert backend.last("/cluster/role").body == RoleRequest(paused=True)
 
     backend.say(lent(paused=True))
     assert worker.pause.text() == "Resume"
     qtbot.mouseClick(worker.pause, LEFT)
 
-    assert backend.last("/cluster/role").body == RoleRequest(worker=True, paused=False)
+    assert backend.last("/cluster/role").body == RoleRequest(paused=False)
+
+
+def test_a_pause_of_an_hour_says_when_it_ends(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent())
+    before = time.time()
+
+    worker.pauses.actions()[0].trigger()
+
+    until = backend.last("/cluster/role").body.paused_until
+    assert before + 3600 <= until <= time.time() + 3600
+
+
+def test_the_owner_chooses_when_it_pauses_by_itself(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(lent(rules=Rules(battery=False)))
+    rules = {action.data(): action for action in worker.rules.actions()}
+    on = [rule for rule, action in rules.items() if action.isChecked()]
+    assert on == ["games", "memory", "heat"]
+
+    rules["games"].trigger()
+
+    asked = backend.last("/cluster/role").body
+    assert asked == RoleRequest(rules=Rules(battery=False, games=False))
+
+
+def test_it_says_why_it_pauses_by_itself(worker: WorkerWindow, backend: ScriptedBackend) -> None:
+    backend.say(lent(withheld="games", lent_to=("Den",)))
+
+    assert worker.title.text() == "Paused by itself"
+    assert worker.text.text() == (
+        "This computer is being used for a game or a film. It helps again a minute after that."
+    )
+
+
+def test_the_memory_is_given_back_on_request(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent(lent_to=("Den",)))
+
+    qtbot.mouseClick(worker.free, LEFT)
+
+    assert backend.last("/cluster/role").body == RoleRequest(free_now=True)
 
 
 def test_the_memory_that_is_lent_can_be_limited(

@@ -12,7 +12,12 @@ from fake_time import run_at_once
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, NotEnoughMemoryError, PeerLostError, PromptError
+from potluck.errors import (
+    ContextExceededError,
+    EngineError,
+    NotEnoughMemoryError,
+    PeerLostError,
+)
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.messages import StepFailed
 
@@ -250,7 +255,7 @@ def test_an_answer_that_is_too_long_for_its_new_pipeline_says_who_has_no_room() 
         async with attached(generator, FakeChain()):
             tokens = await read(stream, 8)
             async with attached(generator, new, epoch=2, room=10):
-                with pytest.raises(PromptError, match="Laptop has memory"):
+                with pytest.raises(ContextExceededError, match="Laptop has no memory"):
                     await rest_of(stream)
         assert tokens == expected(PROMPT, 8)
         assert not new.opened
@@ -269,7 +274,7 @@ def test_a_prompt_that_waited_for_its_turn_is_checked_against_the_pipeline_it_ge
             await until(lambda: usage.prompt_tokens)
             async with attached(generator, FakeChain(), epoch=2, room=12):
                 await rest_of(stream)  # whose conversation, on the new pipeline, it gets
-                with pytest.raises(PromptError, match="Laptop has memory"):
+                with pytest.raises(ContextExceededError, match="Laptop has no memory"):
                     await waiting
 
     run(main())

@@ -18,9 +18,9 @@ from potluck.api.backend import (
     TokenPrompt,
 )
 from potluck.cluster.driver import completion
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, PromptError
+from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.activation_messages import Sampling
@@ -58,6 +58,19 @@ def test_an_answer_begins_with_its_prompt_and_ends_with_what_it_took(chat: ChatF
         assert finished.timings.hop_ms is not None
 
     Desk(chat, ids("hello")).run(scenario)
+
+
+def test_a_prompt_becomes_tokens_and_tokens_a_text(chat: ChatFormat) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        found = await tokens_of(loaded, TextPrompt("Hé"))
+        assert found.token_ids == tuple(ids("Hé"))
+        assert found.pieces == (b"H", b"\xc3", b"\xa9")
+        assert found.context == loaded.generator.context
+        assert (await tokens_of(loaded, TokenPrompt(found.token_ids))).text == "Hé"
+        with pytest.raises(PromptError, match="vocabulary has"):
+            await tokens_of(loaded, TokenPrompt((loaded.vocab_size,)))
+
+    Desk(chat, []).run(scenario)
 
 
 def test_the_models_end_ends_it(chat: ChatFormat) -> None:
@@ -158,7 +171,7 @@ def test_a_text_that_cannot_fit_the_context_is_not_tokenized(
     chat: ChatFormat, prompt: TextPrompt | ChatPrompt
 ) -> None:
     async def scenario(loaded: LoadedModel) -> None:
-        with pytest.raises(PromptError, match="2,049 characters, and the context holds 64 tokens"):
+        with pytest.raises(ContextExceededError, match=r"length is 64 tokens .* 2,049 characters"):
             await events_of(loaded, GenerationRequest(prompt=prompt))
 
     Desk(chat, []).run(scenario)

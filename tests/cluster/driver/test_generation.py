@@ -6,11 +6,11 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.api.backend import Waiting
+from potluck.api.backend import Progress, Reading, Waiting
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, PeerLostError, PromptError
+from potluck.errors import ContextExceededError, EngineError, PeerLostError, PromptError
 
 
 def test_tokens_follow_from_everything_before_them() -> None:
@@ -88,7 +88,7 @@ def test_the_next_turn_sends_only_its_new_tokens() -> None:
 
 def test_what_a_computer_has_no_memory_for_is_refused_before_anything_runs() -> None:
     async def scenario(generator: Generator, chain: FakeChain) -> None:
-        with pytest.raises(PromptError, match=r"12 tokens, and Laptop has memory .* of 10"):
+        with pytest.raises(ContextExceededError, match=r"length is 10 .* 13: Laptop has no memory"):
             await answer(generator, list(range(1, 13)), 5)
         assert not chain.opened
         assert len(await answer(generator, [1, 2, 3], 50)) == 7
@@ -180,9 +180,13 @@ def test_an_answer_that_makes_room_for_another_one_in_its_middle_is_told_its_pla
     async def scenario(generator: Generator, chain: FakeChain) -> None:
         chain.room = 20  # each of them has 16 at its end
 
-        async def events(prompt: list[int]) -> list[int | Waiting]:
+        async def events(prompt: list[int]) -> list[int | Progress]:
             stream = generator.answer(prompt, GREEDY, limit=8, usage=Usage())
-            return [each.token_id if isinstance(each, Token) else each async for each in stream]
+            return [
+                each.token_id if isinstance(each, Token) else each
+                async for each in stream
+                if not isinstance(each, Reading)
+            ]
 
         whole, torn = await asyncio.gather(*map(events, prompts))
         if whole != expected(prompts[0], 8):
@@ -334,7 +338,7 @@ def test_a_lost_computer_fails_the_answer_under_way_and_those_after() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "why"), [([], "empty"), (list(range(64)), "64 tokens and the context holds 64")]
+    ("prompt", "why"), [([], "empty"), (list(range(64)), "length is 64 .* take 65")]
 )
 def test_a_prompt_that_cannot_fit_is_refused_before_anything_runs(
     prompt: list[int], why: str

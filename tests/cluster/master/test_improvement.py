@@ -1,6 +1,7 @@
 """A plan in force is weighed with computers that came since."""
 
 from asyncio import CancelledError
+from dataclasses import replace
 
 import pytest
 from course import AUTO, DESK, LAPTOP, SPLIT, Course, lost, stages
@@ -214,9 +215,12 @@ def test_one_that_the_model_does_not_fit_without_stays_to_the_end_with_one_notic
     leaves: Course,
 ) -> None:
     leaves.wish(ImproveWish)
+    leaves.tell(replace(LEAVES, pauses={LAPTOP: "runs on its battery"}))
     notice, _ = leaves.tell(Failed(error=PlanError("It lacks 1 GB.")))
     assert isinstance(notice, Tell)
-    assert "It lacks 1 GB." in notice.text
+    assert notice.text == (
+        "Laptop runs on its battery. The model does not fit without it: It lacks 1 GB."
+    )
     assert leaves.state.is_ready
     assert not can_be_improved(leaves.state)
     leaves.tell(ALONE)

@@ -199,7 +199,7 @@ def test_a_home_renames_limits_and_pauses_a_computer_and_keeps_that(tmp_path: Pa
             assert [device.memory_free for device in computer.devices] == [4]
             assert desk.membership.available() == []
             assert desk.membership.leaving() == [computer]
-            assert desk.membership.withheld() == {"Attic": "is paused here"}
+            assert desk.membership.withheld() == {"Attic": "is paused by you"}
         again = Node("Desk", tmp_path)
         record = again.membership.records[laptop.node_id]
         assert (record.shown, record.paused, record.memory) == ("Attic", True, 4)

@@ -1,16 +1,18 @@
 """What the owner of a node lends of the computer, and for how long."""
 
+import time
 from pathlib import Path
 
 import pytest
 from fake_cluster import Run, until
 from whole_nodes import eventually, folders_of, running
 
+from potluck.api.politeness import Facts, Rules
 from potluck.api.schema import RoleRequest
 from potluck.cluster.events import Changed
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
-from potluck.settings import Settings, load_settings
+from potluck.settings import Settings, load_settings, save_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
@@ -109,11 +111,140 @@ def test_what_is_set_for_good_during_a_loan_stays(tmp_path: Path, run: Run) -> N
         with node.activity.hold("worker"):
             await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
             await node.backend.set_role(RoleRequest(worker=True, paused=True))
+            assert node.backend.state().node.memory_limit == 5
 
         assert node.backend.state().node.role == "worker"
         assert load_settings(folders.settings_file) == Settings(
             name="Laptop", worker=True, paused=True
         )
+
+    run(main())
+
+
+def test_a_pause_from_elsewhere_does_not_end_what_a_program_lends(tmp_path: Path, run: Run) -> None:
+    """`potluck pause` and `resume`, while `potluck worker` runs in another terminal."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, while_held=True))
+            await node.backend.set_role(RoleRequest(paused=True))
+            assert node.worker.is_paused
+            await node.backend.set_role(RoleRequest(paused=False))
+
+            assert not node.worker.is_away
+        assert node.worker.is_away
+
+    run(main())
+
+
+def test_a_pause_is_kept_over_a_restart_of_the_node_and_ends_by_itself(
+    tmp_path: Path, run: Run
+) -> None:
+    folders = folders_of(tmp_path, "Laptop")
+    late = time.time() + 3600
+
+    async def paused() -> None:
+        async with running(folders) as laptop:
+            await laptop.backend.set_role(RoleRequest(worker=True, paused=True, paused_until=late))
+
+    async def restarted() -> None:
+        async with running(folders) as laptop:
+            told = laptop.backend.state().node
+            assert (told.role, told.paused, told.paused_until) == ("worker", True, late)
+            await laptop.backend.set_role(RoleRequest(paused=True, paused_until=time.time()))
+            laptop.lending.look(Facts(), 0.0)
+            told = laptop.backend.state().node
+            assert (told.role, told.paused, told.paused_until) == ("worker", False, None)
+
+    run(paused())
+    run(restarted())
+    assert load_settings(folders.settings_file) == Settings(name="Laptop", worker=True)
+
+
+def test_a_pause_that_ended_while_the_node_was_away_is_over(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        past = Settings(name="Laptop", worker=True, paused=True, paused_until=1.0)
+        save_settings(folders.settings_file, past)
+
+        assert not Node(folders).worker.is_paused
+
+    run(main())
+
+
+def test_a_pause_that_ends_leaves_what_a_program_lends_for_itself_as_it_is(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        with node.activity.hold("worker"):
+            await node.backend.set_role(RoleRequest(worker=True, memory=5, while_held=True))
+            held = RoleRequest(paused=True, paused_until=1.0, while_held=True)
+            await node.backend.set_role(held)
+            node.lending.look(Facts(), 0.0)
+
+            assert not node.worker.is_paused
+            assert node.backend.state().node.memory_limit == 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("paused_until", [None, 1 << 39])
+def test_memory_that_is_freed_now_is_not_waited_for_and_not_lent_again_for_an_hour(
+    tmp_path: Path, run: Run, paused_until: float | None
+) -> None:
+    """A pause that is there already stays as long as it is."""
+
+    async def main() -> None:
+        node = Node(folders_of(tmp_path, "Laptop"))
+        await node.backend.set_role(RoleRequest(worker=True))
+        node.worker.is_idle.clear()  # a master has a lease, and would be waited for
+        if paused_until is not None:
+            await node.backend.set_role(RoleRequest(paused=True, paused_until=paused_until))
+            assert node.worker.is_leaving
+        now = time.time()
+        await node.backend.set_role(RoleRequest(free_now=True))
+
+        await until(lambda: node.worker.is_gone)
+        told = node.backend.state().node
+        assert told.paused
+        if paused_until is None:
+            assert told.paused_until == pytest.approx(now + 3600, abs=60)
+        else:
+            assert told.paused_until == paused_until
+
+    run(main())
+
+
+def test_a_polite_worker_withdraws_with_its_reason_and_comes_back_by_itself(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        folders = folders_of(tmp_path, "Laptop")
+        node = Node(folders)
+        await node.backend.set_role(RoleRequest(worker=True))
+        node.worker.is_idle.clear()  # a master has a lease, and has its time
+        node.lending.look(Facts(is_on_battery=True), 0.0)
+        assert node.worker.is_leaving
+        node.lending.look(Facts(is_full_screen=True), 10.0)  # does not hurry the departure
+        assert node.worker.is_leaving
+        node.lending.go()
+        await until(lambda: node.worker.is_gone)
+        told = node.backend.state().node
+        assert (told.withheld, told.paused) == ("games", False)
+        assert node.worker.reason == "games"
+
+        await node.backend.set_role(RoleRequest(rules=Rules(games=False)))
+        assert node.worker.is_gone  # by the next look
+        node.lending.look(Facts(is_full_screen=True), 20.0)
+        assert not node.worker.is_away
+        assert load_settings(folders.settings_file).rules == Rules(games=False)
+
+        node.lending.look(Facts(is_on_battery=True), 30.0)
+        await node.backend.set_role(RoleRequest(worker=False))
+        node.lending.look(Facts(), 31.0)
+        assert node.worker.reason is None  # one that is no worker has nothing to withhold
 
     run(main())
 

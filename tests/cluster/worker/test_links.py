@@ -35,7 +35,7 @@ def test_a_master_hears_at_once_what_is_lent_and_then_what_changes(tmp_path: Pat
             rig.worker.is_paused = True
             rig.links.announce()
             await until(lambda: len(control.statuses) > 1)
-            assert control.statuses[1:] == [Status(devices=(DEVICE,), paused=True)]
+            assert control.statuses[1:] == [Status(devices=(DEVICE,), paused=True, reason="owner")]
             rig.worker.is_paused, rig.devices = False, ()
             rig.links.announce()
             await until(lambda: len(control.statuses) > 2)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from potluck.cluster.driver.pipeline import Pipeline
-from potluck.errors import PromptError
+from potluck.errors import ContextExceededError, PromptError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Attached:
             raise PromptError("The prompt is empty: there is nothing to continue.")
         if count < context:
             return
+        needed = f"the prompt and the first token after it take {count + 1}"
         if room is not None:
-            raise PromptError(
-                f"The prompt has {count} tokens, and {room.name} has memory for the cache of"
-                f" {room.tokens}. Shorten it, free memory there, or load the model anew in a smaller"
-                " scheme.",
+            raise ContextExceededError(
+                f"{needed}: {room.name} has no memory for a longer cache",
+                "Shorten it, free memory there, or load the model anew in a smaller scheme.",
                 tokens=count,
                 context=context,
             )
-        raise PromptError(
-            f"The prompt has {count} tokens and the context holds {context}."
-            " Shorten it, start a new conversation, or load the model with a larger context.",
+        raise ContextExceededError(
+            needed,
+            "Shorten it, start a new conversation, or load the model with a larger context.",
             tokens=count,
             context=context,
         )

@@ -22,13 +22,13 @@ from potluck.api.backend import (
     Started,
     TextPrompt,
     TokenPrompt,
-    Waiting,
+    Tokens,
 )
 from potluck.api.openai import StageTiming, Timings
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import EngineError, PromptError
+from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
 from potluck.wire.activation_messages import Sampling, TokenBias
@@ -113,7 +113,7 @@ async def complete(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Yield the places in the queue, if it waits, then `Started`, then pieces of the answer's text, then `Finished`.
+    """Yield `Started`, pieces of the answer's text, and `Finished`; before and between, what it waits for.
 
     Of an answer that goes on after `known` tokens, only what follows them is yielded.
 
@@ -179,7 +179,7 @@ async def _answer(
     )
     async with aclosing(stream):
         async for token in stream:
-            if isinstance(token, Waiting):
+            if not isinstance(token, Token):
                 yield token
                 continue
             _check_token(token, loaded.vocab_size)
@@ -200,6 +200,21 @@ async def _answer(
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
     )
+
+
+async def tokens_of(loaded: LoadedModel, prompt: Prompt) -> Tokens:
+    """A prompt as the model reads it.
+
+    Raises:
+        PromptError: as `complete`.
+    """
+    ids = await _encode(loaded, prompt)
+    vocabulary = loaded.text.vocabulary
+    detokenizer = Detokenizer(vocabulary)
+    text = "".join([*map(detokenizer.push, ids), detokenizer.flush()])
+    pieces = tuple(vocabulary.raw(token_id) or b"" for token_id in ids)
+    context = loaded.generator.context
+    return Tokens(token_ids=tuple(ids), pieces=pieces, text=text, context=context)
 
 
 async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
@@ -232,10 +247,11 @@ def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
 
 
 def _check_known(known: Sequence[int], context: int) -> None:
-    """Raise PromptError for more tokens than the context holds. 0: the context is not known."""
+    """Raise ContextExceededError for more tokens than the context holds. 0: the context is not known."""
     if context and len(known) > context:
-        raise PromptError(
-            f"{len(known)} tokens of the answer are said to be known, and the context holds {context}.",
+        raise ContextExceededError(
+            f"{len(known)} tokens of the answer are said to be known",
+            "Send those of this answer alone.",
             context=context,
         )
 
@@ -251,12 +267,11 @@ def _check_token(token: Token, vocab_size: int) -> None:
 
 
 def _check_length(characters: int, context: int) -> None:
-    """Raise PromptError for a text that cannot fit the context. 0: the context is not known."""
+    """Raise ContextExceededError for a text that cannot fit the context. 0: the context is not known."""
     if context and characters > CHARACTERS_PER_TOKEN * context:
-        raise PromptError(
-            f"The prompt has {characters:,} characters, and the context holds {context} tokens,"
-            " which are some four characters each. Shorten it, or load the model with a larger"
-            " context.",
+        raise ContextExceededError(
+            f"the prompt has {characters:,} characters; a token is some four of them",
+            "Shorten it, or load the model with a larger context.",
             characters=characters,
             context=context,
         )

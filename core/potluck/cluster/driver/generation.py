@@ -9,16 +9,10 @@ was.
 import asyncio
 import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 
-from potluck.api.backend import Waiting
+from potluck.api.backend import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
@@ -40,7 +34,7 @@ from potluck.errors import (
 from potluck.wire.activation_messages import Result, Sampling
 
 CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
-
+READING_S = 0.5  # between two events that say how much of a prompt is read
 
 _LIMITS = AnswerLimits()
 _CACHE_LOST = (NeedReplayError, UnknownSessionError)
@@ -176,7 +170,7 @@ class Generator:
         stops: Collection[int] = (),
         known: Sequence[int] = (),
     ) -> AsyncGenerator[Token, None]:
-        """Yield the tokens of `answer`, without the places in the queue."""
+        """Yield the tokens of `answer` alone."""
         events = self.answer(prompt, sampling, limit=limit, usage=usage, stops=stops, known=known)
         async with aclosing(events):
             async for event in events:
@@ -193,11 +187,11 @@ class Generator:
         stops: Collection[int] = (),
         known: Sequence[int] = (),
         grammar: Grammar | None = None,
-    ) -> AsyncGenerator[Token | Waiting, None]:
+    ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
-        Before them come the places in the queue, if there are too many answers under way; between
-        them, if its caches had to make room for others.
+        Before them come the places in the queue, if there are too many answers under way, and how much of
+        the prompt is read. Both come again if its caches had to make room for others, or were lost.
 
         The pipeline goes on while the caller looks at a token. Closing the iterator ends the
         request.
@@ -230,26 +224,30 @@ class Generator:
                 )
                 left, is_computed = 1, False
                 while left > 0:
-                    async for event in self._next(ahead, turn):
-                        if isinstance(event, Waiting):
-                            yield event
+                    token: Token | None = None
+                    async with aclosing(self._next(ahead, turn)) as events:
+                        async for event in events:
+                            if isinstance(event, Token):
+                                token = event
+                            else:
+                                yield event
+                    assert token is not None
+                    if not is_computed:
+                        # The prompt now: what ends a stage may overtake the end of the answer.
+                        conversation.keep()
+                        usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
+                        is_computed = True
+                        if known:
+                            left = conversation.recall(known)
                             continue
-                        if not is_computed:
-                            # The prompt now: what ends a stage may overtake the end of the answer.
-                            conversation.keep()
-                            usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
-                            is_computed = True
-                            if known:
-                                left = conversation.recall(known)
-                                continue
-                        left = conversation.give_out(event.token_id)
-                        if left > 0 and grammar is not None:
-                            await grammar.push([event.token_id])
-                            left = 0 if grammar.is_over else left
-                        if left > 0:
-                            turn.goes_on()
-                            ahead.ask(left)
-                        yield event
+                    left = conversation.give_out(token.token_id)
+                    if left > 0 and grammar is not None:
+                        await grammar.push([token.token_id])
+                        left = 0 if grammar.is_over else left
+                    if left > 0:
+                        turn.goes_on()
+                        ahead.ask(left)
+                    yield token
             finally:
                 ahead.stop()
                 conversation.keep()
@@ -270,7 +268,7 @@ class Generator:
         conversation.turn = turn
         return conversation
 
-    async def _next(self, ahead: StepsAhead, turn: Turn) -> AsyncGenerator[Token | Waiting, None]:
+    async def _next(self, ahead: StepsAhead, turn: Turn) -> AsyncGenerator[Token | Progress, None]:
         """Yield the next token: that of a step that was asked for, else all that is not cached is computed.
 
         When caches or the pipeline are lost meanwhile, what is missing is computed again. Before that
@@ -300,12 +298,15 @@ class Generator:
                 if losses == self._limits.losses:
                     raise _lost_too_often(error)
             try:
-                result = await self._run(conversation)
+                async with aclosing(self._run(conversation)) as events:
+                    async for event in events:
+                        if isinstance(event, Reading):
+                            yield event
+                        else:
+                            yield token_of(event, self._clock() - started)
+                            return
             except PotluckError as failure:
                 error = failure
-            else:
-                yield token_of(result, self._clock() - started)
-                return
 
     def _gives_way(self, conversation: Conversation, turn: Turn, error: PotluckError) -> bool:
         """Have a conversation wait for its turn if its caches made room for another answer.
@@ -338,8 +339,8 @@ class Generator:
         else:
             conversation.rewind(position if isinstance(position, int) else 0)
 
-    async def _run(self, conversation: Conversation) -> Result:
-        """Compute the tokens that are not cached, in chunks; return the last one's result."""
+    async def _run(self, conversation: Conversation) -> AsyncGenerator[Reading | Result, None]:
+        """Compute the tokens that are not cached, in chunks; the last one's result comes last."""
         assert self._attached is not None
         pipeline = self._attached.pipeline
         self._attached.check(conversation.tokens)  # it may be another one than at the beginning
@@ -349,8 +350,12 @@ class Generator:
             await conversation.restore()
         end = len(conversation.tokens)
         under_way: deque[tuple[PendingStep, int, int]] = deque()  # with tokens and positions
+        told = float("-inf")
         try:
             while True:
+                if (now := self._clock()) >= told + READING_S:
+                    told = now
+                    yield Reading(tokens=conversation.arrived, total=end)
                 while conversation.cached < end and len(under_way) < self._limits.under_way(
                     pipeline.stages, is_token=conversation.repeats_a_token
                 ):
@@ -367,8 +372,12 @@ class Generator:
                 self.turns.goes_on()
                 self._tell()
                 if not under_way:
-                    return result
-        except asyncio.CancelledError:  # the stages drop what they have not computed yet
+                    yield result
+                    return
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+        ):  # the stages drop what they have not computed yet
             if under_way and pipeline.broken is None:
                 conversation.rewind(under_way[0][2])
             raise

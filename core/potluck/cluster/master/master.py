@@ -166,6 +166,12 @@ class Master:
         return LoadState()
 
     @property
+    def is_used(self) -> bool:
+        """Whether a model is planned, loaded or answers at this moment."""
+        turns = self.turns
+        return self._state.work is not None or (turns is not None and turns.running > 0)
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether nobody waits: nothing is planned, loaded or answered at this moment."""
         if self.deployment is not None:
@@ -262,9 +268,11 @@ class Master:
 
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
+        leaving = self._computers.leaving()
         return Present(
             computers=frozenset(computer.node_id for computer in here),
-            leaving=frozenset(computer.node_id for computer in self._computers.leaving()),
+            leaving=frozenset(computer.node_id for computer in leaving),
+            pauses={c.node_id: c.pause for c in leaving if c.pause is not None},
         )
 
     async def unload(self) -> None:

@@ -73,6 +73,7 @@ class State:
     answers: tuple[Answer, ...] = ()  # not given yet
     here: frozenset[NodeId] = frozenset()  # the available computers, this one among them
     leaving: frozenset[NodeId] = frozenset()  # these go on for a moment with what they hold
+    pauses: Mapping[NodeId, str] = field(default_factory=dict)  # why some of these leave
     needed: frozenset[NodeId] = frozenset()  # leaving ones that the model does not fit without
     missing: frozenset[NodeId] = frozenset()  # computers lost from the plan that was asked for
     held: Mapping[NodeId, int] = field(default_factory=dict)  # epoch of the layers that each holds

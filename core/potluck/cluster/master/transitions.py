@@ -78,12 +78,13 @@ def _apply(state: State, event: Event) -> State:
             return replace(state, wishes=(*state.wishes, wish))
         case GivenUp(ticket=ticket):
             return _end(state, ticket, None)
-        case Present(computers=computers, leaving=leaving):
+        case Present(computers=computers, leaving=leaving, pauses=pauses):
             state = replace(
                 state,
                 here=computers,
                 weighed=state.weighed & computers,
                 leaving=leaving,
+                pauses=pauses,
                 needed=state.needed & leaving,
             )
             return _give_way(state) if _is_too_slow(state) else state
@@ -317,11 +318,12 @@ def _fail(state: State, failed: Failed) -> State:
 
 
 def _tell_leaving(state: State, what_follows: str) -> State:
-    """Show that computers of the plan in force leave, once for each."""
+    """Show why computers of the plan in force leave, once for each."""
     assert state.deployed is not None
     leaving = leavers(state) - state.deployed.told
-    names = dict.fromkeys(stage.name for stage in state.deployed.stages if stage.node in leaving)
-    notices = tuple(f"{name} leaves. {what_follows}" for name in names)
+    names = {stage.name: stage.node for stage in state.deployed.stages if stage.node in leaving}
+    whys = (f"{name} {state.pauses.get(node, 'leaves')}" for name, node in names.items())
+    notices = tuple(f"{why}. {what_follows}" for why in whys)
     state = change_deployed(state, told=state.deployed.told | leaving)
     return replace(state, notices=(*state.notices, *notices))
 

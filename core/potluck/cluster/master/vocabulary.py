@@ -5,8 +5,8 @@ the state what has happened. Some events come from other parts of the node: see
 `cluster/events.py`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from potluck.api.schema import PlanRequest
@@ -191,11 +191,13 @@ class GivenUp:
 class Present:
     """Which computers are available now: this one, and the connected ones that lend themselves.
 
-    `leaving`: those that are about to leave, and are not available to other plans.
+    `leaving`: those that are about to leave, and are not available to other plans. `pauses`: why some
+    of these do so, after their names.
     """
 
     computers: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()
+    pauses: Mapping[NodeId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

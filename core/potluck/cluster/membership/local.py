@@ -41,6 +41,7 @@ class LocalComputer:
     """The master's own stage processes."""
 
     is_local = True
+    pause = None  # its own master uses it, whatever it lends to others
 
     def __init__(
         self,

@@ -320,11 +320,11 @@ class Members:
                 is_lost = message.paused and not computer.is_paused
                 leaves = message.leaving and not computer.is_leaving
                 computer.is_paused, computer.is_leaving = message.paused, message.leaving
-                computer.lent_to = message.lent_to
+                computer.reason, computer.lent_to = message.reason, message.lent_to
                 if leaves:
                     self._events.publish(ComputerLeaves(node_id=computer.node_id))
                 if is_lost:
-                    self._lost(computer, "was paused by its owner")
+                    self._lost(computer, computer.pause or "does not lend itself any more")
                 if message.held != computer.held:
                     computer.held = message.held
                     epochs = [s.epoch for s in message.held if s.epoch is not None]
@@ -386,10 +386,10 @@ def _why_withheld(computer: RemoteComputer) -> str | None:
     if computer.lent_to is not None:
         return f"helps {computer.lent_to} just now"
     if computer.is_leaving:
-        return "is about to leave"
-    if computer.set_aside:
-        return "is paused here"
-    return "is paused by its owner" if computer.is_paused else None
+        return computer.pause or "is about to leave"
+    if computer.set_aside or computer.is_paused:
+        return computer.pause or "does not lend itself just now"
+    return None
 
 
 def _dialled_first(dialled: Address, addresses: Sequence[Address]) -> tuple[Address, ...]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from potluck.api.politeness import says
 from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import Digest, NodeId
@@ -79,6 +80,7 @@ class RemoteComputer:
         self.limit: int | None = None  # bytes of each device that plans of this home use at most
         self.offered: Sequence[DeviceInfo] = link.peer.devices
         self.is_paused = False
+        self.reason: str | None = None  # why it is or will be paused
         self.is_leaving = False  # it goes on for a moment with what it has loaded
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
@@ -99,6 +101,14 @@ class RemoteComputer:
             msgspec.structs.replace(device, memory_free=min(device.memory_free, limit))
             for device in self.offered
         ]
+
+    @property
+    def pause(self) -> str | None:
+        if self.set_aside:
+            return "is paused by you"
+        if self.reason == "owner":
+            return "is paused by its owner"
+        return says(self.reason)
 
     async def look(self) -> None:
         """Do nothing: the devices are known from the first message."""

@@ -115,13 +115,23 @@ class StageHandle:
         self._is_ready = False
         self._is_hung = False
         self._is_stopping = False
+        self._steps, self._is_computing = 0, False  # as it said last
         self.held: Held | None = None  # what the process holds; None: nothing
 
     @property
     def is_idle(self) -> bool:
         """Whether the process has no stage in force and no open request."""
-        waiting = any(not future.done() for future in self._waiting.values())
-        return not waiting and (self.held is None or self.held.stage.epoch is None)
+        return not self._is_asked and (self.held is None or self.held.stage.epoch is None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the process computes, loads or measures at this moment."""
+        return self._is_asked or self._is_computing
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether there is an open request."""
+        return any(not future.done() for future in self._waiting.values())
 
     async def start(self) -> None:
         """Start the process and wait until its devices are known.
@@ -316,6 +326,7 @@ class StageHandle:
                 self._answer(0, message)
             case Health():
                 self._watchdog.answered(is_stuck=message.is_stuck)
+                self._is_computing, self._steps = message.steps != self._steps, message.steps
             case Memory():
                 self.devices = message.devices
                 self._on_changed()

@@ -128,6 +128,7 @@ class Health(Message, frozen=True, tag="health"):
     """The answer to `health_check`."""
 
     is_stuck: bool  # whether a step is under way for much longer than it should take
+    steps: int = 0  # that were begun since the start
 
 
 class Memory(Message, frozen=True, tag="memory"):

@@ -345,7 +345,7 @@ async def _serve(pipe: BinaryIO) -> None:
         while (frame := read_frame(sys.stdin.buffer)) is not None:
             message = decode_to_stage(frame)
             if isinstance(message, HealthCheck):
-                write(encode(Health(is_stuck=watch.is_stuck)))
+                write(encode(Health(is_stuck=watch.is_stuck, steps=watch.steps)))
             else:
                 loop.call_soon_threadsafe(messages.put_nowait, message)
         loop.call_soon_threadsafe(messages.put_nowait, None)

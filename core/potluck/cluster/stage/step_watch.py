@@ -12,6 +12,7 @@ class StepWatch:
     """The thread that computes calls `begin` and `end`; any thread may ask `is_stuck`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.steps = 0  # that were begun
         self._clock = clock
         self._slowest_s: dict[str, float] = {}  # of one token, by the kind of step
         self._under_way: tuple[str, int, float] | None = None  # kind, tokens, begin
@@ -21,6 +22,7 @@ class StepWatch:
 
         Of the kinds, "control" is a message that computes nothing.
         """
+        self.steps += 1
         self._under_way = (kind, tokens, self._clock())
 
     def end(self) -> None:

@@ -4,13 +4,16 @@
 """
 
 import asyncio
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from potluck.api.backend import Holder
+from potluck.api.pausing import HOUR_S
+from potluck.api.politeness import Facts, Rule, Withdrawal, withdrawal
 from potluck.api.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
@@ -32,6 +35,7 @@ class LendingSettings:
         saved: the settings in `file`; the stage processes were made with them.
         events: receives `Changed`, and `ThreadsChanged` when measured times are outdated.
         leave_s: longest time that masters have to do without this computer.
+        clock: returns the Unix time.
     """
 
     def __init__(
@@ -45,9 +49,13 @@ class LendingSettings:
         throttle: Throttle,
         events: Events,
         leave_s: float = LEAVE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.settings = saved  # in force now; those of a program that holds the node are not saved
-        self._saved = saved
+        self._clock = clock
+        self._saved = self._without_past_pause(saved)
+        self.settings = (
+            self._saved
+        )  # in force now; those of a program that holds the node are not saved
         self._file = file
         self._activity = activity
         self._worker = worker
@@ -56,8 +64,9 @@ class LendingSettings:
         self._events = events
         self._giving_back: asyncio.Task[None] | None = None
         self._leaving = Leaving(worker, changed=events.changed, limit_s=leave_s)
+        self._withdrawal: Withdrawal | None = None
         self._tasks = TaskSet()
-        worker.is_lending, worker.is_paused = saved.worker, saved.paused
+        worker.is_lending, worker.is_paused = self._saved.worker, self._saved.paused
 
     def set_role(self, request: RoleRequest) -> None:
         """Lend as the owner asks.
@@ -65,28 +74,50 @@ class LendingSettings:
         Raises:
             UsageError: the request is for as long as the node is held, and no program holds it.
         """
-        before = self.settings if request.while_held else self._saved
-        limit = before.memory_limit if request.memory is None else request.memory or None
-        threads = before.threads if request.threads is None else request.threads or None
-        paused = before.paused if request.paused is None else request.paused
-        worker = before.worker if request.worker is None else request.worker
-        upload = request.upload_limit_mbit
-        settings = msgspec.structs.replace(
-            before,
-            worker=worker,
-            memory_limit=limit,
-            threads=threads,
-            paused=paused,
-            upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
-        )
-        if not request.while_held:
-            save_settings(self._file, settings)
-            self._saved = settings
-        elif not self._activity.is_held("worker"):
+        if request.while_held and not self._activity.is_held("worker"):
             raise UsageError(
                 "Nobody holds this lease: there is no event stream with holder=worker."
             )
-        self._lend(settings)
+        now = self._clock()
+        is_held = request.while_held or self.settings is not self._saved
+        in_force = _changed(self.settings, request, now)
+        if not request.while_held:
+            saved = _changed(self._saved, request, now)
+            save_settings(self._file, saved)
+            self._saved = saved
+        self._lend(in_force if is_held else self._saved, at_once=request.free_now)
+
+    def look(self, facts: Facts, now_s: float) -> None:
+        """Lend or not by what was seen of this computer, and by the time. Call it every few seconds.
+
+        `now_s`: monotonic time.
+        """
+        self._end_past_pause()
+        before = self._withdrawal if self.settings.worker else None
+        self._withdrawal = withdrawal(before, facts, self.settings.rules, now_s)
+        rule = self._withdrawal.rule if self._withdrawal is not None else None
+        if rule == self._worker.withheld:
+            return
+        if rule is None or self._worker.withheld is None:
+            self._stay_or_go(self.settings, rule)
+        self._worker.withheld = rule
+        self._events.changed()
+
+    def _end_past_pause(self) -> None:
+        before, self._saved = self._saved, self._without_past_pause(self._saved)
+        in_force = self._saved
+        if self.settings is not before:  # a program that holds the node lends it
+            in_force = self._without_past_pause(self.settings)
+        if in_force is not self.settings:
+            self._lend(in_force)
+        if self._saved is not before:
+            save_settings(self._file, self._saved)
+
+    def _without_past_pause(self, settings: Settings) -> Settings:
+        until = settings.paused_until
+        if until is None or self._clock() < until:
+            return settings
+        return msgspec.structs.replace(settings, paused=False, paused_until=None)
 
     def rename(self, name: str | None) -> str:
         """Store this computer's name; None: that of the host. Return the name."""
@@ -134,13 +165,10 @@ class LendingSettings:
         if self._worker.is_away:
             await self._worker.leasing.release()
 
-    def _lend(self, settings: Settings) -> None:
+    def _lend(self, settings: Settings, *, at_once: bool = False) -> None:
+        """Put these settings in force. `at_once`: what is lent is given back without a wait."""
         self.settings = settings
-        if self._worker.is_leaving:
-            self._leaving.go()  # asked for twice, or back again
-        elif settings.paused or not settings.worker:
-            self._leaving.begin()
-            self._giving_back = self._tasks.spawn(self._give_back())
+        self._stay_or_go(settings, self._worker.withheld, at_once=at_once)
         self._worker.is_lending = settings.worker
         self._worker.is_paused = settings.paused
         self._throttle.limit(settings.upload_limit_mbit)
@@ -148,3 +176,42 @@ class LendingSettings:
         self._processes.compute_with(settings.threads)
         self._activity.use()
         self._events.changed()
+
+    def _stay_or_go(
+        self, settings: Settings, withheld: Rule | None, *, at_once: bool = False
+    ) -> None:
+        """Give back what is lent if these allow no lending; the masters have their time before."""
+        if self._worker.is_leaving:
+            self._leaving.go()  # asked for twice, or back again
+        elif settings.paused or withheld is not None or not settings.worker:
+            if not at_once and not self._worker.is_away:
+                self._leaving.begin()
+            self._giving_back = self._tasks.spawn(self._give_back())
+
+
+def _changed(before: Settings, request: RoleRequest, now: float) -> Settings:
+    """The settings after a request, at this Unix time."""
+    paused, until = _pause(before, request, now)
+    upload = request.upload_limit_mbit
+    return msgspec.structs.replace(
+        before,
+        worker=before.worker if request.worker is None else request.worker,
+        memory_limit=before.memory_limit if request.memory is None else request.memory or None,
+        threads=before.threads if request.threads is None else request.threads or None,
+        paused=paused,
+        paused_until=until,
+        rules=before.rules if request.rules is None else request.rules,
+        upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
+    )
+
+
+def _pause(before: Settings, request: RoleRequest, now: float) -> tuple[bool, float | None]:
+    """Whether lending is paused after a request, and until when.
+
+    Memory that is to be free now is not lent again before the owner resumes, or an hour is over.
+    """
+    if request.free_now and not before.paused:
+        return True, now + HOUR_S
+    if request.paused is None:
+        return before.paused, before.paused_until
+    return request.paused, request.paused_until if request.paused else None

@@ -89,6 +89,10 @@ class WorkerLinks:
         self._status_due: asyncio.TimerHandle | None = None
         self._tasks = TaskSet()
 
+    def masters(self) -> tuple[Link, ...]:
+        """The control connections of masters."""
+        return tuple(self._masters)
+
     def master_names(self) -> tuple[str, ...]:
         """Names of the masters that this computer helps: connected ones and that of the lease."""
         lease = self._worker.lease
@@ -243,8 +247,10 @@ class WorkerLinks:
             loop = asyncio.get_running_loop()
             self._status_due = loop.call_later(self._times.status_s, self._announce_now)
         for link, told in self._masters.items():
-            now = self._worker.is_gone, self._worker.is_leaving
-            if told is None or (told.paused, told.leaving) != now:  # its answers go elsewhere
+            now = self._worker.is_gone, self._worker.is_leaving, self._worker.reason
+            if (
+                told is None or (told.paused, told.leaving, told.reason) != now
+            ):  # its answers go elsewhere
                 self._tell(link)
 
     def _announce_now(self) -> None:
@@ -259,6 +265,7 @@ class WorkerLinks:
             devices=self._devices(),
             paused=worker.is_gone,
             leaving=worker.is_leaving,
+            reason=worker.reason,
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.leasing.held(link.home),
         )

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from potluck.api.politeness import SAYS, Rule
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
@@ -81,6 +82,7 @@ class Worker:
         """
         self.is_lending = False
         self.is_paused = False
+        self.withheld: Rule | None = None  # why it is not lent by itself
         self.is_leaving = False  # what is loaded goes on although this computer is away
         self._stage = stage
         self._store = store
@@ -103,8 +105,13 @@ class Worker:
 
     @property
     def is_away(self) -> bool:
-        """Whether its owner lends nothing now."""
-        return self.is_paused or not self.is_lending
+        """Whether it lends nothing now."""
+        return self.reason is not None or not self.is_lending
+
+    @property
+    def reason(self) -> str | None:
+        """Why it lends nothing although it is a worker: `owner`, who has paused it, or a rule."""
+        return "owner" if self.is_paused else self.withheld
 
     @property
     def is_gone(self) -> bool:
@@ -159,6 +166,8 @@ class Worker:
             raise BusyError("This computer does not lend itself just now.")
         if self.is_paused:
             raise BusyError("This computer is paused by its owner.")
+        if self.withheld is not None:
+            raise BusyError(f"This computer {SAYS[self.withheld]}.")
         if self._use.own:
             raise BusyError("This computer runs a model of its own just now.")
         lease = self.lease

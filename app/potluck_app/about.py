@@ -1,0 +1,106 @@
+"""What this program is made of, and what it says for a report of a problem. Without Qt."""
+
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from potluck.api.schema import ClusterState
+from potluck_app import wording
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_RECORD = re.compile(r"\d{4}-\d\d-\d\d \S+ [A-Z]+ ")  # how each record of the log begins
+_SECRET = re.compile(r"hf_\w+|(?<=[Bb]earer )\S+|(?<==)\S*(?:token|key|secret)\S*|[\w+/=-]{24,}")
+_TAIL = 60  # records of the log
+_TAIL_BYTES = 64_000
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed package that this program uses."""
+
+    name: str
+    version: str
+    license: str
+
+
+def packages() -> list[Package]:
+    """Return Potluck and the packages that it needs, directly and through others, by name."""
+    found: dict[str, Package] = {}
+    wanted = ["potluck"]
+    while wanted:
+        name = wanted.pop()
+        key = name.lower().replace("_", "-")
+        if key in found:
+            continue
+        try:
+            known = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # not needed on this system
+            continue
+        found[key] = Package(known.metadata["Name"], known.version, _license(known.metadata))
+        needed = (need for need in known.requires or () if "extra ==" not in need)
+        wanted += [match[0] for need in needed if (match := _NAME.match(need))]
+    return sorted(found.values(), key=lambda package: package.name.lower())
+
+
+def _license(info: metadata.PackageMetadata) -> str:
+    classifiers = [
+        line.rpartition(" :: ")[2]
+        for line in info.get_all("Classifier") or ()
+        if line.startswith("License ::")
+    ]
+    stated = info.get_all("License-Expression") or classifiers or info.get_all("License") or [""]
+    return " and ".join(stated).splitlines()[0][:80] if stated[0] else "see its files"
+
+
+def homepage() -> str | None:
+    """Return the address of the project, if this installation names one."""
+    try:
+        urls = metadata.metadata("potluck").get_all("Project-URL") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    return next((url.partition(", ")[2] for url in urls), None)
+
+
+def system_lines(state: ClusterState | None, qt_version: str) -> list[str]:
+    """Return the versions, the system, and the devices of this computer."""
+    me = state.me if state is not None else None
+    return [
+        f"Potluck {state.node.version if state is not None else version()}",
+        f"Python {platform.python_version()}, Qt {qt_version}",
+        f"{platform.system()} {platform.release()}, {platform.machine()}, {sys.platform}",
+        wording.devices_line(me) or "devices not known",
+    ]
+
+
+def version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return metadata.version("potluck")
+    except metadata.PackageNotFoundError:
+        return "from a checkout"
+
+
+def report(state: ClusterState | None, qt_version: str, log: Path) -> str:
+    """Return a text for a report of a problem: versions, system, devices, and the end of the log.
+
+    What was asked and answered is in no log. What looks like a token or a key is left out, and so
+    are lines that are no records, such as those of a traceback, which may quote anything.
+    """
+    home = str(Path.home())
+    lines = [line.replace(home, "~") for line in _records(log)]
+    tail = [_SECRET.sub("…", line) for line in lines[-_TAIL:]]
+    return "\n".join([*system_lines(state, qt_version), "", *(tail or ["There is no log."])])
+
+
+def _records(log: Path) -> Iterable[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if _RECORD.match(line)]

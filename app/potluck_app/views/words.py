@@ -1,0 +1,102 @@
+"""Widgets that say their texts in the language of the window.
+
+They are given English texts, and give these back: the program asks a button for its text to know
+what it does. What the screen and a screen reader show is in the person's language.
+"""
+
+import html
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QEvent
+from PySide6.QtGui import QActionEvent
+from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QPushButton, QToolButton, QWidget
+
+from potluck_app import wording
+from potluck_app.language import said
+
+_Base = QWidget if TYPE_CHECKING else object
+
+
+def said_in_tip(tip: str) -> str:
+    """Say a text that `wording.tip` has escaped."""
+    if not tip.startswith("<qt>"):
+        return said(tip)
+    text = html.unescape(tip.removeprefix("<qt>").removesuffix("</qt>").replace("<br>", "\n"))
+    return wording.tip(said(text))
+
+
+class Described(_Base):
+    """What a widget says to a screen reader and in its tooltip."""
+
+    def setAccessibleName(self, name: str) -> None:
+        super().setAccessibleName(said(name))
+
+    def setAccessibleDescription(self, description: str) -> None:
+        super().setAccessibleDescription(said(description))
+
+    def setToolTip(self, tip: str) -> None:
+        super().setToolTip(said_in_tip(tip))
+
+
+class Label(Described, QLabel):
+    """A label in the language of the window."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._given = ""
+        self.setText(text)
+
+    def setText(self, text: str) -> None:
+        self._given = text
+        super().setText(said(text))
+
+    def text(self) -> str:
+        return self._given
+
+
+class PushButton(Described, QPushButton):
+    """A push button in the language of the window."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._given = ""
+        self.setText(text)
+
+    def setText(self, text: str) -> None:
+        self._given = text
+        super().setText(said(text))
+
+    def text(self) -> str:
+        return self._given
+
+
+class ToolButton(Described, QToolButton):
+    """A flat button in the language of the window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = ""
+
+    def setText(self, text: str) -> None:
+        self._given = text
+        super().setText(said(text))
+
+    def text(self) -> str:
+        return self._given
+
+
+class Line(Described, QLineEdit):
+    """A field of one line, whose hint is in the language of the window."""
+
+    def setPlaceholderText(self, text: str) -> None:
+        super().setPlaceholderText(said(text))
+
+
+class Menu(Described, QMenu):
+    """A menu in the language of the window."""
+
+    def actionEvent(self, event: QActionEvent) -> None:
+        if event.type() in (QEvent.Type.ActionAdded, QEvent.Type.ActionChanged):
+            text = event.action().text()
+            event.action().setText("\t".join(map(said, text.split("\t"))))
+        super().actionEvent(event)

@@ -1,0 +1,105 @@
+"""The commands below `potluck models`, and their help."""
+
+import argparse
+from collections.abc import Callable
+from typing import TypeAlias
+
+from potluck.cli.options import add_json
+from potluck.cli.values import number
+
+Add: TypeAlias = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, the function that runs it, what it does, and examples."""
+
+
+def add_library_commands(add: Add) -> None:
+    """Add the commands that find, download and delete models."""
+    listed = add(
+        "list",
+        "library:models",
+        "List the models on this computer, with how they fit on your computers.",
+        "potluck models list",
+    )
+    add_json(listed)
+
+    search = add(
+        "search",
+        "library:search",
+        "List models of the Hugging Face Hub, the most downloaded first. Without WORDS, list those\n"
+        "that Potluck recommends, with how they fit on your computers; that asks nobody. With a whole\n"
+        "name, say which variants it has, and how each fits.",
+        "potluck models search",
+        "potluck models search qwen3 gguf",
+        "potluck models search Qwen/Qwen3-8B-GGUF",
+    )
+    search.add_argument("words", nargs="*", metavar="WORDS", help="of the model's name")
+    add_json(search)
+
+    pull = add(
+        "pull",
+        "library:pull",
+        "Download a model from the Hugging Face Hub into its usual cache. Without VARIANT, the best\n"
+        "one for your computers. Ctrl-C pauses; the same command goes on where it was.",
+        "potluck models pull Qwen/Qwen3-8B-GGUF",
+        "potluck models pull Qwen/Qwen3-8B-GGUF:Q8_0",
+    )
+    pull.add_argument("name", metavar="NAME[:VARIANT]", help="such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
+    pull.add_argument(
+        "--token",
+        action="store_true",
+        help="ask for the token of your account at huggingface.co, for models with terms to accept",
+    )
+    add_json(pull)
+
+    folder = add(
+        "add",
+        "library:add",
+        "Search a folder, and the folders in it, for models from now on. Nothing is copied.",
+        "potluck models add /mnt/models",
+    )
+    folder.add_argument("folder", metavar="FOLDER")
+    add_json(folder)
+
+    rm = add(
+        "rm",
+        "library:rm",
+        "Delete a model from the Hugging Face cache. Models of other programs are never deleted.",
+        "potluck models rm Qwen/Qwen3-8B-GGUF",
+    )
+    rm.add_argument("name", metavar="NAME", help="its name, or its path")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(rm)
+
+
+def add_upkeep_commands(add: Add) -> None:
+    """Add the commands for the weights on the disk."""
+    verify = add(
+        "verify",
+        "upkeep:verify",
+        "Read all weights on this computer's disk and compare their digests. A damaged model is\n"
+        "named; what is damaged of other computers' models is deleted, and sent again when needed.",
+        "potluck models verify",
+        "potluck models verify ~/models/Qwen3-8B",
+    )
+    verify.add_argument("model", nargs="?", metavar="MODEL", help="only this model (all)")
+    add_json(verify)
+
+    prune = add(
+        "prune",
+        "upkeep:prune",
+        "Delete the stored weights that belong to no plan in force and were not made from a model\n"
+        "on this computer. If they are needed again, they are sent again.",
+        "potluck models prune",
+        "potluck models prune --yes",
+    )
+    prune.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(prune)
+
+    limit = add(
+        "limit",
+        "upkeep:limit",
+        "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
+        "Without MBIT, print the limit. Tokens are never held back.",
+        "potluck models limit 200",
+    )
+    limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
+    add_json(limit)

@@ -1,0 +1,1 @@
+"""What keeps the computers of a home apart: looks at this one, and findings about what was seen."""

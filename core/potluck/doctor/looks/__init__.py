@@ -1,0 +1,1 @@
+"""The real system, as `potluck.doctor.facts` describes it. Looks block, within deadlines, and change nothing."""

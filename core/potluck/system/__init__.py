@@ -1,0 +1,1 @@
+"""What each operating system does in its own way: looks at the computer, its start, its sleep."""

@@ -1,0 +1,82 @@
+"""What the program says about itself, and what it keeps back in a report."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QLabel, QPushButton
+from pytestqt.qtbot import QtBot
+from scripted_window import home
+
+from potluck_app import about
+from potluck_app.views.about import AboutCard
+
+LOG = """\
+2026-11-23 10:00:00,001 INFO potluck.cluster.node node is up node=1111 port=47777
+2026-11-23 10:00:01,001 WARNING potluck.hub refused token=hf_abcdefghijklmnop Authorization: Bearer s3cret
+2026-11-23 10:00:02,001 ERROR potluck.api key 0123456789abcdef0123456789abcdef of {home}/.local
+Traceback (most recent call last):
+  "tell me about my illness"
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "node.log"
+    file.write_text(LOG.format(home=Path.home()))
+    return file
+
+
+def test_every_package_that_is_used_has_its_licence() -> None:
+    found = {package.name.lower(): package for package in about.packages()}
+
+    assert {"potluck", "torch", "starlette", "anyio", "pyside6_essentials"} <= set(found)
+    assert "pytest" not in found
+    assert "Apache" in found["potluck"].license
+    assert all(package.license and package.version for package in found.values())
+
+
+def test_a_report_has_versions_devices_and_the_log(log: Path) -> None:
+    text = about.report(home(), "6.11", log)
+
+    assert re.search(r"^Potluck 0\.1$", text, re.MULTILINE)
+    assert "Some CPU · 16 GB memory" in text
+    assert "node is up node=1111 port=47777" in text
+
+
+def test_a_report_has_no_token_no_key_no_traceback_and_no_name_of_the_user(log: Path) -> None:
+    text = about.report(home(), "6.11", log)
+
+    for secret in ("hf_", "s3cret", "0123456789abcdef", "illness", str(Path.home())):
+        assert secret not in text
+
+
+def test_a_report_of_a_long_log_has_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "node.log"
+    file.write_text("".join(f"2026-11-23 10:00:00 INFO x record {n}\n" for n in range(100_000)))
+
+    text = about.report(None, "6.11", file)
+
+    assert text.endswith("record 99999")
+    assert len(text.splitlines()) < 100
+
+
+def test_without_a_log_the_report_says_so(tmp_path: Path) -> None:
+    assert about.report(None, "6.11", tmp_path / "none.log").endswith("There is no log.")
+
+
+@pytest.mark.qt
+def test_a_report_is_copied_and_licences_are_shown(log: Path, qtbot: QtBot) -> None:
+    card = AboutCard(log)
+    qtbot.addWidget(card)
+    card.show()
+    copy = card.findChild(QPushButton, "about-report")
+    assert copy is not None
+
+    copy.click()
+    assert "node is up" in QGuiApplication.clipboard().text()
+    assert card.said.isVisible()
+    dialog = card.show_licences()
+
+    assert any(each.text().startswith("torch ") for each in dialog.findChildren(QLabel))

@@ -1,0 +1,213 @@
+"""The window in another language: all of it, and nothing of what others wrote."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fake_backend import computer
+from PySide6.QtCore import QLocale
+from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
+
+from potluck.api.schema import Download, ModelEntry, Notice
+from potluck_app import catalogue, language
+from potluck_app.catalogue import Catalogue, File
+from potluck_app.chats.values import Stats
+from potluck_app.preferences import PreferencesFile
+from potluck_app.resources import asset
+from potluck_app.streams import ReplyEnd
+from potluck_app.viewmodels import advice
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.user_message import UserMessage
+
+APP = Path(language.__file__).parent
+FILES = sorted(asset("languages").glob("*.json"))
+STATS = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, loading_s=3)
+
+# Files in which no text is for the person, or which say it in English on purpose (a report, a command).
+OTHERS = {"__main__.py", "about.py", "catalogue.py", "exchange.py", "language.py"}
+OTHERS |= {"stylesheet.py", "theme.py", "tokens.py", "highlighter.py", "http.py", "words.py"}
+SQL = re.compile(
+    r"[A-Z]{4,} |COMMIT|ROLLBACK|SQLITE_|messages m\b|m\.status|words (JOIN|MATCH)|^ AND "
+)
+CODE = re.compile(
+    r"[a-z0-9_./:<>=*?&{} %-]*|[A-Z]+|_[A-Z][a-z]+|\(\?.*|\^.*|\[.*|[A-Za-z]+\+\S+|F\d"
+)
+# The words of a prompt to the model, an encoding's name, keys, names of types in annotations, and so on.
+KEPT = {"Return", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
+KEPT |= {"Row", "Waiting", "Failure", "potluck worker --join "}
+KEPT |= {"Markdown (*.md)", "JSON (*.json)", "Chats (*.json *.md)"}
+KEPT |= {advice._ASK_FOR_SUMMARY, advice._SUMMARY}
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """All texts of the window in its source, with `{}` for what is put in, and where they are."""
+    for path in sorted(APP.rglob("*.py")):
+        if path.name in OTHERS:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(tree))
+        inner = {
+            id(v) for n in nodes if isinstance(n, ast.JoinedStr) for v in ast.walk(n) if v is not n
+        }
+        inner |= {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+        for node in nodes:
+            if id(node) in inner:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value, f"{path.name}:{node.lineno}"
+            elif isinstance(node, ast.JoinedStr):
+                parts = (str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
+                yield "".join(parts), f"{path.name}:{node.lineno}"
+
+
+def is_for_people(text: str) -> bool:
+    if text in KEPT or "%s" in text or SQL.search(text) or CODE.fullmatch(text):
+        return False
+    return re.search(r"[A-Za-z]{2}", text.replace("{}", "")) is not None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_text_of_the_source_is_in_every_language(path: Path) -> None:
+    words = catalogue.read(path)
+
+    missing = {
+        f"{where}: {text}"
+        for text, where in sources()
+        if is_for_people(text) and words.of(text.replace("{}", "7")) is None
+    }
+
+    assert sorted(missing) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_translation_has_the_places_of_its_text(path: Path) -> None:
+    for text, target in catalogue.msgspec.json.decode(path.read_bytes(), type=File).texts.items():
+        assert len(re.findall(r"\{#?\}", text)) == target.count("{}"), text
+
+
+# --- how a text is found
+
+
+@pytest.fixture
+def words() -> Catalogue:
+    texts = {
+        "Ready": "Bereit",
+        "{} said no.": "{} sagte nein.",
+        "{#} and {#}": "{} und {}",
+        "{} and {}": "{} und {}",
+        "{#}": "{}",
+        "{#} of {} lent": "von {1} sind {0} weg",
+        "this computer": "dieser Computer",
+    }
+    return Catalogue(File(name="Test", decimal=",", texts=texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("Ready", "Bereit"),
+        ("this computer said no.", "dieser Computer sagte nein."),
+        ("Mac and this computer said no.", "Mac und dieser Computer sagte nein."),
+        ("9.8 GB of 12 GB lent", "von 12 GB sind 9,8 GB weg"),
+        ("Mac · Ready · 1,200.5 MB", "Mac · Bereit · 1.200,5 MB"),
+        ("Mac said no. Then it went.", "Mac sagte nein. Then it went."),
+        ("Mac said no. Desk said no.", "Mac sagte nein. Desk sagte nein."),
+        ("0.1.2", None),
+        ("10.0.0.1:4711", None),
+        ("An unknown thing and another", None),
+        ("Mac", None),
+    ],
+)
+def test_a_text_is_found_whole_by_its_places_or_by_its_parts(
+    words: Catalogue, text: str, result: str | None
+) -> None:
+    assert words.of(text) == result
+
+
+def test_the_language_of_the_system_is_used_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QLocale, "system", lambda: QLocale("de_AT"))
+    assert language.chosen("auto") == "de"
+    assert language.chosen("en") == "en"
+    monkeypatch.setattr(QLocale, "system", lambda: QLocale("ja_JP"))
+
+    assert language.chosen("auto") == "en"
+
+
+# --- the window
+
+
+@pytest.fixture
+def german(qapp: QApplication) -> Iterator[Catalogue]:
+    installed = language.use(qapp, "de")
+    yield catalogue.read(asset("languages", "de.json"))
+    for translator in installed:
+        qapp.removeTranslator(translator)
+
+
+def shown(window: QWidget) -> Iterator[str]:
+    """What a window shows, and what it says to a screen reader."""
+    for widget in [window, *window.findChildren(QWidget)]:
+        interface = QAccessible.queryAccessibleInterface(widget)
+        if interface is not None and not isinstance(widget.parent(), UserMessage):
+            yield interface.text(QAccessible.Text.Name)
+            yield interface.text(QAccessible.Text.Description)
+        yield widget.toolTip() if "<qt>" not in widget.toolTip() else ""
+        if callable(hint := getattr(widget, "placeholderText", None)):
+            yield str(hint())
+
+
+@pytest.mark.qt
+@pytest.mark.usefixtures("german")
+def test_nothing_in_the_window_is_still_in_english(
+    make_window: Callable[..., MainWindow],
+    backend: ScriptedBackend,
+    german: Catalogue,
+    preferences: PreferencesFile,
+    qtbot: QtBot,
+) -> None:
+    preferences.change(language="de")
+    window = make_window(first_run=True)
+    rest = list(shown(window.first_run))
+    window = make_window()
+    download = Download(id="d", model="a/b", variant="Q4", state="paused", done=1, total=2)
+    backend.say(
+        home(
+            computer("Mac", "2", state="paused", rtt_ms=6.0, bytes_per_s=1e6),
+            study_pc(),
+            model=running_model(),
+            pairings=(pairing("confirm"),),
+            notices=(Notice(id=1, level="warning", text="Mac stopped answering."),),
+            downloads=(download,),
+        )
+    )
+    window.go(window.models)
+    entries = (ModelEntry(name="Qwen", path="/q", nbytes=10**9, parameters=10**9, source="ollama"),)
+    backend.last("/cluster/models").call.done.emit(entries)
+    window.chat.composer.sent.emit("What is Potluck?", ())
+    backend.replies[-1].text.emit("Ready")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    window.chat.find_bar.open_bar()
+    dialogs = [window.cluster.open_add_dialog(), window.show_shortcuts()]
+
+    for each in (window, *dialogs):
+        rest += shown(each)
+
+    rest = [text for text in rest if text != "0.1"]  # a version, which is no number
+    assert {text for text in rest if (german.of(text) or text) != text} == set()
+    assert "Einstellungen" in rest
+    assert window.rail_buttons[window.settings].text() == "Settings"  # as the program knows it
+
+
+@pytest.mark.qt
+@pytest.mark.usefixtures("german")
+def test_what_a_person_wrote_stays_as_it_is(window: MainWindow, backend: ScriptedBackend) -> None:
+    window.chat.composer.sent.emit("What is Potluck?", ())
+
+    own = window.findChildren(UserMessage)[0]
+    assert QLabel.text(own.text) == "What is Potluck?"
+    assert backend.chats[-1][-1].text == "What is Potluck?"

@@ -1,0 +1,211 @@
+"""The keyboard: its shortcuts, its way through a page, its ring, and the search in a chat."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtGui import QImage, QKeySequence, QShortcut
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home, running_model, study_pc
+
+from potluck_app.chats.values import Stats
+from potluck_app.preferences import PreferencesFile
+from potluck_app.streams import ReplyEnd
+from potluck_app.theme import TEXT_SIZES, Theme
+from potluck_app.views.focus import FocusRing
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.prose import ProseView
+from potluck_app.views.shortcuts import TABLE
+
+pytestmark = pytest.mark.qt
+
+CONTROL = Qt.KeyboardModifier.ControlModifier
+SHIFT = Qt.KeyboardModifier.ShiftModifier
+LEFT = Qt.MouseButton.LeftButton
+STATS = Stats(tokens=2, tokens_per_s=9.0, time_to_first_token_s=0.1)
+Make = Callable[..., MainWindow]
+
+
+def talk(window: MainWindow, backend: ScriptedBackend, *replies: str) -> None:
+    for number, reply in enumerate(replies):
+        window.chat.composer.sent.emit(f"Question {number}?", ())
+        backend.replies[-1].text.emit(reply)
+        backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    window.chat.transcript.scroll_to_end()
+
+
+def active(window: MainWindow, qtbot: QtBot) -> MainWindow:
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    return window
+
+
+def walk(window: QWidget, start: QWidget, qtbot: QtBot, most: int = 80) -> list[QWidget]:
+    """The widgets that the Tab key reaches in a window, until it is where it began."""
+    start.setFocus()
+    stops: list[QWidget] = []
+    for _ in range(most):
+        qtbot.keyClick(QApplication.focusWidget() or window, Qt.Key.Key_Tab)
+        stop = QApplication.focusWidget()
+        if stop is None or stop in stops:
+            break
+        stops.append(stop)
+    return stops
+
+
+# --- shortcuts
+
+
+def test_the_page_of_shortcuts_names_every_shortcut_of_the_window(
+    window: MainWindow, qtbot: QtBot
+) -> None:
+    active(window, qtbot)
+    made = {s.key().toString() for s in window.findChildren(QShortcut) if s.parent() is window}
+    listed = {QKeySequence(k).toString() for _, rows in TABLE for row in rows for k in row.keys}
+    assert made <= listed
+
+    qtbot.keyClick(window, Qt.Key.Key_Slash, CONTROL)
+
+    dialog = QApplication.activeModalWidget()
+    assert dialog is not None
+    texts = {each.text() for each in dialog.findChildren(QLabel)}
+    assert {row.text for _, rows in TABLE for row in rows} <= texts
+
+
+def test_the_text_gets_larger_and_the_size_is_remembered(
+    window: MainWindow, theme: Theme, preferences: PreferencesFile, qtbot: QtBot
+) -> None:
+    before = window.rail_buttons[window.chat].fontMetrics().height()
+
+    for _ in range(2):
+        qtbot.keyClick(window, Qt.Key.Key_Plus, CONTROL)
+    assert theme.text_size == preferences.current.text_size == 18
+    assert window.rail_buttons[window.chat].fontMetrics().height() > before
+    assert window.settings.text_size.text() == "129 %"
+    for _ in range(len(TEXT_SIZES)):
+        qtbot.keyClick(window, Qt.Key.Key_Minus, CONTROL)
+    assert theme.text_size == TEXT_SIZES[0]
+    qtbot.keyClick(window, Qt.Key.Key_0, CONTROL)
+
+    assert preferences.current.text_size == theme.text_size == 14
+
+
+def test_at_the_largest_text_no_page_is_wider_than_its_place(
+    window: MainWindow, backend: ScriptedBackend, theme: Theme, qtbot: QtBot
+) -> None:
+    backend.say(home(study_pc(), model=running_model()))
+    window.resize(700, 600)
+    theme.set_text_size(TEXT_SIZES[-1])
+
+    for page in window.rail_buttons:
+        window.go(page)
+        qtbot.waitUntil(lambda page=page: page.minimumSizeHint().width() <= page.width() < 640)
+
+
+# --- the way of the Tab key
+
+
+def test_the_text_of_a_reply_comes_before_its_buttons_and_both_before_the_composer(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    active(window, qtbot)
+    talk(window, backend, "First.\n\n```py\n1\n```\n", "Second.")
+
+    qtbot.waitUntil(lambda: all(view.isVisible() for view in window.findChildren(ProseView)))
+    stops = walk(window, window.chat.options, qtbot)
+
+    names = [stop.objectName() or stop.accessibleName() for stop in stops]
+    wanted = ["message-edit", "Reply", "code-copy", "Code", "reply-copy", "message-edit", "Reply"]
+    wanted += ["reply-copy", "reply-regenerate", "composer-text"]
+    assert names[: len(wanted)] == wanted
+
+
+def pixels(image: QImage) -> np.ndarray:
+    image = image.convertToFormat(QImage.Format.Format_RGB32)
+    return np.frombuffer(image.constBits(), np.uint32).reshape(image.height(), -1).copy()
+
+
+def test_every_place_that_the_keyboard_reaches_shows_it(
+    window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
+) -> None:
+    ring = FocusRing(theme, qapp)
+    active(window, qtbot)
+    talk(window, backend, "A sentence.\n\n```py\n1\n```\n")
+    backend.say(home(study_pc(), model=running_model()))
+    window.chat.toggle_options()
+
+    for page in window.rail_buttons:
+        window.go(page)
+        seen: set[QWidget] = set()
+        for _ in range(60):
+            before = window.grab().toImage()
+            qtbot.keyClick(QApplication.focusWidget() or window, Qt.Key.Key_Tab)
+            qapp.processEvents()
+            stop = QApplication.focusWidget()
+            assert stop is not None
+            if stop in seen:
+                break
+            seen.add(stop)
+            is_framed = stop.property("ring") == "own"
+            framed = (stop.parentWidget() if is_framed else None) or stop
+            place = QRect(framed.mapTo(window, QPoint(0, 0)), framed.size())
+            around = place.adjusted(-4, -4, 4, 4)
+            part = around.intersected(window.rect())
+            changed = pixels(before.copy(part)) != pixels(window.grab(part).toImage())
+            where = f"{page.objectName()}: {stop.objectName() or stop.accessibleName()}"
+            assert changed.sum() >= min(stop.width(), stop.height()), where
+        assert len(seen) > 2
+    ring.deleteLater()
+
+
+def test_what_is_clicked_has_no_ring(
+    window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
+) -> None:
+    ring = FocusRing(theme, qapp)
+    active(window, qtbot)
+    talk(window, backend, "A sentence.")
+    prose = window.findChildren(ProseView)[0]
+    middle = prose.viewport().rect().center()
+    qtbot.waitUntil(
+        lambda: window.childAt(prose.viewport().mapTo(window, middle)) is prose.viewport()
+    )
+
+    qtbot.mouseClick(prose.viewport(), LEFT)
+    assert prose.hasFocus()
+    assert ring.around is None
+    window.chat.composer.text.setFocus()
+    prose.setFocus(Qt.FocusReason.TabFocusReason)
+
+    assert ring.around is prose
+    ring.deleteLater()
+
+
+# --- find in this chat
+
+
+def test_words_are_found_one_message_after_the_other(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    active(window, qtbot)
+    talk(window, backend, "A red apple.", "A pear.", "Two red cherries.")
+    bar = window.chat.find_bar
+
+    qtbot.keyClick(window, Qt.Key.Key_F, CONTROL)
+    qtbot.keyClicks(bar.text, "red")
+    assert bar.count.text() == "1 of 2"
+    assert len(window.findChildren(ProseView)[0].extraSelections()) == 1
+    qtbot.keyClick(bar.text, Qt.Key.Key_Return)
+    assert bar.count.text() == "2 of 2"
+    qtbot.keyClick(bar.text, Qt.Key.Key_Return)
+    assert bar.count.text() == "1 of 2"
+    qtbot.keyClick(bar.text, Qt.Key.Key_Return, SHIFT)
+    assert bar.count.text() == "2 of 2"
+    qtbot.keyClicks(bar.text, "dish")
+    assert bar.count.text() == "Not found"
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+
+    assert bar.isHidden()
+    assert window.chat.composer.text.hasFocus()
+    assert not any(view.extraSelections() for view in window.findChildren(ProseView))
