@@ -23,10 +23,8 @@ from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
-from potluck.cluster.loss import cannot_go_on
+from potluck.cluster.loss import CACHE_LOST, cannot_go_on, lost_too_often
 from potluck.errors import (
-    EngineError,
-    NeedReplayError,
     PeerLostError,
     PotluckError,
     UnknownSessionError,
@@ -37,7 +35,6 @@ CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 READING_S = 0.5  # between two events that say how much of a prompt is read
 
 _LIMITS = AnswerLimits()
-_CACHE_LOST = (NeedReplayError, UnknownSessionError)
 
 
 class Generator:
@@ -296,7 +293,7 @@ class Generator:
                     losses += 1
                 await self._prepare(conversation, error)
                 if losses == self._limits.losses:
-                    raise _lost_too_often(error)
+                    raise lost_too_often(error)
             try:
                 async with aclosing(self._run(conversation)) as events:
                     async for event in events:
@@ -313,7 +310,7 @@ class Generator:
 
         If not, its step failed by a loss that no other answer can have caused.
         """
-        if not isinstance(error, _CACHE_LOST) or conversation.is_rewound:
+        if not isinstance(error, CACHE_LOST) or conversation.is_rewound:
             return False
         self._tell()  # who waits for what it was computing does not any more
         return turn.give_way()
@@ -328,7 +325,7 @@ class Generator:
         if conversation.pipeline is not None and error is conversation.pipeline.broken:
             await self._working()
             return
-        if not isinstance(error, _CACHE_LOST):
+        if not isinstance(error, CACHE_LOST):
             raise error
         position = error.data.get("position")
         is_evicted = not position and not conversation.is_rewound
@@ -399,9 +396,3 @@ class Generator:
             new = len(conversation.tokens) - max(conversation.cached, conversation.computed.end)
             conversation.chunk_tokens = attached.chunk_tokens(new)
         return conversation.chunk_tokens
-
-
-def _lost_too_often(error: PotluckError) -> PotluckError:
-    if isinstance(error, _CACHE_LOST):
-        return EngineError("A computer keeps losing this conversation's cache. Try a new one.")
-    return error
