@@ -118,8 +118,10 @@ def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
     try:
         if len(raw) < _MAX_BIAS_BYTES:
             found = msgspec.json.decode(raw, type=_Biases)
-    except msgspec.ValidationError as error:
-        raise openai.UnsupportedParameterError("logit_bias", f"logit_bias: {error}.") from None
+    except msgspec.ValidationError:
+        raise openai.UnsupportedParameterError(
+            "logit_bias", "logit_bias: an object of token ids, each with a number from -100 to 100."
+        ) from None
     if found is None and openai.is_given(request.logit_bias):
         raise openai.UnsupportedParameterError(
             "logit_bias", f"logit_bias: {MAX_BIASES} tokens are the most."
