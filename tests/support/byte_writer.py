@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.text.grammar_process import Grammar, TokenSets
+from potluck.cluster.text.process import encode_conversation
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.activation_messages import Result, TokenLogprob
@@ -87,13 +89,14 @@ class Here:
         self.vocabulary = chat.vocabulary
         self.stop_ids = chat.stop_ids
         self.stop_strings: tuple[str, ...] = chat.stop_strings
+        self.answers = chat.answers
         self.opened: list[HereGrammar] = []
 
     async def encode(self, text: str) -> list[int]:
         return self._chat.encode(text)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return self._chat.encode_chat(messages)
+    async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
+        return encode_conversation(self._chat, conversation)
 
     async def constrain(self, constraint: Constraint, vocab_size: int) -> HereGrammar:
         self.opened.append(HereGrammar(self._chat, constraint, vocab_size))

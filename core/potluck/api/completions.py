@@ -52,6 +52,7 @@ from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.merging import Collected, best, merged, with_logprobs
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
+from potluck.api.openai_checks import check
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
@@ -84,12 +85,12 @@ class Completions:
 
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
-        openai.check(asked)
+        check(asked)
         return await self._answer(request, asked, [of_chat(asked)], ChatFormat)
 
     async def _complete(self, request: Request) -> Response:
         asked = await read(request, openai.CompletionRequest)
-        openai.check(asked)
+        check(asked)
         return await self._answer(request, asked, of_completion(asked), TextFormat, asked.best_of)
 
     async def _answer(

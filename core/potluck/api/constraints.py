@@ -15,8 +15,8 @@ from potluck.api.openai import (
     ResponseFormat,
     StructuredOutputs,
     UnsupportedParameterError,
-    is_given,
 )
+from potluck.api.openai_checks import is_given
 
 _ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1024

@@ -17,8 +17,12 @@ from potluck.api.backend import (
     SamplingOptions,
     TextPrompt,
     TokenPrompt,
+    ToolCall,
+    ToolSpec,
+    ToolUse,
 )
 from potluck.api.constraints import constraint_of
+from potluck.api.openai_checks import is_given, message_text, prompts
 
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
@@ -35,15 +39,15 @@ _Biases = (
     | None
 )
 _NO_LIMIT = -1  # of llama.cpp's clients
+_NO_PARAMETERS = '{"type": "object", "properties": {}}'
 _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 
 
 def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
     """What a chat asks for."""
-    turns = tuple(turn_of(message) for message in asked.messages)
     logprobs = asked.top_logprobs or 0 if asked.logprobs else None
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-    return _generation(asked, ChatPrompt(turns), logprobs, limit)
+    return _generation(asked, _chat_prompt(asked), logprobs, limit)
 
 
 def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
@@ -56,7 +60,7 @@ def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
             asked.logprobs,
             limit,
         )
-        for prompt in openai.prompts(asked)
+        for prompt in prompts(asked)
     ]
 
 
@@ -73,8 +77,72 @@ def repeated(generation: GenerationRequest, count: int) -> list[GenerationReques
 
 def turn_of(message: openai.ChatMessage) -> ChatTurn:
     """A message, as the model's template gets it."""
-    role = "system" if message.role == "developer" else message.role
-    return ChatTurn(role=role, content=openai.message_text(message))
+    calls = tuple(
+        ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
+        for call in message.tool_calls or ()
+    )
+    return ChatTurn(
+        role="system" if message.role == "developer" else message.role,
+        content=message_text(message),
+        reasoning=message.reasoning_content or message.reasoning or "",
+        calls=calls,
+        call_id=message.tool_call_id or "",
+        name=message.name or "",
+    )
+
+
+def _arguments(given: str | dict[str, object]) -> str:
+    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+
+
+def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
+    """The messages and the tools of a chat."""
+    return ChatPrompt(
+        turns=tuple(turn_of(message) for message in asked.messages),
+        tool_use=_tool_use(asked),
+        variables=_variables(asked),
+        continues=bool(asked.continue_final_message),
+    )
+
+
+def _tool_use(asked: openai.ChatCompletionRequest) -> ToolUse | None:
+    tools = tuple(
+        ToolSpec(
+            name=tool.function.name,
+            description=tool.function.description or "",
+            parameters=_text_of(tool.function.parameters) or _NO_PARAMETERS,
+            is_strict=bool(tool.function.strict),
+        )
+        for tool in asked.tools or ()
+        if tool.function is not None
+    )
+    if not tools:
+        return None
+    choice, is_parallel = asked.tool_choice or "auto", asked.parallel_tool_calls is not False
+    if isinstance(choice, openai.NamedToolChoice):
+        name = choice.function.name
+        return ToolUse(tools=tools, choice="named", name=name, is_parallel=is_parallel)
+    return ToolUse(tools=tools, choice=choice, is_parallel=is_parallel)
+
+
+def _variables(asked: openai.ChatCompletionRequest) -> str:
+    """The values for the template, as the text of a JSON object."""
+    given = _text_of(asked.chat_template_kwargs) or "{}"
+    if asked.reasoning_effort is None:
+        return given
+    try:
+        found = msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return given  # whoever reads it says what is wrong
+    effort = asked.reasoning_effort
+    added = {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+    return msgspec.json.encode(added | found).decode()
+
+
+def _text_of(raw: msgspec.Raw) -> str:
+    """The JSON text of a field; empty: it has no value."""
+    text = bytes(raw).decode()
+    return "" if text.strip() in ("", "null") else text
 
 
 def _generation(
@@ -122,7 +190,7 @@ def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
         raise openai.UnsupportedParameterError(
             "logit_bias", "logit_bias: an object of token ids, each with a number from -100 to 100."
         ) from None
-    if found is None and openai.is_given(request.logit_bias):
+    if found is None and is_given(request.logit_bias):
         raise openai.UnsupportedParameterError(
             "logit_bias", f"logit_bias: {MAX_BIASES} tokens are the most."
         )

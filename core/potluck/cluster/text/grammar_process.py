@@ -103,6 +103,7 @@ class Grammar:
         self._sets = sets
         self._start = compile_grammar(constraint, sets)
         self._marker = constraint.opens_with.encode()
+        self._repeats = bool(self._marker) and constraint.repeats
         self._matcher = None if self._marker else self._start  # None: anything may come
         self._text = b""  # the end of what came since then, as long as the marker
 
@@ -117,7 +118,7 @@ class Grammar:
                 raise _not_allowed(token)
             if self._matcher is not None and self._consume(self._matcher, token):
                 continue
-            if not self._marker:
+            if self._matcher is not None and not self._repeats:
                 raise _not_allowed(token)
             self._matcher = None
             self._look_for_marker(self._sets.raw[token])
@@ -128,7 +129,7 @@ class Grammar:
         Raises:
             EngineError: the grammar became too complex.
         """
-        if self._matcher is None or (self._marker and self._matcher.is_accepting()):
+        if self._matcher is None or (self._repeats and self._matcher.is_accepting()):
             return Allowed(tokens=None)
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():

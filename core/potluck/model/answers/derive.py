@@ -221,7 +221,7 @@ def _keys(call: Mapping[str, object], wrapper: str = "") -> CallFormat | None:
     if name is None and arguments != _NAME:  # {"type": "function", "function": {...}}
         is_wrapper = isinstance(inner, dict) and _NAME in cast("dict[str, object]", inner).values()
         return _keys(cast("dict[str, object]", inner), arguments) if is_wrapper else None
-    id_key = next((key for key, value in call.items() if value == ANY), "")
+    id_key = next((key for key in call if key.endswith("id")), "")
     keys = list(call)
     return CallFormat(
         kind="json",

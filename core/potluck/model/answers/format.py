@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 ANY = "\0"  # in a text of a format: any characters, such as the number of a call
 KEY = "\1"  # the name of an argument
+GEMMA_QUOTE = '<|"|>'
+HARMONY = "<|start|> <|channel|> <|message|> <|constrain|> <|end|> <|call|> <|return|>"
 
 CallKind: TypeAlias = Literal["json", "named", "tagged", "python", "gemma", "harmony"]
 
@@ -101,6 +103,23 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
     reasoning: Reasoning | None = None
     content_opens: str = ""
     content_closes: str = ""
+
+    @property
+    def splits_text(self) -> bool:
+        """Whether an answer without tools has more than text in it as well."""
+        return (
+            self.reasoning is not None or bool(self.content_opens) or self.calls.kind == "harmony"
+        )
+
+    @property
+    def literals(self) -> str:
+        """All texts of the format, one after the other."""
+        if self.calls.kind == "harmony":
+            return HARMONY
+        texts = [text for text in structs.astuple(self.calls) if isinstance(text, str)]
+        if self.reasoning is not None:
+            texts += [self.reasoning.opens, self.reasoning.closes]
+        return ANY.join([*texts, self.content_opens, self.content_closes, GEMMA_QUOTE])
 
 
 PLAIN_CALLS = CallFormat(kind="json", opens="<tool_call>", closes="</tool_call>")

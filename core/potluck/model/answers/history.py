@@ -113,10 +113,10 @@ def _call(form: AnswerFormat, call: Mapping[str, object]) -> dict[str, object]:
 def _object_of(text: str) -> object:
     """The object of a JSON text; the text itself if it has none."""
     try:
-        found = json.loads(text or "{}")
+        found: object = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return text
-    return found if isinstance(found, dict) else text
+    return cast("dict[str, object]", found) if isinstance(found, dict) else text
 
 
 def _id(history: History, given: object) -> str:

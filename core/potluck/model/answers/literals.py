@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator
 from typing import cast
 
+from potluck.model.answers.format import GEMMA_QUOTE
 from potluck.model.answers.reader import UnreadableError
 
 _MAX_TEXT = 1 << 20  # characters; Python's parser takes some 100 bytes for each
 _PYTHON_NAMES = {"true": True, "false": False, "null": None}
-_GEMMA_QUOTE = '<|"|>'
 
 
 def json_literal(text: str) -> object:
@@ -83,12 +83,12 @@ def gemma_arguments(text: str) -> object:
 
 
 def _gemma_value(text: str, at: int) -> tuple[object, int]:
-    if text.startswith(_GEMMA_QUOTE, at):
-        at += len(_GEMMA_QUOTE)
-        end = text.find(_GEMMA_QUOTE, at)
+    if text.startswith(GEMMA_QUOTE, at):
+        at += len(GEMMA_QUOTE)
+        end = text.find(GEMMA_QUOTE, at)
         if end < 0:
             raise UnreadableError
-        return text[at:end], end + len(_GEMMA_QUOTE)
+        return text[at:end], end + len(GEMMA_QUOTE)
     if text[at] == "[":
         items: list[object] = []
         at += 1
@@ -104,7 +104,7 @@ def _gemma_value(text: str, at: int) -> tuple[object, int]:
             colon = text.find(":", at)
             if colon < 0:
                 raise UnreadableError
-            found[text[at:colon].strip().replace(_GEMMA_QUOTE, "")], at = _gemma_value(
+            found[text[at:colon].strip().replace(GEMMA_QUOTE, "")], at = _gemma_value(
                 text, colon + 1
             )
             at += text[at] == ","

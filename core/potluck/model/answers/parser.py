@@ -147,7 +147,8 @@ class _Trimmed:
 
     def __init__(self, emit: Callable[[str], None]) -> None:
         self.is_begun = self.is_open = True
-        self._emit, self._held = emit, ""
+        self._emit = emit
+        self._held: str = ""
 
     def __call__(self, text: str) -> None:
         if not self.is_open:
