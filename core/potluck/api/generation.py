@@ -18,11 +18,10 @@ from potluck.api.backend import (
     TextPrompt,
     TokenPrompt,
     ToolCall,
-    ToolSpec,
-    ToolUse,
 )
 from potluck.api.constraints import constraint_of
-from potluck.api.openai_checks import is_given, message_text, prompts
+from potluck.api.openai_checks import is_given, json_text, message_text, prompts
+from potluck.api.tools import tool_use_of
 
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
@@ -39,7 +38,6 @@ _Biases = (
     | None
 )
 _NO_LIMIT = -1  # of llama.cpp's clients
-_NO_PARAMETERS = '{"type": "object", "properties": {}}'
 _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 
 
@@ -91,43 +89,26 @@ def turn_of(message: openai.ChatMessage) -> ChatTurn:
     )
 
 
-def _arguments(given: str | dict[str, object]) -> str:
-    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+def _arguments(given: msgspec.Raw) -> str:
+    """The JSON text of a call's arguments, which is a string as a rule."""
+    raw = bytes(given)
+    is_text = raw.startswith(b'"')
+    return msgspec.json.decode(raw, type=str) if is_text else raw.decode()
 
 
 def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
     """The messages and the tools of a chat."""
     return ChatPrompt(
         turns=tuple(turn_of(message) for message in asked.messages),
-        tool_use=_tool_use(asked),
+        tool_use=tool_use_of(asked),
         variables=_variables(asked),
         continues=bool(asked.continue_final_message),
     )
 
 
-def _tool_use(asked: openai.ChatCompletionRequest) -> ToolUse | None:
-    tools = tuple(
-        ToolSpec(
-            name=tool.function.name,
-            description=tool.function.description or "",
-            parameters=_text_of(tool.function.parameters) or _NO_PARAMETERS,
-            is_strict=bool(tool.function.strict),
-        )
-        for tool in asked.tools or ()
-        if tool.function is not None
-    )
-    if not tools:
-        return None
-    choice, is_parallel = asked.tool_choice or "auto", asked.parallel_tool_calls is not False
-    if isinstance(choice, openai.NamedToolChoice):
-        name = choice.function.name
-        return ToolUse(tools=tools, choice="named", name=name, is_parallel=is_parallel)
-    return ToolUse(tools=tools, choice=choice, is_parallel=is_parallel)
-
-
 def _variables(asked: openai.ChatCompletionRequest) -> str:
     """The values for the template, as the text of a JSON object."""
-    given = _text_of(asked.chat_template_kwargs) or "{}"
+    given = json_text(asked.chat_template_kwargs) or "{}"
     if asked.reasoning_effort is None:
         return given
     try:
@@ -137,12 +118,6 @@ def _variables(asked: openai.ChatCompletionRequest) -> str:
     effort = asked.reasoning_effort
     added = {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
     return msgspec.json.encode(added | found).decode()
-
-
-def _text_of(raw: msgspec.Raw) -> str:
-    """The JSON text of a field; empty: it has no value."""
-    text = bytes(raw).decode()
-    return "" if text.strip() in ("", "null") else text
 
 
 def _generation(

@@ -17,7 +17,6 @@ MAX_TOKENS = 1 << 20  # the longest context of any known model
 MAX_STOPS = 16  # OpenAI allows 4
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128  # of one request
-MAX_TOOLS = 1024  # OpenAI allows 128
 MAX_CALLS = 1024  # of one message
 
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
@@ -111,7 +110,9 @@ class ContentPart(Struct, frozen=True, kw_only=True):
 
 class CalledFunction(Struct, frozen=True, kw_only=True):
     name: ToolName
-    arguments: str | dict[str, object] = "{}"  # JSON text; some clients send the object
+    arguments: msgspec.Raw = msgspec.Raw(
+        b"{}"
+    )  # a string with JSON text; some clients send the object
 
 
 class CallOfTool(Struct, frozen=True, kw_only=True):
@@ -157,7 +158,7 @@ class ChatCompletionRequest(Options, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    tools: Annotated[list[ToolOfClient], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: msgspec.Raw = _NOTHING  # see `openai_checks.tools_of`
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: msgspec.Raw = _NOTHING

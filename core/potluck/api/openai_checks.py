@@ -7,7 +7,6 @@ from potluck.api.openai import (
     ChatCompletionRequest,
     ChatMessage,
     CompletionRequest,
-    NamedToolChoice,
     UnsupportedParameterError,
 )
 
@@ -55,7 +54,6 @@ def _check_chat(request: ChatCompletionRequest) -> None:
         "functions",
         "functions: this is OpenAI's older field; use tools.",
     )
-    _check_tools(request)
     if request.modalities is not None and request.modalities != ["text"]:
         _refuse(True, "modalities", "modalities: only text is offered.")
     if request.top_logprobs and not request.logprobs:
@@ -80,33 +78,15 @@ def _check_chat(request: ChatCompletionRequest) -> None:
                     _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
 
 
-def _check_tools(request: ChatCompletionRequest) -> None:
-    tools = request.tools or []
-    for number, tool in enumerate(tools):
-        _refuse(
-            tool.type != "function" or tool.function is None,
-            f"tools[{number}]",
-            f"tools[{number}]: only tools of the type function are offered.",
-        )
-    names = [tool.function.name for tool in tools if tool.function is not None]
-    _refuse(len(set(names)) < len(names), "tools", "tools: two of them have the same name.")
-    choice = request.tool_choice
-    _refuse(
-        not tools and choice not in (None, "none", "auto"),
-        "tool_choice",
-        "tool_choice: there are no tools to choose from.",
-    )
-    if isinstance(choice, NamedToolChoice):
-        _refuse(
-            choice.function.name not in names,
-            "tool_choice",
-            f"tool_choice: there is no tool {choice.function.name!r} among the tools.",
-        )
-
-
 def is_given(value: msgspec.Raw) -> bool:
     """Whether a field has a value that is not empty."""
     return bytes(value)[:8].translate(None, b" \t\r\n") not in (b"null", b"[]", b"{}")
+
+
+def json_text(raw: msgspec.Raw) -> str:
+    """The JSON text of a field; empty: it has no value."""
+    text = bytes(raw).decode()
+    return "" if text.strip() in ("", "null") else text
 
 
 def _refuse(refused: bool, param: str, message: str) -> None:

@@ -164,7 +164,8 @@ class _Writer:
             case "harmony":
                 called = f'"commentary to=functions." {names} /[^<>]{{0,16}}/'
                 analysis = (
-                    f'{self.spell("<|channel|>")} "analysis" {self.text_before("<|end|>")}'
+                    f'{self.spell("<|channel|>")} "analysis" {self.spell("<|message|>")}'
+                    f" {self.text_before('<|end|>')}"
                     f' {self.spell("<|start|>")} "assistant"'
                 )
                 opens = f"({analysis})? {self.spell('<|channel|>')} {called}"
