@@ -139,6 +139,20 @@ class Follower(FakeChain):
         super().say(message)
 
 
+class Reciter(FakeChain):
+    """A chain that knows a text of token ids by heart: after each token comes the next one of it."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        super().__init__()
+        self._text = list(text)
+
+    def say(self, message: Message) -> None:
+        if isinstance(message, Result) and message.token_id is not None:
+            following = self._text[message.position : message.position + 1]
+            message = msgspec.structs.replace(message, token_id=following[0] if following else EOS)
+        super().say(message)
+
+
 class Desk:
     """A loaded model that says what the test says."""
 
@@ -147,7 +161,11 @@ class Desk:
         self.chat = chat
 
     def run(
-        self, scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]], **defaults: Any
+        self,
+        scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]],
+        *,
+        context: int = 64,
+        **defaults: Any,
     ) -> None:
         async def main() -> None:
             pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
@@ -155,7 +173,7 @@ class Desk:
             running = asyncio.create_task(pipeline.run())
             await asyncio.sleep(0)  # it runs before anybody asks
             generator = Generator()
-            generator.attach(pipeline, context=64)
+            generator.attach(pipeline, context=context)
             loaded = LoadedModel(
                 text=Here(self.chat),
                 defaults=GenerationDefaults(**defaults),
