@@ -75,7 +75,7 @@ def parsed(
     return joined([*parts, *parser.end()])
 
 
-def in_pieces_of_every_size(form: AnswerFormat, raw: str, **options: bool) -> Answer:
+def in_pieces_of_every_size(form: AnswerFormat, raw: str, *, is_reasoning: bool = False) -> Answer:
     """The one answer that all ways to cut the text give."""
     rng = random.Random(raw)
     ways = [
@@ -86,7 +86,7 @@ def in_pieces_of_every_size(form: AnswerFormat, raw: str, **options: bool) -> An
         [1 << 20],
         *([rng.randint(1, 9) for _ in range(9)] for _ in range(4)),
     ]
-    answers = [parsed(form, raw, sizes, **options) for sizes in ways]
+    answers = [parsed(form, raw, sizes, is_reasoning=is_reasoning) for sizes in ways]
     assert all(answer == answers[0] for answer in answers)
     return answers[0]
 
@@ -133,6 +133,13 @@ def test_reasoning_that_never_ends_is_reasoning() -> None:
     form = Rendering(TEMPLATES["object in tags"]).form
 
     assert in_pieces_of_every_size(form, "<think>\nHm, </thi") == Answer("", "Hm, </thi", [])
+
+
+def test_tags_of_reasoning_inside_of_text_are_text() -> None:
+    form = Rendering(TEMPLATES["object in tags"]).form
+    raw = "Models write <think> and then </think>."
+
+    assert in_pieces_of_every_size(form, raw) == Answer(raw, "", [])
 
 
 def test_calls_are_text_where_no_tools_are_offered() -> None:

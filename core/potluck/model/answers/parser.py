@@ -82,12 +82,14 @@ class AnswerParser:
             yield from self._thoughts(reasoning.closes)
             text.is_begun = False
         marker = self._calls.marker if self._calls else ""
-        marks = {marker, form.content_opens, form.content_closes}
-        if reasoning is not None:
-            marks |= {reasoning.opens, reasoning.closes}
         if self._calls and not marker:
             yield from self._call(text)
-        while found := (yield from self._reader.until(tuple(marks - {""}), text)):
+        tags = (reasoning.opens, reasoning.closes) if reasoning is not None else ()
+        marks = {marker, form.content_opens, form.content_closes, *tags} - {""}
+        while found := (yield from self._reader.until(tuple(marks), text)):
+            if found in tags and not text.is_empty:  # reasoning comes first, or not at all
+                text(found)
+                continue
             if form.content_opens:  # what is not inside belongs to the format
                 text.is_open = found not in (form.content_closes, marker)
             if reasoning is not None and found == reasoning.opens:
@@ -143,10 +145,11 @@ class _Trimmed:
     Attributes:
         is_begun: whether white space is part of the text: False after reasoning.
         is_open: whether anything is passed on.
+        is_empty: whether nothing was passed on yet.
     """
 
     def __init__(self, emit: Callable[[str], None]) -> None:
-        self.is_begun = self.is_open = True
+        self.is_begun = self.is_open = self.is_empty = True
         self._emit = emit
         self._held: str = ""
 
@@ -161,6 +164,7 @@ class _Trimmed:
         if not self.is_begun:
             inner = inner.lstrip(SPACE)
             self.is_begun = True
+        self.is_empty = False
         self._emit(inner)
 
     def end(self) -> None:
