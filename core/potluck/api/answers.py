@@ -9,7 +9,16 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from potluck.api import openai
-from potluck.api.backend import CallPiece, Candidate, ChosenToken, Finished, Piece, Started
+from potluck.api.backend import (
+    CallPiece,
+    Candidate,
+    ChosenToken,
+    Finished,
+    Piece,
+    Progress,
+    Reading,
+    Started,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +244,14 @@ def total(usages: Sequence[openai.Usage], repeats: int) -> openai.Usage:
         total_tokens=prompt + completion,
         prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=cached),
     )
+
+
+def progress_text(event: Progress) -> str:
+    """What an answer waits for, as the text of a comment."""
+    if isinstance(event, Reading):
+        return f"reading, {event.tokens} of {event.total} tokens"
+    about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
+    return f"waiting, place {event.place}{about}"
 
 
 def usage_of(started: Started, finished: Finished) -> openai.Usage:

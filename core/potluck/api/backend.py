@@ -265,6 +265,7 @@ class Finished(Struct, frozen=True, kw_only=True, tag=True):
     reason: FinishReason
     completion_tokens: int
     timings: Timings
+    stop_text: str | None = None  # which of `GenerationRequest.stop` ended it
 
 
 Progress: TypeAlias = Waiting | Reading

@@ -25,6 +25,7 @@ from potluck.api.answers import (
     Format,
     TextFormat,
     joined,
+    progress_text,
     total,
     usage_of,
 )
@@ -34,7 +35,6 @@ from potluck.api.backend import (
     GenerationEvent,
     GenerationRequest,
     Piece,
-    Progress,
     Reading,
     Started,
     Waiting,
@@ -182,7 +182,7 @@ class Completions:
                     is_sent = True
                     match event:
                         case Waiting() | Reading():
-                            yield Comment(_progress(event))
+                            yield Comment(progress_text(event))
                             continue
                         case Started():
                             started[number] = event
@@ -207,10 +207,3 @@ class Completions:
             yield msgspec.json.encode(openai_error(error))
             return
         yield DONE
-
-
-def _progress(event: Progress) -> str:
-    if isinstance(event, Reading):
-        return f"reading, {event.tokens} of {event.total} tokens"
-    about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
-    return f"waiting, place {event.place}{about}"

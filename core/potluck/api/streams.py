@@ -34,10 +34,18 @@ class Comment:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that has a name."""
+
+    name: str
+    data: bytes
+
+
 class EventStream(Response):
     """A response that is made while it is sent.
 
-    Each item of `events` becomes one `data:` line, or a comment.
+    Each item of `events` becomes one `data:` line, with the line of its name if it has one, or a comment.
 
     The status line waits for the first item, so an error before it is answered by `refuse`, with a
     status. The generator itself must yield a later error. The generator is closed in every case,
@@ -48,10 +56,12 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes | Comment, None] | AsyncGenerator[bytes, None],
+        events: AsyncGenerator[bytes | Comment, None]
+        | AsyncGenerator[Event | Comment, None]
+        | AsyncGenerator[bytes, None],
         refuse: Callable[[Exception], Response],
         *,
-        last_words: Callable[[Exception], bytes] | None = None,
+        last_words: Callable[[Exception], bytes | Event] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         """Make a response.
@@ -91,9 +101,7 @@ class EventStream(Response):
             async for event in events:
                 if not self._started:
                     await self._start(send)
-                is_comment = isinstance(event, Comment)
-                line = f": {event.text}".encode() if is_comment else b"data: " + event
-                await _send_part(send, line + b"\n\n")
+                await _send_part(send, _lines(event))
         if not self._started:
             await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -110,7 +118,7 @@ class EventStream(Response):
         if not self._started:
             raise error
         if self._last_words is not None:
-            await _send_part(send, b"data: " + self._last_words(error) + b"\n\n")
+            await _send_part(send, _lines(self._last_words(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _is_stopped(
@@ -128,6 +136,16 @@ class EventStream(Response):
                 return gone.result()
             if self._started:
                 await _send_part(send, b": still here\n\n")
+
+
+def _lines(event: bytes | Event | Comment) -> bytes:
+    match event:
+        case Comment(text):
+            return f": {text}\n\n".encode()
+        case Event(name, data):
+            return f"event: {name}\ndata: ".encode() + data + b"\n\n"
+        case data:
+            return b"data: " + data + b"\n\n"
 
 
 async def _send_part(send: Send, body: bytes) -> None:

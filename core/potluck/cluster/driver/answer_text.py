@@ -77,6 +77,11 @@ class AnswerText:
         )
         return piece, self._is_stopped or (self.calls > 1 and not self._is_parallel)
 
+    @property
+    def stop_text(self) -> str | None:
+        """The stop string of the client that ended the answer."""
+        return self._stop.hit if self._stop.hit in self._request.stop else None
+
     def finish(self) -> Piece | None:
         """Return what was held back and belongs to the answer after all; None: nothing."""
         text = ""

@@ -208,6 +208,7 @@ async def _answer(
         reason=reason if is_over else "length",
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
+        stop_text=text.stop_text,
     )
 
 
