@@ -131,7 +131,7 @@ def test_channels_are_the_harmony_format() -> None:
     form = Rendering(HARMONY).form
 
     assert form.calls.kind == "harmony"
-    assert form.splits_text
+    assert (form.offers_tools, form.shows_calls, form.splits_text) == (True, True, True)
 
 
 def test_only_the_ids_are_accepted_that_the_template_accepts() -> None:

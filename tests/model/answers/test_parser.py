@@ -102,8 +102,8 @@ def test_calls_that_a_template_renders_are_parsed_back(name: str, calls: int) ->
     made: list[tuple[str, Mapping[str, object]]] = [("write", ARGUMENTS), ("now", {})][:calls]
     if name == "the whole answer":
         made = made[:1]
-    if name == "python":  # this template does not escape
-        made = [("write", {**ARGUMENTS, "text": "x"}), *made[1:]]
+    if name == "python":  # this template does not escape quotes
+        made = [("write", {**ARGUMENTS, "text": "one\ntwo"}), *made[1:]]
 
     answer = in_pieces_of_every_size(rendering.form, rendering.answer(made))
 

@@ -24,6 +24,7 @@ from potluck.model.answers.call_layout import (
 )
 from potluck.model.answers.format import (
     ABSENT,
+    ANY,
     PLAIN_CALLS,
     AnswerFormat,
     CallFormat,
@@ -68,6 +69,9 @@ _KNOWN_REASONING = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
 )
+_HARMONY_REASONING = Reasoning(
+    opens="<|channel|>analysis<|message|>", closes="<|end|>", field="thinking"
+)
 _TAG = re.compile(r"<[^<>]+>|\[[A-Z_ ]+\]")
 _LAST_TAG = re.compile(r"(<[^<>]+>|\[[A-Z_ ]+\])\s*$")
 _FIRST_TAG = re.compile(r"\s*(<[^<>]+>|\[[A-Z_ ]+\])")
@@ -79,7 +83,16 @@ _PYTHON_CALLS = CallFormat(
     section_closes="<|tool_call_end|>",
     is_list=True,
 )
+_KIMI_CALLS = CallFormat(
+    kind="named",
+    section_opens="<|tool_calls_section_begin|>",
+    section_closes="<|tool_calls_section_end|>",
+    opens="<|tool_call_begin|>functions.",
+    closes="<|tool_call_end|>",
+    after_name=f":{ANY}<|tool_call_argument_begin|>",
+)
 _KNOWN_CALLS = (
+    ("<|tool_calls_section_begin|>", _KIMI_CALLS),
     ("<|tool_call_start|>", _PYTHON_CALLS),
     ("<|tool_list_start|>", _PYTHON_CALLS),
     ("List of tools: [", _PYTHON_CALLS),
@@ -97,18 +110,24 @@ def derive_format(render: Render, source: str) -> AnswerFormat:
     """
     reasoning = _reasoning(render, source)
     history, one, two = _history(render)
-    if "<|channel|>" in source and "<|message|>" in source:
-        calls = CallFormat(kind="harmony", section_opens="<|channel|>")
-        return AnswerFormat(calls=calls, history=history, reasoning=reasoning)
     begun = _attempt(render, [_USER], generate=True) or ""
-    content = _attempt(render, [_USER, {"role": "assistant", "content": CONTENT}]) or ""
     offers_tools = NAME in begun
+    if "<|channel|>" in source and "<|message|>" in source:
+        return AnswerFormat(
+            calls=CallFormat(kind="harmony", section_opens="<|channel|>"),
+            offers_tools=offers_tools,
+            shows_calls=one is not None,
+            history=history,
+            reasoning=_HARMONY_REASONING,
+        )
+    content = _attempt(render, [_USER, {"role": "assistant", "content": CONTENT}]) or ""
     calls = None if one is None else derive_calls(one, two, (begun, content))
     if calls is not None and not offers_tools and calls.kind not in WRITABLE:
         calls = None
     shows_calls = calls is not None
     if calls is None and offers_tools:
-        calls = next((form for told, form in _KNOWN_CALLS if told in begun), None)
+        told = begun + source
+        calls = next((form for words, form in _KNOWN_CALLS if words in told), None)
     opens = _before_content(begun, content, reasoning)
     return AnswerFormat(
         calls=calls or PLAIN_CALLS,

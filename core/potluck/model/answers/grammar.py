@@ -79,7 +79,7 @@ def required_calls(
     if answer is not None:
         start = f"({start} | {writer.json(answer)})"
     reasoning = form.reasoning
-    if reasoning is None:
+    if reasoning is None or form.calls.kind == "harmony":  # whose calls begin with it
         return CallGrammar(text=writer.grammar(start), opens_with="")
     if is_reasoning:
         return CallGrammar(text=writer.grammar(f"ws {start}"), opens_with=reasoning.closes)

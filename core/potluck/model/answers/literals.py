@@ -38,12 +38,29 @@ def python_calls(text: str) -> list[tuple[str, dict[str, object]]]:
     if len(text) > _MAX_TEXT:
         raise UnreadableError
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        body = ast.parse(_with_escaped_line_ends(text.strip()), mode="eval").body
         calls = list(_calls(body.elts if isinstance(body, ast.List | ast.Tuple) else [body]))
         json.dumps(calls)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise UnreadableError from None
     return calls
+
+
+def _with_escaped_line_ends(text: str) -> str:
+    """Python's source with line ends inside of texts escaped: some models write them as they are."""
+    quote, is_escaped, found = "", False, list(text)
+    for at, char in enumerate(text):
+        if not quote:
+            quote = char if char in "'\"" else ""
+        elif is_escaped:
+            is_escaped = False
+        elif char == "\\":
+            is_escaped = True
+        elif char == quote:
+            quote = ""
+        elif char == "\n":
+            found[at] = "\\n"
+    return "".join(found)
 
 
 def _calls(found: list[ast.expr]) -> Iterator[tuple[str, dict[str, object]]]:
