@@ -12,6 +12,7 @@ from potluck.api.openai import FinishReason
 
 End: TypeAlias = FinishReason | Literal["error", "left"]
 """How an answer ended; `left`: its client went away."""
+_ENDS: tuple[End, ...] = ("stop", "length", "tool_calls", "error", "left")
 
 FIRST_TOKEN_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -44,7 +45,7 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._running = 0
-        self._ends: Counter[End] = Counter({"stop": 0, "length": 0, "error": 0, "left": 0})
+        self._ends: Counter[End] = Counter(dict.fromkeys(_ENDS, 0))
         self._prompt = self._cached = self._completion = 0  # tokens
         self._first_token = _Histogram(FIRST_TOKEN_S)
         self._token = _Histogram(TOKEN_S)
