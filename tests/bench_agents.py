@@ -57,7 +57,7 @@ class Agent:
             tool_choice="required",
             parallel_tool_calls=False,
             temperature=0,
-            max_tokens=200,
+            max_tokens=600,
             stream_options={"include_usage": True},
         ) as stream:
             for event in stream:
