@@ -33,6 +33,7 @@ from potluck.api.backend import (
     Finished,
     GenerationEvent,
     GenerationRequest,
+    Loading,
     Piece,
     Progress,
     Reading,
@@ -101,10 +102,10 @@ class Completions:
         best_of: int | None = None,
     ) -> Response:
         """Answer each of the prompts `asked.n` times, with the best of `best_of` answers."""
-        model = await self._models.find(asked.model)
+        model, name = await self._models.asked(asked.model)
         wanted = asked.n or 1
         tried = max(best_of or wanted, wanted)
-        name, id_ = await self._models.asked(asked.model), request.state.request_id
+        id_ = request.state.request_id
         named = [replace(each, model=name, id=id_) for each in generations]
         all_ = [one for each in named for one in repeated(each, tried)]
         if len(all_) > 1 and asked.known_token_ids:
@@ -148,7 +149,7 @@ class Completions:
         async with aclosing(merged(self._events, generations)) as events:
             async for number, event in events:
                 match event:
-                    case Waiting() | Reading():
+                    case Waiting() | Loading() | Reading():
                         pass
                     case Started():
                         started[number] = event
@@ -180,7 +181,7 @@ class Completions:
                 async for number, event in events:
                     is_sent = True
                     match event:
-                        case Waiting() | Reading():
+                        case Waiting() | Loading() | Reading():
                             yield Comment(_progress(event))
                             continue
                         case Started():
@@ -211,5 +212,7 @@ class Completions:
 def _progress(event: Progress) -> str:
     if isinstance(event, Reading):
         return f"reading, {event.tokens} of {event.total} tokens"
+    if isinstance(event, Loading):
+        return f"loading {event.model}, {event.fraction:.0%}"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"

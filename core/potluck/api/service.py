@@ -122,7 +122,7 @@ class Service:
         return JsonResponse(Detokenized(content=found.text, prompt=found.text))
 
     async def _tokens(self, prompt: Prompt, model: str | None) -> Tokens:
-        name = await self._models.asked(model)
+        _, name = await self._models.asked(model)
         return await self._backend.tokens(TokensRequest(prompt=prompt, model=name))
 
 
