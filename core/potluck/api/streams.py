@@ -91,9 +91,7 @@ class EventStream(Response):
             async for event in events:
                 if not self._started:
                     await self._start(send)
-                is_comment = isinstance(event, Comment)
-                line = f": {event.text}".encode() if is_comment else b"data: " + event
-                await _send_part(send, line + b"\n\n")
+                await _send_part(send, self._framed(event))
         if not self._started:
             await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -110,7 +108,7 @@ class EventStream(Response):
         if not self._started:
             raise error
         if self._last_words is not None:
-            await _send_part(send, b"data: " + self._last_words(error) + b"\n\n")
+            await _send_part(send, self._framed(self._last_words(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _is_stopped(
@@ -127,7 +125,24 @@ class EventStream(Response):
             if gone in done:
                 return gone.result()
             if self._started:
-                await _send_part(send, b": still here\n\n")
+                await _send_part(send, self._framed(Comment("still here")))
+
+    def _framed(self, event: bytes | Comment) -> bytes:
+        """The bytes of an event."""
+        line = f": {event.text}".encode() if isinstance(event, Comment) else b"data: " + event
+        return line + b"\n\n"
+
+
+class LineStream(EventStream):
+    """The same as lines of JSON, without comments.
+
+    An error after the first line is the last one: see `last_words`.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def _framed(self, event: bytes | Comment) -> bytes:
+        return b"" if isinstance(event, Comment) else event + b"\n"
 
 
 async def _send_part(send: Send, body: bytes) -> None:
