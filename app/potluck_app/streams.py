@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from potluck.api.openai import ApiError, ChatChunkChoice, Timings, Usage
+from potluck.api.openai import ApiError, ChatChunkChoice, Delta, Timings, Usage
 from potluck.api.schema import ClusterState, LoadProgress
+from potluck.api.tagged_reply import TaggedReply
 from potluck.api.weights import VerifyProgress
 from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats
@@ -87,7 +88,8 @@ class Reply(QObject):
         self._tokens: list[int] = []
         self._prompt_tokens = 0
         self._pending: list[str] = []
-        self._rest: list[str] = []  # text that is no token's: known only when the reply is whole
+        self._rest: list[Delta] = []  # text that is no token's: known only when the reply is whole
+        self._reply = TaggedReply()
         self._last = _ChatEvent()
         self._is_whole = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
@@ -165,8 +167,10 @@ class Reply(QObject):
             return
         self._count(event)
         for choice in event.choices:
-            if isinstance(choice.delta.content, str) and choice.delta.content:
-                (self._pending if choice.token_ids else self._rest).append(choice.delta.content)
+            if choice.token_ids:
+                self._pending.append(self._reply.more(choice.delta))
+            else:
+                self._rest.append(choice.delta)
         self._last = _ChatEvent(
             model=event.model or self._last.model,
             usage=event.usage or self._last.usage,
@@ -189,7 +193,7 @@ class Reply(QObject):
 
     def _on_end(self, problem: Problem | None) -> None:
         if problem is None and self._is_whole:
-            self._pending += self._rest
+            self._pending += [self._reply.more(delta) for delta in self._rest]
             self._finish(ReplyEnd(stats=self.figures()))
         elif problem is None or problem.unreachable:  # Qt does not report every broken stream
             self._lose()

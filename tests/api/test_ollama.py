@@ -135,6 +135,8 @@ def test_errors_are_a_sentence_under_error(client: ollama.Client, http: httpx.Cl
     assert refused.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="potluck models pull"):
         client.pull("qwen3")
+    with pytest.raises(ollama.ResponseError, match="No model gives embeddings"):
+        client.embed("guide", "hi")
     answer = http.post("/api/chat", json={"model": "guide", "options": {"top_p": 7}})
     assert (answer.status_code, list(answer.json())) == (400, ["error"])
     nowhere = http.get("/api/nowhere")

@@ -8,6 +8,8 @@ import pytest
 pytestmark = pytest.mark.net
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "add", "description": "x" * 40}}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
 
 def post(http: httpx.Client, path: str, **body: object) -> httpx.Response:
@@ -32,7 +34,16 @@ def post(http: httpx.Client, path: str, **body: object) -> httpx.Response:
         ("chat/completions", {"n": 0}, "n"),
         ("chat/completions", {"n": 129}, "n"),
         ("chat/completions", {"n": 2, "known_token_ids": [1]}, "known_token_ids"),
-        ("chat/completions", {"tools": [{"type": "function"}]}, "tools"),
+        ("chat/completions", {"tools": [{"type": "function"}]}, "tools[0]"),
+        ("chat/completions", {"tools": [{"function": {}}]}, "tools[0].function.name"),
+        ("chat/completions", {"tools": [TOOL, TOOL]}, "tools"),
+        ("chat/completions", {"tools": [TOOL] * 40_000}, "tools"),
+        ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
+        (
+            "chat/completions",
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+            "tool_choice",
+        ),
         ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),
         ("chat/completions", {"response_format": {"type": "xml"}}, "response_format"),
         ("chat/completions", {"response_format": {"type": "json_schema"}}, "response_format"),
@@ -56,7 +67,8 @@ def post(http: httpx.Client, path: str, **body: object) -> httpx.Response:
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0].content",
         ),
-        ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        ("chat/completions", {"messages": [{"role": "function", "content": "x"}]}, "messages[0]"),
+        ("chat/completions", {"messages": [{**HI[0], "tool_calls": [CALL]}]}, "messages[0]"),
         ("completions", {}, "prompt"),
         ("completions", {"prompt": ["a", 1]}, "prompt"),
         ("completions", {"prompt": ["a"] * 65, "n": 2}, "prompt"),

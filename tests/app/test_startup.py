@@ -26,6 +26,7 @@ ALLOWED = {
     "api.openai",
     "api.pausing",
     "api.politeness",
+    "api.tagged_reply",
     "api.weights",
     "model",
     "model.formats",

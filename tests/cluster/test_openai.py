@@ -1,5 +1,6 @@
 """`potluck serve`, asked by the official client: one real node, a real model, real sockets."""
 
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -143,3 +144,39 @@ def test_a_bias_and_penalties_change_what_is_chosen(client: OpenAI) -> None:
 
     assert set(ids(logit_bias={"65": 100})) == {65}
     assert len(set(ids(logit_bias={"65": 30, "66": 30}, frequency_penalty=2.0))) > 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_is_called_with_arguments_that_fit_its_schema(client: OpenAI, stream: bool) -> None:
+    """By a model of random weights, whose template knows nothing of tools."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Ulm", "Bonn"]},
+            "days": {"type": "integer", "maximum": 9},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tool: Any = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    asked: dict[str, Any] = {
+        "model": "byte-model",
+        "messages": [{"role": "user", "content": "Rain?"}],
+        "tools": [tool],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0,
+        "max_tokens": 200,
+    }
+
+    if stream:
+        with client.chat.completions.stream(**asked) as events:
+            choice: Any = events.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**asked).choices[0]
+
+    (call,) = choice.message.tool_calls
+    arguments = json.loads(call.function.arguments)
+    assert call.function.name == "weather"
+    assert arguments["city"] in ("Ulm", "Bonn")
+    assert choice.finish_reason == "tool_calls"

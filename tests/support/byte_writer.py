@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.text.grammar_process import Grammar, TokenSets
+from potluck.cluster.text.process import encode_conversation
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.activation_messages import Result, TokenLogprob
@@ -87,13 +89,14 @@ class Here:
         self.vocabulary = chat.vocabulary
         self.stop_ids = chat.stop_ids
         self.stop_strings: tuple[str, ...] = chat.stop_strings
+        self.answers = chat.answers
         self.opened: list[HereGrammar] = []
 
     async def encode(self, text: str) -> list[int]:
         return self._chat.encode(text)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return self._chat.encode_chat(messages)
+    async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
+        return encode_conversation(self._chat, conversation)
 
     async def constrain(self, constraint: Constraint, vocab_size: int) -> HereGrammar:
         self.opened.append(HereGrammar(self._chat, constraint, vocab_size))
@@ -136,6 +139,20 @@ class Follower(FakeChain):
         super().say(message)
 
 
+class Reciter(FakeChain):
+    """A chain that knows a text of token ids by heart: after each token comes the next one of it."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        super().__init__()
+        self._text = list(text)
+
+    def say(self, message: Message) -> None:
+        if isinstance(message, Result) and message.token_id is not None:
+            following = self._text[message.position : message.position + 1]
+            message = msgspec.structs.replace(message, token_id=following[0] if following else EOS)
+        super().say(message)
+
+
 class Desk:
     """A loaded model that says what the test says."""
 
@@ -144,7 +161,11 @@ class Desk:
         self.chat = chat
 
     def run(
-        self, scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]], **defaults: Any
+        self,
+        scenario: Callable[[LoadedModel], Coroutine[Any, Any, None]],
+        *,
+        context: int = 64,
+        **defaults: Any,
     ) -> None:
         async def main() -> None:
             pipeline = Pipeline(epoch=1, first=self.chain, last=self.chain, stages=2)
@@ -152,7 +173,7 @@ class Desk:
             running = asyncio.create_task(pipeline.run())
             await asyncio.sleep(0)  # it runs before anybody asks
             generator = Generator()
-            generator.attach(pipeline, context=64)
+            generator.attach(pipeline, context=context)
             loaded = LoadedModel(
                 text=Here(self.chat),
                 defaults=GenerationDefaults(**defaults),

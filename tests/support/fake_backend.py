@@ -117,6 +117,7 @@ class FakeBackend:
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
+        self.pieces: list[api.Piece] = []  # of every answer, in place of `script`
         self.tested: list[str] = []
         self.forgotten: list[str] = []
         self.held: list[str] = []
@@ -292,6 +293,12 @@ class FakeBackend:
         given = request.prompt
         ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
         yield api.Started(prompt_token_ids=ids, cached_tokens=1)
+        for piece in self.pieces:
+            yield piece
+        if self.pieces:
+            end = "tool_calls" if any(piece.calls for piece in self.pieces) else "stop"
+            yield api.Finished(reason=end, completion_tokens=len(self.pieces), timings=TIMINGS)
+            return
         script = self.script if request.max_tokens is None else self.script[: request.max_tokens]
         for number, text in enumerate(script):
             token_id = 100 + number

@@ -9,7 +9,17 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from potluck.api import openai
-from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
+from potluck.api.backend import (
+    CallPiece,
+    Candidate,
+    ChosenToken,
+    Finished,
+    Loading,
+    Piece,
+    Progress,
+    Reading,
+    Started,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +48,8 @@ class Format(ABC):
     def first(self, started: Started) -> Iterator[Struct]: ...
 
     def piece(self, piece: Piece) -> Iterator[Struct]:
-        if piece.text or self._answer.token_ids or self._answer.logprobs is not None:
+        has_more = piece.text or piece.reasoning or piece.calls
+        if has_more or self._answer.token_ids or self._answer.logprobs is not None:
             yield self._chunk(self._part(piece))
 
     def last(self, finished: Finished, usage: bool) -> Iterator[Struct]:
@@ -94,7 +105,7 @@ class ChatFormat(Format):
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
         choice = openai.ChatChoice(
-            message=openai.AssistantMessage(content="".join(piece.text for piece in pieces)),
+            message=_message(pieces),
             finish_reason=finished.reason,
             logprobs=self._logprobs(pieces),
             token_ids=self._token_ids(pieces),
@@ -109,7 +120,7 @@ class ChatFormat(Format):
 
     def _part(self, piece: Piece) -> Struct:
         return openai.ChatChunkChoice(
-            delta=openai.Delta(content=piece.text),
+            delta=_delta(piece),
             logprobs=self._logprobs([piece]),
             token_ids=self._token_ids([piece]),
         )
@@ -171,6 +182,52 @@ class TextFormat(Format):
         )
 
 
+def _message(pieces: Sequence[Piece]) -> openai.AssistantMessage:
+    text = "".join(piece.text for piece in pieces)
+    reasoning = "".join(piece.reasoning for piece in pieces)
+    calls = tuple(
+        openai.MadeCall(
+            id=call.id, function=openai.FunctionCall(name=call.name, arguments=call.arguments)
+        )
+        for call in whole_calls(pieces)
+    )
+    return openai.AssistantMessage(
+        content=text or None if calls else text,
+        reasoning_content=reasoning or UNSET,
+        tool_calls=calls or UNSET,
+    )
+
+
+def whole_calls(pieces: Sequence[Piece]) -> list[CallPiece]:
+    """The calls of an answer, each as one piece."""
+    found: dict[int, CallPiece] = {}
+    for call in (call for piece in pieces for call in piece.calls):
+        before = found.get(call.index)
+        if before is not None:
+            call = replace(before, arguments=before.arguments + call.arguments)
+        found[call.index] = call
+    return list(found.values())
+
+
+def _delta(piece: Piece) -> openai.Delta:
+    if not piece.reasoning and not piece.calls:
+        return openai.Delta(content=piece.text)
+    calls = tuple(
+        openai.CallDelta(
+            index=call.index,
+            id=call.id or UNSET,
+            type="function" if call.id else UNSET,
+            function=openai.FunctionCall(name=call.name or UNSET, arguments=call.arguments),
+        )
+        for call in piece.calls
+    )
+    return openai.Delta(
+        content=piece.text or UNSET,
+        reasoning_content=piece.reasoning or UNSET,
+        tool_calls=calls or UNSET,
+    )
+
+
 def joined(answers: Sequence[Struct], usage: openai.Usage) -> Struct:
     """One answer with the choices of all."""
     choices = tuple(choice for answer in answers for choice in answer.choices)  # type: ignore[attr-defined]
@@ -188,6 +245,16 @@ def total(usages: Sequence[openai.Usage], repeats: int) -> openai.Usage:
         total_tokens=prompt + completion,
         prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=cached),
     )
+
+
+def progress_text(event: Progress) -> str:
+    """What an answer waits for, as the text of a comment."""
+    if isinstance(event, Reading):
+        return f"reading, {event.tokens} of {event.total} tokens"
+    if isinstance(event, Loading):
+        return f"loading {event.model}, {event.fraction:.0%}"
+    about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
+    return f"waiting, place {event.place}{about}"
 
 
 def usage_of(started: Started, finished: Finished) -> openai.Usage:

@@ -39,17 +39,73 @@ Holder: TypeAlias = Literal["window", "worker", "serve", "request"]
 HOLDERS: tuple[Holder, ...] = ("window", "worker", "serve", "request")
 
 
-class ChatTurn(Struct, frozen=True, kw_only=True):
-    """One message of a conversation."""
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """A call of a tool in an earlier message of the assistant."""
 
-    role: str  # system, user, assistant; `developer` arrives as `system`
+    id: str
+    name: str
+    arguments: str  # JSON text
+
+
+class ChatTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a conversation.
+
+    Attributes:
+        role: system, user, assistant or tool; `developer` arrives as `system`.
+        content: its text.
+        reasoning: of the assistant, before the text.
+        calls: of tools, by the assistant.
+        call_id: the call whose result this message of a tool has.
+        name: of the tool, where the client says it.
+    """
+
+    role: str
     content: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    name: str = ""
 
 
-class ChatPrompt(Struct, frozen=True, tag=True):
-    """Messages to format with the model's own chat template."""
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """A tool of the client that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: str = "{}"  # JSON schema of the arguments
+    is_strict: bool = False
+
+
+class ToolUse(Struct, frozen=True, kw_only=True):
+    """Which tools the model may call, and whether it has to.
+
+    Attributes:
+        tools: all of them. A model gets their descriptions also where it may call none.
+        choice: "auto": as it likes; "none": none; "required": at least one; "named": this one.
+        name: of that one.
+        is_parallel: whether it may call several at once.
+    """
+
+    tools: tuple[ToolSpec, ...]
+    choice: Literal["auto", "none", "required", "named"] = "auto"
+    name: str = ""
+    is_parallel: bool = True
+
+
+class ChatPrompt(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Messages to format with the model's own chat template.
+
+    Attributes:
+        turns: the messages.
+        tool_use: the tools that are offered; None: none.
+        variables: a JSON object of other values that the template may read, such as `enable_thinking`.
+        continues: whether the answer continues the last message, which is the assistant's.
+    """
 
     turns: tuple[ChatTurn, ...]
+    tool_use: ToolUse | None = None
+    variables: str = "{}"
+    continues: bool = False
 
 
 class TextPrompt(Struct, frozen=True, tag=True):
@@ -92,13 +148,17 @@ class Constraint(Struct, frozen=True, kw_only=True):
         kind: what `text` is: a JSON schema (in a loose one, keywords that are not supported are ignored), a regular
             expression, a grammar in `llguidance`'s Lark or llama.cpp's GBNF, or a JSON list of the possible texts.
         opens_with: a text or special token. Until the answer has it, anything may come; then what the constraint
-            allows, until it is complete; then anything again. Empty: the whole answer has to follow it.
+            allows. Empty: the whole answer has to follow it.
+        is_optional: if it cannot be followed, the answer may be anything.
+        repeats: when it is complete, anything may come again, until the answer has `opens_with` again.
         field: of the client's request, for messages.
     """
 
     kind: Literal["json_schema", "loose_json_schema", "regex", "lark", "choice"]
     text: str
     opens_with: str = ""
+    repeats: bool = True
+    is_optional: bool = False
     field: str = "response_format"
 
 
@@ -194,12 +254,23 @@ class Started(Struct, frozen=True, kw_only=True, tag=True):
     cached_tokens: int = 0
 
 
+class CallPiece(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """More of a call of a tool: its first piece has the id and the name."""
+
+    index: int  # of the call in the answer, from 0
+    id: str = ""
+    name: str = ""
+    arguments: str = ""  # more of their JSON text
+
+
 class Piece(Struct, frozen=True, kw_only=True, tag=True):
-    """More of the answer. The text may be empty while characters or stop strings are held back."""
+    """More of the answer. All of it may be empty while characters or stop strings are held back."""
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[ChosenToken, ...] = ()  # one per token id, if requested
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
 
 class Finished(Struct, frozen=True, kw_only=True, tag=True):
@@ -208,6 +279,7 @@ class Finished(Struct, frozen=True, kw_only=True, tag=True):
     reason: FinishReason
     completion_tokens: int
     timings: Timings
+    stop_text: str | None = None  # which of `GenerationRequest.stop` ended it
 
 
 Progress: TypeAlias = Waiting | Loading | Reading

@@ -25,6 +25,7 @@ from potluck.api.answers import (
     Format,
     TextFormat,
     joined,
+    progress_text,
     total,
     usage_of,
 )
@@ -35,7 +36,6 @@ from potluck.api.backend import (
     GenerationRequest,
     Loading,
     Piece,
-    Progress,
     Reading,
     Started,
     Waiting,
@@ -53,6 +53,7 @@ from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.merging import Collected, best, merged, with_logprobs
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
+from potluck.api.openai_checks import check
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
@@ -85,12 +86,12 @@ class Completions:
 
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
-        openai.check(asked)
+        check(asked)
         return await self._answer(request, asked, [of_chat(asked)], ChatFormat)
 
     async def _complete(self, request: Request) -> Response:
         asked = await read(request, openai.CompletionRequest)
-        openai.check(asked)
+        check(asked)
         return await self._answer(request, asked, of_completion(asked), TextFormat, asked.best_of)
 
     async def _answer(
@@ -182,7 +183,7 @@ class Completions:
                     is_sent = True
                     match event:
                         case Waiting() | Loading() | Reading():
-                            yield Comment(_progress(event))
+                            yield Comment(progress_text(event))
                             continue
                         case Started():
                             started[number] = event
@@ -207,12 +208,3 @@ class Completions:
             yield msgspec.json.encode(openai_error(error))
             return
         yield DONE
-
-
-def _progress(event: Progress) -> str:
-    if isinstance(event, Reading):
-        return f"reading, {event.tokens} of {event.total} tokens"
-    if isinstance(event, Loading):
-        return f"loading {event.model}, {event.fraction:.0%}"
-    about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
-    return f"waiting, place {event.place}{about}"

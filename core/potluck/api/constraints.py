@@ -15,8 +15,8 @@ from potluck.api.openai import (
     ResponseFormat,
     StructuredOutputs,
     UnsupportedParameterError,
-    is_given,
 )
+from potluck.api.openai_checks import is_given
 
 _ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1024
@@ -38,27 +38,37 @@ def constraint_of(asked: ChatCompletionRequest | CompletionRequest) -> Constrain
     return found[0] if found else None
 
 
-def _openai(wanted: ResponseFormat | None) -> Iterator[Constraint]:
-    if wanted is None or wanted.type == "text":
-        return
+def response_format(wanted: ResponseFormat, field: str) -> Constraint | None:
+    """The constraint of OpenAI's way to say it; None: the answer is text.
+
+    Args:
+        wanted: what the answer has to be.
+        field: in which the request says so.
+
+    Raises:
+        UnsupportedParameterError: it is of a kind that is not offered.
+    """
+    if wanted.type == "text":
+        return None
     if wanted.type == "json_object":
         has_schema = is_given(wanted.schema)
-        yield _schema(wanted.schema, "response_format") if has_schema else _any_object()
-    elif wanted.type == "json_schema":
+        return _schema(wanted.schema, field) if has_schema else _any_object(field)
+    if wanted.type == "json_schema":
         described = wanted.json_schema
         if described is None:
-            raise UnsupportedParameterError(
-                "response_format", "response_format: type json_schema needs json_schema."
-            )
+            raise UnsupportedParameterError(field, f"{field}: type json_schema needs json_schema.")
         if not is_given(described.schema):
-            yield _any_object()
-        else:
-            yield _schema(described.schema, "response_format", is_strict=bool(described.strict))
-    else:
-        raise UnsupportedParameterError(
-            "response_format",
-            "response_format: the types text, json_object and json_schema are offered.",
-        )
+            return _any_object(field)
+        return _schema(described.schema, field, is_strict=bool(described.strict))
+    raise UnsupportedParameterError(
+        field, f"{field}: the types text, json_object and json_schema are offered."
+    )
+
+
+def _openai(wanted: ResponseFormat | None) -> Iterator[Constraint]:
+    found = None if wanted is None else response_format(wanted, "response_format")
+    if found is not None:
+        yield found
 
 
 def _vllm(asked: ChatCompletionRequest | CompletionRequest) -> Iterator[Constraint]:

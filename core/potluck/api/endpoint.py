@@ -142,8 +142,13 @@ async def read(request: Request, kind: type[_Body]) -> _Body:
     return decode(bytes(body), kind)
 
 
-def decode(body: bytes, kind: type[_Body]) -> _Body:
+def decode(body: bytes, kind: type[_Body], *, field: str = "") -> _Body:
     """Decode JSON into a struct.
+
+    Args:
+        body: the JSON text.
+        kind: of the struct.
+        field: of which the text is the value; empty: it is the whole body.
 
     Raises:
         RequestError: the body is no JSON, or a field does not fit; the error names the field.
@@ -151,7 +156,9 @@ def decode(body: bytes, kind: type[_Body]) -> _Body:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        what, param = _explain(str(error))
+        what, path = _explain(str(error))
+        separator = "." if field and path and not path.startswith("[") else ""
+        param = f"{field}{separator}{path or ''}" or None
         raise RequestError(400, f"{param}: {what}." if param else f"{what}.", param=param) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(400, f"The request's body is not valid JSON: {error}.") from None

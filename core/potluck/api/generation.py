@@ -17,8 +17,11 @@ from potluck.api.backend import (
     SamplingOptions,
     TextPrompt,
     TokenPrompt,
+    ToolCall,
 )
 from potluck.api.constraints import constraint_of
+from potluck.api.openai_checks import is_given, json_text, message_text, prompts
+from potluck.api.tools import tool_use_of
 
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
@@ -40,10 +43,9 @@ _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 
 def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
     """What a chat asks for."""
-    turns = tuple(turn_of(message) for message in asked.messages)
     logprobs = asked.top_logprobs or 0 if asked.logprobs else None
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-    return _generation(asked, ChatPrompt(turns), logprobs, limit)
+    return _generation(asked, _chat_prompt(asked), logprobs, limit)
 
 
 def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
@@ -56,7 +58,7 @@ def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
             asked.logprobs,
             limit,
         )
-        for prompt in openai.prompts(asked)
+        for prompt in prompts(asked)
     ]
 
 
@@ -73,8 +75,49 @@ def repeated(generation: GenerationRequest, count: int) -> list[GenerationReques
 
 def turn_of(message: openai.ChatMessage) -> ChatTurn:
     """A message, as the model's template gets it."""
-    role = "system" if message.role == "developer" else message.role
-    return ChatTurn(role=role, content=openai.message_text(message))
+    calls = tuple(
+        ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
+        for call in message.tool_calls or ()
+    )
+    return ChatTurn(
+        role="system" if message.role == "developer" else message.role,
+        content=message_text(message),
+        reasoning=message.reasoning_content or message.reasoning or "",
+        calls=calls,
+        call_id=message.tool_call_id or "",
+        name=message.name or "",
+    )
+
+
+def _arguments(given: msgspec.Raw) -> str:
+    """The JSON text of a call's arguments, which is a string as a rule."""
+    raw = bytes(given)
+    is_text = raw.startswith(b'"')
+    return msgspec.json.decode(raw, type=str) if is_text else raw.decode()
+
+
+def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
+    """The messages and the tools of a chat."""
+    return ChatPrompt(
+        turns=tuple(turn_of(message) for message in asked.messages),
+        tool_use=tool_use_of(asked),
+        variables=_variables(asked),
+        continues=bool(asked.continue_final_message),
+    )
+
+
+def _variables(asked: openai.ChatCompletionRequest) -> str:
+    """The values for the template, as the text of a JSON object."""
+    given = json_text(asked.chat_template_kwargs) or "{}"
+    if asked.reasoning_effort is None:
+        return given
+    try:
+        found = msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return given  # whoever reads it says what is wrong
+    effort = asked.reasoning_effort
+    added = {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+    return msgspec.json.encode(added | found).decode()
 
 
 def _generation(
@@ -122,7 +165,7 @@ def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
         raise openai.UnsupportedParameterError(
             "logit_bias", "logit_bias: an object of token ids, each with a number from -100 to 100."
         ) from None
-    if found is None and openai.is_given(request.logit_bias):
+    if found is None and is_given(request.logit_bias):
         raise openai.UnsupportedParameterError(
             "logit_bias", f"logit_bias: {MAX_BIASES} tokens are the most."
         )

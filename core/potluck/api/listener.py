@@ -117,12 +117,15 @@ class Guard:
                 f" It may try again in {math.ceil(wait_s / 60)} minutes.",
             )
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if not given:  # Anthropic's clients
+            scheme, given = "bearer", headers.get("x-api-key", "")
         if scheme.lower() == "bearer" and _same(given.strip(), key):
             return
         if given and not is_loopback_host(host):
             self._wrong.note(host)
         raise RequestError(
-            401, "The key is missing or wrong: send it as `Authorization: Bearer KEY`."
+            401,
+            "The key is missing or wrong: send it as `Authorization: Bearer KEY`, or as `x-api-key`.",
         )
 
 

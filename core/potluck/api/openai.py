@@ -1,6 +1,6 @@
 """OpenAI's requests and responses, as far as Potluck supports them, checked field by field.
 
-Unknown fields are ignored, as OpenAI's own servers do. `check` refuses a known field that would
+Unknown fields are ignored, as OpenAI's own servers do. `openai_checks` refuses a known field that would
 change the meaning of the answer and that Potluck does not support. Additions to OpenAI's fields:
 `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `return_token_ids` and `structured_outputs`, named as in
 vLLM, and an object `potluck` with measurements. Pure, like `potluck.api.schema`.
@@ -17,13 +17,15 @@ MAX_TOKENS = 1 << 20  # the longest context of any known model
 MAX_STOPS = 16  # OpenAI allows 4
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128  # of one request
+MAX_CALLS = 1024  # of one message
 
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop: TypeAlias = str | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None
 _NOTHING = msgspec.Raw(b"null")  # of fields that are refused unless they are empty
+ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 Choices = Annotated[list[str], Meta(max_length=1024)]
-FinishReason: TypeAlias = Literal["stop", "length"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class UnsupportedParameterError(UsageError):
@@ -103,12 +105,50 @@ class Options(Struct, frozen=True, kw_only=True):
 class ContentPart(Struct, frozen=True, kw_only=True):
     type: str
     text: str | None = None
+    refusal: str | None = None
+
+
+class CalledFunction(Struct, frozen=True, kw_only=True):
+    name: ToolName
+    arguments: msgspec.Raw = msgspec.Raw(
+        b"{}"
+    )  # a string with JSON text; some clients send the object
+
+
+class CallOfTool(Struct, frozen=True, kw_only=True):
+    function: CalledFunction
+    id: Annotated[str, Meta(max_length=256)] = ""
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
-    tool_calls: msgspec.Raw = _NOTHING
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, as some clients send it
+    tool_calls: Annotated[list[CallOfTool], Meta(max_length=MAX_CALLS)] | None = None
+    tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
+    name: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class ToolFunction(Struct, frozen=True, kw_only=True):
+    name: ToolName
+    description: str | None = None
+    parameters: msgspec.Raw = _NOTHING  # a JSON schema
+    strict: bool | None = None
+
+
+class ToolChoiceFunction(Struct, frozen=True, kw_only=True):
+    name: ToolName
+
+
+class ToolOfClient(Struct, frozen=True, kw_only=True):
+    type: str = "function"
+    function: ToolFunction | None = None
+
+
+class NamedToolChoice(Struct, frozen=True, kw_only=True):
+    function: ToolChoiceFunction
+    type: Literal["function"] = "function"
 
 
 class ChatCompletionRequest(Options, frozen=True, kw_only=True):
@@ -118,9 +158,16 @@ class ChatCompletionRequest(Options, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    tools: msgspec.Raw = _NOTHING
+    tools: msgspec.Raw = _NOTHING  # see `openai_checks.tools_of`
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: msgspec.Raw = _NOTHING
     modalities: list[str] | None = None
+    # Values for the model's template: vLLM's field, and OpenAI's, which many templates read too.
+    chat_template_kwargs: msgspec.Raw = _NOTHING
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    # vLLM's: the answer continues the last message, which is the assistant's.
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(Options, frozen=True, kw_only=True):
@@ -131,104 +178,6 @@ class CompletionRequest(Options, frozen=True, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] | None = None
-
-
-def check(request: ChatCompletionRequest | CompletionRequest) -> None:
-    """Refuse fields that would change the meaning of the answer and that are not supported.
-
-    Raises:
-        UnsupportedParameterError: the error names the field.
-    """
-    _refuse(
-        request.top_k is not None and request.top_k != int(request.top_k),
-        "top_k",
-        "top_k: this is a number of tokens, so it must be whole.",
-    )
-    if request.stream_options is not None and not request.stream:
-        _refuse(True, "stream_options", "stream_options needs stream: true.")
-    if isinstance(request, ChatCompletionRequest):
-        _check_chat(request)
-    else:
-        _check_completion(request)
-
-
-def _check_completion(request: CompletionRequest) -> None:
-    _refuse(bool(request.echo), "echo", "echo is not offered.")
-    _refuse(
-        bool(request.suffix),
-        "suffix",
-        "suffix: text is not filled in before another text; send only a prompt.",
-    )
-    best_of, n = request.best_of or request.n or 1, request.n or 1
-    _refuse(best_of < n, "best_of", f"best_of: the best {n} cannot be chosen of {best_of}.")
-    _refuse(
-        best_of > n and bool(request.stream),
-        "best_of",
-        "best_of: the best answer is known when all are complete, so it cannot be streamed.",
-    )
-
-
-def _check_chat(request: ChatCompletionRequest) -> None:
-    for name in ("max_tokens", "max_completion_tokens"):
-        _refuse(getattr(request, name) == 0, name, f"{name}: a chat needs at least 1.")
-    for name in ("tools", "functions"):
-        _refuse(
-            is_given(getattr(request, name)), name, f"{name}: calling tools is not offered yet."
-        )
-    if request.modalities is not None and request.modalities != ["text"]:
-        _refuse(True, "modalities", "modalities: only text is offered.")
-    if request.top_logprobs and not request.logprobs:
-        _refuse(True, "top_logprobs", "top_logprobs needs logprobs: true.")
-    for number, message in enumerate(request.messages):
-        where = f"messages[{number}]"
-        if message.role in ("tool", "function") or is_given(message.tool_calls):
-            _refuse(True, where, f"{where}: calling tools is not offered yet.")
-        if isinstance(message.content, list):
-            for part in message.content:
-                if part.type != "text" or part.text is None:
-                    _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
-
-
-def is_given(value: msgspec.Raw) -> bool:
-    """Whether a field has a value that is not empty."""
-    return bytes(value)[:8].translate(None, b" \t\r\n") not in (b"null", b"[]", b"{}")
-
-
-def _refuse(refused: bool, param: str, message: str) -> None:
-    if refused:
-        raise UnsupportedParameterError(param, message)
-
-
-def message_text(message: ChatMessage) -> str:
-    """Return the text of a message, with its parts joined."""
-    if isinstance(message.content, list):
-        return "".join(part.text or "" for part in message.content)
-    return message.content or ""
-
-
-def prompts(request: CompletionRequest) -> list[str | list[int]]:
-    """Return the prompts, each as text or token ids.
-
-    Raises:
-        UnsupportedParameterError: there is none, there are too many, or one is no prompt.
-    """
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    if ids and len(ids) == len(prompt):
-        if min(ids) < 0 or max(ids) >= 1 << 31:
-            _refuse(True, "prompt", "prompt: a token id is not below 0 and fits 31 bits.")
-        return [ids]
-    found = [item for item in prompt if not isinstance(item, int)]
-    _refuse(bool(ids) or not found, "prompt", "prompt: give a text, token ids, or a list of these.")
-    answers = len(found) * (request.best_of or request.n or 1)
-    _refuse(
-        answers > MAX_ANSWERS,
-        "prompt",
-        f"prompt: this asks for {answers} answers, and {MAX_ANSWERS} are the most of one request.",
-    )
-    return found
 
 
 # --- measurements, sent with every answer
@@ -278,9 +227,31 @@ class ChatLogprobs(Struct, frozen=True, kw_only=True):
     content: list[TokenLogprob]
 
 
+class FunctionCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """In a chunk, the first piece of a call has the name; each has more of the arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CallDelta(Struct, frozen=True, kw_only=True):
+    index: int
+    function: FunctionCall
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class MadeCall(Struct, frozen=True, kw_only=True):
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
 class AssistantMessage(Struct, frozen=True, kw_only=True):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[MadeCall, ...] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
@@ -310,6 +281,8 @@ class ChatCompletion(_Head, frozen=True, kw_only=True):
 class Delta(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[CallDelta, ...] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):

@@ -18,14 +18,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.metrics import Metrics
-from potluck.api.ollama_api import OllamaApi, refuse_ollama, running
+from potluck.api.ollama.endpoints import OllamaApi, refuse_ollama, running
 from potluck.api.request_ids import RequestIds
+from potluck.api.responses.endpoints import Responses
 from potluck.api.service import Service
 from potluck.errors import UsageError
 
@@ -85,10 +87,11 @@ def public_app(
 def _answering(backend: Answering, *, health: bool) -> list[Route]:
     metrics = Metrics()
     service = Service(backend, metrics)
-    others = OllamaApi(backend, metrics)
     return [
         *Completions(backend, metrics).routes(),
-        *others.routes(),
+        *Messages(backend, metrics).routes(),
+        *Responses(backend, metrics).routes(),
+        *OllamaApi(backend, metrics).routes(),
         *service.routes(health=health),
     ]
 
@@ -114,6 +117,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _refusal(path: str) -> Callable[[Exception], Response]:
+    if path.startswith("/v1/messages"):
+        return refuse_anthropic
     if path.startswith("/api/"):
         return refuse_ollama
     return refuse_openai if path.startswith("/v1") else refuse

@@ -34,10 +34,18 @@ class Comment:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that has a name."""
+
+    name: str
+    data: bytes
+
+
 class EventStream(Response):
     """A response that is made while it is sent.
 
-    Each item of `events` becomes one `data:` line, or a comment.
+    Each item of `events` becomes one `data:` line, with the line of its name if it has one, or a comment.
 
     The status line waits for the first item, so an error before it is answered by `refuse`, with a
     status. The generator itself must yield a later error. The generator is closed in every case,
@@ -48,10 +56,12 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes | Comment, None] | AsyncGenerator[bytes, None],
+        events: AsyncGenerator[bytes | Comment, None]
+        | AsyncGenerator[Event | Comment, None]
+        | AsyncGenerator[bytes, None],
         refuse: Callable[[Exception], Response],
         *,
-        last_words: Callable[[Exception], bytes] | None = None,
+        last_words: Callable[[Exception], bytes | Event] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         """Make a response.
@@ -127,10 +137,15 @@ class EventStream(Response):
             if self._started:
                 await _send_part(send, self._framed(Comment("still here")))
 
-    def _framed(self, event: bytes | Comment) -> bytes:
+    def _framed(self, event: bytes | Event | Comment) -> bytes:
         """The bytes of an event."""
-        line = f": {event.text}".encode() if isinstance(event, Comment) else b"data: " + event
-        return line + b"\n\n"
+        match event:
+            case Comment(text):
+                return f": {text}\n\n".encode()
+            case Event(name, data):
+                return f"event: {name}\ndata: ".encode() + data + b"\n\n"
+            case data:
+                return b"data: " + data + b"\n\n"
 
 
 class LineStream(EventStream):
@@ -141,8 +156,8 @@ class LineStream(EventStream):
 
     media_type = "application/x-ndjson"
 
-    def _framed(self, event: bytes | Comment) -> bytes:
-        return b"" if isinstance(event, Comment) else event + b"\n"
+    def _framed(self, event: bytes | Event | Comment) -> bytes:
+        return event + b"\n" if isinstance(event, bytes) else b""
 
 
 async def _send_part(send: Send, body: bytes) -> None:

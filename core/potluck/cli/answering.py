@@ -76,7 +76,7 @@ class Answering:
         asked = replace(request, return_token_ids=True)
         with closing(self.client.chat(asked, waits=lambda text: say(f"({text})"))) as chunks:
             for chunk in chunks:
-                if any(choice.delta.content and not _ids(choice) for choice in chunk.choices):
+                if any(_has_more(choice) and not _ids(choice) for choice in chunk.choices):
                     held_back.append(chunk)
                     continue
                 if any(choice.finish_reason is not None for choice in chunk.choices):
@@ -99,6 +99,10 @@ class Answering:
                 return self._load(client)
             except NodeGoneError as error:
                 lost = error
+
+
+def _has_more(choice: ChatChunkChoice) -> bool:
+    return bool(choice.delta.content or choice.delta.reasoning_content)
 
 
 def _ids(choice: ChatChunkChoice) -> list[int]:

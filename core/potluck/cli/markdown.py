@@ -8,9 +8,10 @@ a stray asterisk changes little. All else (tables, links) is shown as it was wri
 import re
 from dataclasses import dataclass
 
+from potluck.api.tagged_reply import THINK, THOUGHT
+
 BOLD, DIM, ITALIC, CODE = "1", "2", "3", "36"  # SGR parameters of ECMA-48; 36 is cyan
 MARGIN = "│ "
-THINK, THOUGHT = "<think>", "</think>"
 _STYLES = {"**": BOLD, "*": ITALIC, "`": CODE}
 
 # The start of a line that may become something else with the next characters.

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 import msgspec
 
 from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
+from potluck.api.tagged_reply import TaggedReply
 from potluck.cli.answering import Answering
 from potluck.cli.markdown import Markdown
 from potluck.cli.printing import has_styles, put, put_spans, say_dim
@@ -49,13 +50,13 @@ def speak(
         seed=options.seed,
     )
     text: list[str] = []
+    reply = TaggedReply()
     last = None
     with closing(answering.chat(request)) as chunks:
         for last in chunks:
             for choice in last.choices:
-                if isinstance(choice.delta.content, str):
-                    text.append(choice.delta.content)
-                    show(choice.delta.content)
+                text.append(reply.more(choice.delta))
+                show(text[-1])
     if last is None or not isinstance(last.usage, Usage) or not isinstance(last.potluck, Timings):
         raise NodeGoneError("The answer ended without its figures. Is the node of another version?")
     return Spoken(

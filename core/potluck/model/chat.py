@@ -23,6 +23,9 @@ from typing import TypeAlias, cast
 from tokenizers import Tokenizer
 
 from potluck.errors import BrokenModelError, PromptError
+from potluck.model.answers.derive import derive_format
+from potluck.model.answers.format import PLAIN_CALLS, AnswerFormat
+from potluck.model.answers.history import for_template
 from potluck.model.detokenizer import Detokenizer, Vocabulary
 from potluck.model.gguf_tokenizer import make_tokenizer
 from potluck.model.template import ChatTemplate
@@ -64,6 +67,9 @@ class ChatFormat:
         self._special_tokens = dict(special_tokens or {})
         self.stop_ids = stop_ids
         self.stop_strings = () if template else (_PLAIN_STOP,)
+        self.answers = AnswerFormat(calls=PLAIN_CALLS)
+        if template is not None:
+            self.answers = derive_format(self._probe, template.source)
 
     @classmethod
     def load(cls, folder: Path, *, now: Callable[[], datetime] = local_now) -> "ChatFormat":
@@ -96,6 +102,15 @@ class ChatFormat:
             del ids[0]  # the text itself began with one
         return ids
 
+    def _probe(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, object]] | None,
+        is_prompt: bool,
+    ) -> str:
+        """A conversation as `derive_format` has it rendered."""
+        return self._rendered(messages, tools, {}, is_prompt=is_prompt)
+
     def encode_chat(
         self,
         messages: Sequence[ChatMessage],
@@ -118,7 +133,18 @@ class ChatFormat:
         text = self.render_chat(
             messages, tools=tools, continue_final=continue_final, variables=variables
         )
+        return self.encode_rendered(text)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """The token ids of a text of `render_chat`."""
         return self.encode(text, add_special=self._template is None)
+
+    def begins_reasoning(self, text: str) -> bool:
+        """Whether a text of `render_chat` ends inside of the answer's reasoning."""
+        reasoning = self.answers.reasoning
+        if reasoning is None:
+            return False
+        return text.rstrip().endswith(reasoning.opens)
 
     def render_chat(
         self,
@@ -129,9 +155,10 @@ class ChatFormat:
         variables: Mapping[str, object] | None = None,
     ) -> str:
         """The text that `encode_chat` encodes, from the same arguments."""
-        chat = [_checked(message) for message in messages]
-        if not chat:
+        given = [_checked(message) for message in messages]
+        if not given:
             raise PromptError("The conversation is empty. Send at least one message.")
+        chat, tools = for_template(self.answers, given, tools)
         if continue_final:
             if chat[-1]["role"] != "assistant" or not chat[-1].get("content"):
                 raise PromptError("Only an assistant's message at the end can be continued.")
@@ -139,21 +166,32 @@ class ChatFormat:
         if self._template is None:
             text = _plain(chat, prompt=not continue_final)
         else:
-            text = self._template.render(
-                {
-                    **self._special_tokens,
-                    **cast("dict[str, object]", _json_value(variables or {})),
-                    "messages": chat,
-                    "tools": None if tools is None else _json_value(tools),
-                    "documents": None,
-                    "add_generation_prompt": not continue_final,
-                }
-            )
+            text = self._rendered(chat, tools, variables or {}, is_prompt=not continue_final)
         if continue_final:
             text, mark, _ = text.rpartition(_CONTINUE_HERE)
             if not mark:
                 raise PromptError("The model's chat template leaves out the message to continue.")
         return text
+
+    def _rendered(
+        self,
+        chat: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, object]] | None,
+        variables: Mapping[str, object],
+        *,
+        is_prompt: bool,
+    ) -> str:
+        assert self._template is not None
+        return self._template.render(
+            {
+                **self._special_tokens,
+                **cast("dict[str, object]", _json_value(variables)),
+                "messages": chat,
+                "tools": None if tools is None else _json_value(tools),
+                "documents": None,
+                "add_generation_prompt": is_prompt,
+            }
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids, without special tokens."""

@@ -112,14 +112,17 @@ def _growth(rules: Rules) -> float:
 class Detokenizer:
     """The text of one answer, token by token."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int] = frozenset()) -> None:
+        """Begin a text, in which these special tokens are shown."""
+        self._vocabulary, self._shown = vocabulary, shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = True
         self._strip_char, self._strip_left = vocabulary.rules.stripped
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes; they never change again."""
+        if token_id in self._shown:
+            return self.flush() + self._vocabulary.tokens[token_id]
         shown = self._vocabulary.shown(token_id, first=self._first)
         if shown is None:
             return ""

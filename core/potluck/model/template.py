@@ -25,7 +25,7 @@ MAX_TEMPLATE = 1 << 20  # characters; the longest published one has some 20,000
 
 
 class ChatTemplate:
-    """A compiled template."""
+    """A compiled template, and its source."""
 
     def __init__(self, source: str, now: Callable[[], datetime]) -> None:
         """Compile a template.
@@ -39,6 +39,7 @@ class ChatTemplate:
         """
         if len(source) > MAX_TEMPLATE:
             raise BrokenModelError("The model's chat template is too long to be one.")
+        self.source = source
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )

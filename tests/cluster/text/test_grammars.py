@@ -37,7 +37,7 @@ def run(
     asyncio.run(main())
 
 
-def constraint(kind: Any, text: object, **changes: str) -> Constraint:
+def constraint(kind: Any, text: object, **changes: Any) -> Constraint:
     return Constraint(
         kind=kind, text=text if isinstance(text, str) else json.dumps(text), **changes
     )

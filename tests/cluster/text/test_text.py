@@ -12,6 +12,7 @@ import psutil
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from potluck.cluster.driver.model_text import Conversation
 from potluck.cluster.text.client import ModelText, TextLimits, open_text
 from potluck.cluster.text.limited import _watch
 from potluck.errors import BrokenModelError, NotFoundError, PromptError
@@ -21,7 +22,7 @@ from potluck.model.gguf_words import read_gguf_words
 
 BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
-HELLO = [{"role": "user", "content": "hi"}]
+HELLO: list[dict[str, object]] = [{"role": "user", "content": "hi"}]
 TIGHT = TextLimits(memory=256 << 20, encode_s=1.0)
 
 Scenario = Callable[[ModelText], Coroutine[Any, Any, None]]
@@ -60,7 +61,8 @@ def test_it_encodes_as_the_format_does_and_its_vocabulary_decodes(tmp_path: Path
     async def scenario(text: ModelText) -> None:
         ids = await text.encode("Grüße 🙂")
         assert ids == here.encode("Grüße 🙂")
-        assert await text.encode_chat(HELLO) == here.encode_chat(HELLO)
+        encoded = await text.encode_chat(Conversation(messages=HELLO))
+        assert encoded.token_ids == here.encode_chat(HELLO)
         assert (text.stop_ids, text.stop_strings) == (here.stop_ids, here.stop_strings)
         detokenizer = Detokenizer(text.vocabulary)
         assert "".join(map(detokenizer.push, ids)) == "Grüße 🙂"
@@ -78,13 +80,13 @@ def test_requests_at_once_get_their_own_answers(tmp_path: Path) -> None:
 
 
 def test_an_error_is_the_models_own_and_the_process_goes_on(tmp_path: Path) -> None:
-    template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}ok"
+    template = "{% if messages[0].content == 'x' %}{{ raise_exception('no x') }}{% endif %}ok"
 
     async def scenario(text: ModelText) -> None:
         before = text._process._process
-        with pytest.raises(PromptError, match="no tools"):
-            await text.encode_chat([{"role": "tool", "content": "x"}])
-        assert len(await text.encode_chat(HELLO)) == 2
+        with pytest.raises(PromptError, match="no x"):
+            await text.encode_chat(Conversation(messages=[{"role": "user", "content": "x"}]))
+        assert len((await text.encode_chat(Conversation(messages=HELLO))).token_ids) == 2
         assert text._process._process is before
 
     run(write(tmp_path, template=template), scenario)
@@ -110,7 +112,7 @@ ENDLESS = {
 def test_a_template_that_does_not_end_is_ended_and_named(tmp_path: Path, what: str) -> None:
     async def scenario(text: ModelText) -> None:
         with pytest.raises(BrokenModelError, match=f"{tmp_path.name} took more than 1 seconds"):
-            await text.encode_chat(HELLO)
+            await text.encode_chat(Conversation(messages=HELLO))
         assert await text.encode("ab") == [BYTES["a"], BYTES["b"]]  # by another process
 
     source = "{% if messages[0].content == 'hi' %}" + ENDLESS[what] + "{% endif %}"
@@ -132,10 +134,11 @@ def test_a_template_cannot_take_the_memory(tmp_path: Path, what: str) -> None:
 
     async def scenario(text: ModelText) -> None:
         with pytest.raises((PromptError, BrokenModelError)):
-            await text.encode_chat(HELLO)
+            await text.encode_chat(Conversation(messages=HELLO))
         assert await text.encode("ab") == [BYTES["a"], BYTES["b"]]
 
-    run(write(tmp_path, template=LARGE[what]), scenario, TIGHT)
+    source = "{% if messages[0].content == 'hi' %}" + LARGE[what] + "{% endif %}"
+    run(write(tmp_path, template=source), scenario, TIGHT)
 
 
 def test_a_tokenizer_that_takes_the_memory_is_ended_and_the_node_answers_meanwhile(
@@ -206,7 +209,7 @@ def test_a_request_that_is_cancelled_ends_its_work(tmp_path: Path) -> None:
     async def scenario(text: ModelText) -> None:
         process = text._process._process
         assert process is not None
-        asking = asyncio.create_task(text.encode_chat(HELLO))
+        asking = asyncio.create_task(text.encode_chat(Conversation(messages=HELLO)))
         await asyncio.sleep(0)
         assert text._turns.locked()
         asking.cancel()
@@ -214,7 +217,8 @@ def test_a_request_that_is_cancelled_ends_its_work(tmp_path: Path) -> None:
         assert process.returncode is not None
         assert await text.encode("ab") == [BYTES["a"], BYTES["b"]]
 
-    run(write(tmp_path, template=ENDLESS["loops"]), scenario)
+    source = "{% if messages[0].content == 'hi' %}" + ENDLESS["loops"] + "{% endif %}"
+    run(write(tmp_path, template=source), scenario)
 
 
 def test_a_process_that_died_is_started_again(tmp_path: Path) -> None:

@@ -1,22 +1,18 @@
 """Answer one request with the loaded model: text to tokens, tokens to text, and the timings."""
 
+import logging
 import secrets
 import statistics
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from potluck.api.backend import (
-    Candidate,
     ChatPrompt,
-    ChosenToken,
-    Constraint,
     Finished,
     GenerationEvent,
     GenerationRequest,
-    Piece,
     Prompt,
     SamplingOptions,
     Started,
@@ -25,29 +21,22 @@ from potluck.api.backend import (
     Tokens,
 )
 from potluck.api.openai import StageTiming, Timings
+from potluck.cluster.driver.answer_text import AnswerText
+from potluck.cluster.driver.calling import answer_constraint
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
+from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, conversation_of
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import ContextExceededError, EngineError, PromptError
+from potluck.errors import ContextExceededError, EngineError, GrammarError, PromptError
 from potluck.model.defaults import GenerationDefaults
-from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
+from potluck.model.detokenizer import Detokenizer
 from potluck.wire.activation_messages import Sampling, TokenBias
+
+logger = logging.getLogger(__name__)
 
 # Characters of a prompt for each token of the context. Ordinary text has about four to a token, and
 # vocabularies have tokens of long runs of spaces. What is longer cannot fit, and is not tokenized.
 CHARACTERS_PER_TOKEN = 32
-
-
-class ModelText(Protocol):
-    """How a model reads and writes: `ChatFormat`, in a process of its own; and grammars, in another."""
-
-    vocabulary: Vocabulary
-    stop_ids: frozenset[int]
-    stop_strings: tuple[str, ...]
-
-    async def encode(self, text: str) -> list[int]: ...
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
-    async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,27 +120,46 @@ async def complete(
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
     watch = _Stopwatch(now, now())
-    prompt = await _encode(loaded, request.prompt)
+    encoded = await _encode(loaded, request.prompt)
     _check_ids(request.known, loaded.vocab_size)
     _check_ids([token_id for token_id, _ in request.sampling.logit_bias], loaded.vocab_size)
     _check_known(request.known, loaded.generator.context)
-    grammar = None
-    if request.constraint is not None:
-        grammar = await loaded.text.constrain(request.constraint, loaded.vocab_size)
+    grammar = await _grammar(loaded, request, encoded)
     with closing(grammar) if grammar is not None else nullcontext():
-        async with aclosing(_answer(loaded, request, prompt, grammar, watch)) as events:
+        async with aclosing(_answer(loaded, request, encoded, grammar, watch)) as events:
             async for event in events:
                 yield event
+
+
+async def _grammar(
+    loaded: LoadedModel, request: GenerationRequest, encoded: EncodedPrompt
+) -> Grammar | None:
+    """The grammar of an answer; None: it may be anything.
+
+    Raises:
+        PromptError, GrammarError: as `complete`.
+    """
+    constraint = answer_constraint(loaded.text, request, encoded)
+    if constraint is None:
+        return None
+    try:
+        return await loaded.text.constrain(constraint, loaded.vocab_size)
+    except GrammarError:
+        if not constraint.is_optional:
+            raise
+        logger.info("calls are not limited: the schemas of the tools are not understood")
+        return None
 
 
 async def _answer(
     loaded: LoadedModel,
     request: GenerationRequest,
-    prompt: list[int],
+    encoded: EncodedPrompt,
     grammar: Grammar | None,
     watch: _Stopwatch,
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the events of `complete`."""
+    prompt = encoded.token_ids
     sampling = _sampling(request.sampling, loaded.defaults, len(prompt))
     if request.max_tokens == 0:
         yield Started(prompt_token_ids=tuple(prompt))
@@ -160,7 +168,7 @@ async def _answer(
         )
         return
     usage = Usage()
-    text = _Text(loaded.text, request)
+    text = AnswerText(loaded.text, request, encoded)
     is_over = any(text.push(token_id)[1] for token_id in request.known)
     if grammar is not None and not is_over and request.known:
         try:
@@ -195,10 +203,12 @@ async def _answer(
     if (rest := text.finish()) is not None:
         yield rest
     is_over = is_over or (grammar is not None and grammar.is_over)
+    reason = "tool_calls" if text.calls else "stop"
     yield Finished(
-        reason="stop" if is_over else "length",
+        reason=reason if is_over else "length",
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
+        stop_text=text.stop_text,
     )
 
 
@@ -208,7 +218,7 @@ async def tokens_of(loaded: LoadedModel, prompt: Prompt) -> Tokens:
     Raises:
         PromptError: as `complete`.
     """
-    ids = await _encode(loaded, prompt)
+    ids = (await _encode(loaded, prompt)).token_ids
     vocabulary = loaded.text.vocabulary
     detokenizer = Detokenizer(vocabulary)
     text = "".join([*map(detokenizer.push, ids), detokenizer.flush()])
@@ -217,24 +227,31 @@ async def tokens_of(loaded: LoadedModel, prompt: Prompt) -> Tokens:
     return Tokens(token_ids=tuple(ids), pieces=pieces, text=text, context=context)
 
 
-async def _encode(loaded: LoadedModel, prompt: Prompt) -> list[int]:
+async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
     """Token ids of a prompt.
 
     Raises:
         PromptError: its text is far too long, or the model does not know one of its token ids.
     """
     match prompt:
-        case ChatPrompt(turns):
-            _check_length(sum(len(turn.content) for turn in turns), loaded.generator.context)
-            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-            ids = await loaded.text.encode_chat(messages)
+        case ChatPrompt():
+            _check_length(_characters(prompt), loaded.generator.context)
+            encoded = await loaded.text.encode_chat(conversation_of(prompt))
         case TextPrompt(text):
             _check_length(len(text), loaded.generator.context)
-            ids = await loaded.text.encode(text)
+            encoded = EncodedPrompt(token_ids=await loaded.text.encode(text))
         case TokenPrompt(token_ids):
-            ids = list(token_ids)
-    _check_ids(ids, loaded.vocab_size)
-    return ids
+            encoded = EncodedPrompt(token_ids=list(token_ids))
+    _check_ids(encoded.token_ids, loaded.vocab_size)
+    return encoded
+
+
+def _characters(prompt: ChatPrompt) -> int:
+    """How long the text of a conversation is, about."""
+    calls = sum(len(call.arguments) for turn in prompt.turns for call in turn.calls)
+    tools = () if prompt.tool_use is None else prompt.tool_use.tools
+    offered = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    return sum(len(turn.content) + len(turn.reasoning) for turn in prompt.turns) + calls + offered
 
 
 def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
@@ -299,47 +316,3 @@ def _sampling(
         answer_start=prompt_tokens if counts else 0,
         logit_bias=tuple(TokenBias(*item) for item in options.logit_bias),
     )
-
-
-class _Text:
-    """Turns tokens into text that may be shown: whole characters, and nothing of a stop string."""
-
-    def __init__(self, text: ModelText, request: GenerationRequest) -> None:
-        self._model = text
-        self._request = request
-        self._detokenizer = Detokenizer(text.vocabulary)
-        template_stops = text.stop_strings if isinstance(request.prompt, ChatPrompt) else ()
-        self._stop = StopStrings((*request.stop, *template_stops))
-        self._is_stopped = False
-
-    def add(self, token: Token) -> tuple[Piece, bool]:
-        """Return what the token adds to the answer, and whether the answer ends with it."""
-        text, is_over = self.push(token.token_id)
-        return self._piece(text, token), is_over
-
-    def push(self, token_id: int) -> tuple[str, bool]:
-        """The same for a token whose text may be known already."""
-        if token_id in self._model.stop_ids and not self._request.ignore_eos:
-            return "", True
-        text = self._stop.push(self._detokenizer.push(token_id))
-        self._is_stopped = self._stop.hit is not None
-        return text, self._is_stopped
-
-    def finish(self) -> Piece | None:
-        """Return the text that was held back and belongs to the answer after all; None: none."""
-        if self._is_stopped:
-            return None
-        text = self._stop.push(self._detokenizer.flush()) + self._stop.flush()
-        return Piece(text=text, token_ids=()) if text else None
-
-    def _piece(self, text: str, token: Token) -> Piece:
-        logprobs: tuple[ChosenToken, ...] = ()
-        if token.logprob is not None:
-            chosen = self._candidate(token.token_id, token.logprob)
-            best = tuple(self._candidate(other.token_id, other.logprob) for other in token.top)
-            logprobs = (ChosenToken(chosen=chosen, best=best),)
-        return Piece(text=text, token_ids=(token.token_id,), logprobs=logprobs)
-
-    def _candidate(self, token_id: int, logprob: float) -> Candidate:
-        token = self._model.vocabulary.raw(token_id) or b""
-        return Candidate(token_id=token_id, token=token, logprob=logprob)

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.api.backend import Constraint
+from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.text.grammars import Grammar, Grammars
 from potluck.cluster.text.limited import LimitedProcess
 from potluck.cluster.text.messages import (
@@ -18,6 +18,7 @@ from potluck.cluster.text.messages import (
     decode_from_text,
 )
 from potluck.errors import BrokenModelError
+from potluck.model.answers.format import AnswerFormat
 from potluck.model.detokenizer import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -46,13 +47,14 @@ class ModelText:
 
     Attributes:
         folder: of the model's tokenizer and chat template.
-        vocabulary, stop_ids, stop_strings: as in `ChatFormat`; known once the model is open.
+        vocabulary, stop_ids, stop_strings, answers: as in `ChatFormat`; known once the model is open.
     """
 
     def __init__(self, folder: Path, log_path: Path, limits: TextLimits | None = None) -> None:
         """Use `open_text`."""
         self.folder = folder
         self.vocabulary: Vocabulary
+        self.answers: AnswerFormat
         self.stop_ids: frozenset[int] = frozenset()
         self.stop_strings: tuple[str, ...] = ()
         self._log_path = log_path
@@ -74,19 +76,16 @@ class ModelText:
         Raises:
             BrokenModelError: the tokenizer fails, or exceeds its limits.
         """
-        return await self._encode(EncodeText(text=text))
+        return (await self._encode(EncodeText(text=text))).token_ids
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
         """The token ids of a conversation, up to where the answer begins.
-
-        Args:
-            messages: each with `role` and `content`.
 
         Raises:
             PromptError: the conversation is malformed, or the model's template refuses it.
             BrokenModelError: tokenizer or template fail, or exceed their limits.
         """
-        return await self._encode(EncodeChat(messages=[dict(message) for message in messages]))
+        return await self._encode(EncodeChat(conversation=conversation))
 
     async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar:
         """Begin the grammar of an answer, in another process of its own.
@@ -115,13 +114,13 @@ class ModelText:
         await self._process.close()
         await self._grammars.close()
 
-    async def _encode(self, request: EncodeText | EncodeChat) -> list[int]:
+    async def _encode(self, request: EncodeText | EncodeChat) -> EncodedPrompt:
         async with self._turns:
             if not self._process.is_running:
                 await self._start()
             answer = await self._process.ask(request, self._limits.encode_s)
         assert isinstance(answer, Encoded)
-        return answer.token_ids
+        return answer.prompt
 
     async def _start(self) -> None:
         await self._process.start()
@@ -140,6 +139,7 @@ class ModelText:
         assert isinstance(opened, ModelOpened)
         self.vocabulary = opened.vocabulary
         self.stop_ids, self.stop_strings = opened.stop_ids, opened.stop_strings
+        self.answers = opened.answers
 
     def _exceeded(self, what: str) -> BrokenModelError:
         logger.error("a text process was ended model=%s: it %s", self.folder, what)

@@ -7,7 +7,7 @@ sets of tokens.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST_WORDS = 300  # characters of an explanation of the library
 # Between values. Without a limit, a model that loses its way writes white space for ever.
 _JSON: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t]{1,2}|\r?\n{1,2}[ \t]{0,40}"}
+_LINE_ENDS = r"/[ \t\r\n]{0,4}/"
 _ID_BYTES = 5  # of a token id in a message, at most
 
 
@@ -82,10 +83,13 @@ def _source(constraint: Constraint) -> str:
     """The constraint as `llguidance` takes it."""
     text = constraint.text
     match constraint.kind:
-        case "json_schema":
-            return LLMatcher.grammar_from_json_schema(text, defaults=_JSON)
-        case "loose_json_schema":
-            return LLMatcher.grammar_from_json_schema(text, defaults={**_JSON, "lenient": True})
+        case "json_schema" | "loose_json_schema":
+            options: JsonCompileOptions = {**_JSON, "lenient": constraint.kind != "json_schema"}
+            if (
+                constraint.opens_with and not constraint.repeats
+            ):  # after reasoning and its line ends
+                return f"start: {_LINE_ENDS} value\nvalue: %json {_with_options(text, options)}"
+            return LLMatcher.grammar_from_json_schema(text, defaults=options)
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "lark":
@@ -93,6 +97,14 @@ def _source(constraint: Constraint) -> str:
         case "choice":
             choices = (json.dumps(choice, ensure_ascii=False) for choice in json.loads(text))
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(choices)}")
+
+
+def _with_options(schema: str, options: "JsonCompileOptions") -> str:
+    """A JSON schema that says itself how it is followed."""
+    read = json.loads(schema)
+    if not isinstance(read, dict):
+        return schema
+    return json.dumps({**cast("dict[str, object]", read), "x-guidance": options})
 
 
 class Grammar:
@@ -103,6 +115,7 @@ class Grammar:
         self._sets = sets
         self._start = compile_grammar(constraint, sets)
         self._marker = constraint.opens_with.encode()
+        self._repeats = bool(self._marker) and constraint.repeats
         self._matcher = None if self._marker else self._start  # None: anything may come
         self._text = b""  # the end of what came since then, as long as the marker
 
@@ -117,7 +130,7 @@ class Grammar:
                 raise _not_allowed(token)
             if self._matcher is not None and self._consume(self._matcher, token):
                 continue
-            if not self._marker:
+            if self._matcher is not None and not self._repeats:
                 raise _not_allowed(token)
             self._matcher = None
             self._look_for_marker(self._sets.raw[token])
@@ -128,7 +141,7 @@ class Grammar:
         Raises:
             EngineError: the grammar became too complex.
         """
-        if self._matcher is None or (self._marker and self._matcher.is_accepting()):
+        if self._matcher is None or (self._repeats and self._matcher.is_accepting()):
             return Allowed(tokens=None)
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():

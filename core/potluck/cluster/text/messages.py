@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
+from potluck.model.answers.format import AnswerFormat
 from potluck.model.detokenizer import Vocabulary
 
 
@@ -32,7 +34,7 @@ class EncodeText(TextMessage, frozen=True):
 class EncodeChat(TextMessage, frozen=True):
     """The token ids of a conversation."""
 
-    messages: list[dict[str, str]]  # each with `role` and `content`
+    conversation: Conversation
 
 
 ToText: TypeAlias = OpenModel | EncodeText | EncodeChat
@@ -44,12 +46,13 @@ class ModelOpened(TextMessage, frozen=True):
     vocabulary: Vocabulary
     stop_ids: frozenset[int]
     stop_strings: tuple[str, ...]
+    answers: AnswerFormat
 
 
 class Encoded(TextMessage, frozen=True):
     """The answer to the other requests."""
 
-    token_ids: list[int]
+    prompt: EncodedPrompt
 
 
 class Failed(TextMessage, frozen=True):

@@ -6,6 +6,7 @@ memory. `serving` limits both.
 
 from pathlib import Path
 
+from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.text.messages import (
     EncodeChat,
     Encoded,
@@ -17,6 +18,24 @@ from potluck.cluster.text.messages import (
 )
 from potluck.cluster.text.serving import end_after, limit_memory, serve
 from potluck.model.chat import ChatFormat
+
+
+def encode_conversation(chat: ChatFormat, conversation: Conversation) -> EncodedPrompt:
+    """A conversation as token ids.
+
+    Raises:
+        PromptError: the template refuses it.
+        BrokenModelError: the tokenizer fails.
+    """
+    text = chat.render_chat(
+        conversation.messages,
+        tools=conversation.tools,
+        variables=conversation.variables,
+        continue_final=conversation.continue_final,
+    )
+    return EncodedPrompt(
+        token_ids=chat.encode_rendered(text), is_reasoning=chat.begins_reasoning(text)
+    )
 
 
 class TextServer:
@@ -38,6 +57,7 @@ class TextServer:
             vocabulary=self._chat.vocabulary,
             stop_ids=self._chat.stop_ids,
             stop_strings=self._chat.stop_strings,
+            answers=self._chat.answers,
         )
 
     def encode(self, request: EncodeText | EncodeChat) -> Encoded:
@@ -50,8 +70,8 @@ class TextServer:
         assert self._chat is not None  # the node asks for nothing until the model is open
         end_after(self._wanted.encode_s)
         if isinstance(request, EncodeText):
-            return Encoded(token_ids=self._chat.encode(request.text))
-        return Encoded(token_ids=self._chat.encode_chat(request.messages))
+            return Encoded(prompt=EncodedPrompt(token_ids=self._chat.encode(request.text)))
+        return Encoded(prompt=encode_conversation(self._chat, request.conversation))
 
     def answer(self, request: OpenModel | EncodeText | EncodeChat) -> FromText:
         """The answer to a request."""

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from potluck.api import ollama, openai
+from potluck.api import openai
 from potluck.api.backend import (
     Answering,
     Finished,
@@ -39,7 +39,10 @@ from potluck.api.endpoint import (
 from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
+from potluck.api.ollama import shapes
+from potluck.api.ollama.asking import check, in_openai_terms, is_load
 from potluck.api.schema import ServedModel
+from potluck.api.service import refuse_embeddings
 from potluck.api.streams import LineStream, until_disconnect
 
 logger = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ _QUANTISATION = re.compile(
     r"(?<![a-z0-9])(i?q\d[a-z0-9_]*|bf16|f16|f32)(?![a-z0-9])", re.IGNORECASE
 )
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
-_Asked = TypeVar("_Asked", ollama.ChatRequest, ollama.GenerateRequest)
+_Asked = TypeVar("_Asked", shapes.ChatRequest, shapes.GenerateRequest)
 
 
 class OllamaApi:
@@ -76,21 +79,22 @@ class OllamaApi:
             route("/api/chat", "POST", self._chat),
             route("/api/generate", "POST", self._generate),
             *(route(f"/api/{name}", "POST", _not_offered) for name in ("pull", "create", "push")),
+            *(route(f"/api/{name}", "POST", refuse_embeddings) for name in ("embed", "embeddings")),
         ]
 
     async def _version(self, request: Request) -> Response:
-        return JsonResponse(ollama.Version())
+        return JsonResponse(shapes.Version())
 
     async def _tags(self, request: Request) -> Response:
         served = await self._backend.served_models()
-        return JsonResponse(ollama.ModelList(models=tuple(map(_model, served))))
+        return JsonResponse(shapes.ModelList(models=tuple(map(_model, served))))
 
     async def _ps(self, request: Request) -> Response:
         loaded = [model for model in await self._backend.served_models() if model.is_loaded]
-        return JsonResponse(ollama.ModelList(models=tuple(map(_loaded_model, loaded))))
+        return JsonResponse(shapes.ModelList(models=tuple(map(_loaded_model, loaded))))
 
     async def _show(self, request: Request) -> Response:
-        asked = await read(request, ollama.ShowRequest)
+        asked = await read(request, shapes.ShowRequest)
         model = await self._models.find(_given(asked.model or asked.name))
         facts = {
             "general.architecture": model.family,
@@ -98,7 +102,7 @@ class OllamaApi:
             "general.parameter_count": model.parameters,
             f"{model.family}.context_length": model.context,
         }
-        shown = ollama.Shown(
+        shown = shapes.Shown(
             modified_at=_time(model.created),
             details=_details(model),
             model_info={name: value for name, value in facts.items() if value},
@@ -106,20 +110,20 @@ class OllamaApi:
         return JsonResponse(shown)
 
     async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, await read(request, ollama.ChatRequest), _message)
+        return await self._answer(request, await read(request, shapes.ChatRequest), _message)
 
     async def _generate(self, request: Request) -> Response:
-        return await self._answer(request, await read(request, ollama.GenerateRequest), _response)
+        return await self._answer(request, await read(request, shapes.GenerateRequest), _response)
 
     async def _answer(
         self,
         request: Request,
         asked: _Asked,
-        with_text: Callable[[ollama.Chunk, str], ollama.Chunk],
+        with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
     ) -> Response:
-        ollama.check(asked)
+        check(asked)
         model, name = await self._models.asked(_given(asked.model))
-        terms = ollama.in_openai_terms(asked)
+        terms = in_openai_terms(asked)
         is_chat = isinstance(terms, openai.ChatCompletionRequest)
         generation = of_chat(terms) if is_chat else of_completion(terms)[0]
         id_ = request.state.request_id
@@ -134,14 +138,14 @@ class OllamaApi:
         generation: GenerationRequest,
         asked: _Asked,
         model: str,
-        with_text: Callable[[ollama.Chunk, str], ollama.Chunk],
-    ) -> AsyncGenerator[ollama.Chunk, None]:
+        with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
+    ) -> AsyncGenerator[shapes.Chunk, None]:
         """Yield an answer; a piece of text, or nothing new, with each line."""
         began = self._clock()
         started: Started | None = None
         async with aclosing(self._events(generation)) as events:
             async for event in events:
-                chunk = ollama.Chunk(model=model, created_at=_time(self._clock()))
+                chunk = shapes.Chunk(model=model, created_at=_time(self._clock()))
                 match event:
                     case Started():
                         started = event
@@ -151,7 +155,7 @@ class OllamaApi:
                     case Finished():
                         assert started is not None
                         chunk = _last(chunk, started, event, self._clock() - began)
-                        if ollama.is_load(asked):
+                        if is_load(asked):
                             chunk = replace(chunk, done_reason="load")
                         yield with_text(chunk, "")
                     case _:
@@ -172,7 +176,7 @@ def refuse_ollama(error: Exception) -> Response:
 
 
 def _words(error: Exception) -> bytes:
-    return msgspec.json.encode(ollama.Refusal(error=describe(error).message))
+    return msgspec.json.encode(shapes.Refusal(error=describe(error).message))
 
 
 async def _not_offered(request: Request) -> Response:
@@ -187,7 +191,7 @@ def _given(name: str) -> str:
     return name
 
 
-async def _encoded(lines: AsyncGenerator[ollama.Chunk, None]) -> AsyncGenerator[bytes, None]:
+async def _encoded(lines: AsyncGenerator[shapes.Chunk, None]) -> AsyncGenerator[bytes, None]:
     """The lines of a stream. An error after the first one is the last; an error before it is raised."""
     is_sent = False
     try:
@@ -203,12 +207,12 @@ async def _encoded(lines: AsyncGenerator[ollama.Chunk, None]) -> AsyncGenerator[
 
 
 async def _joined(
-    lines: AsyncGenerator[ollama.Chunk, None],
-    with_text: Callable[[ollama.Chunk, str], ollama.Chunk],
-) -> ollama.Chunk:
+    lines: AsyncGenerator[shapes.Chunk, None],
+    with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
+) -> shapes.Chunk:
     """All lines of an answer as one."""
     texts: list[str] = []
-    last: ollama.Chunk | None = None
+    last: shapes.Chunk | None = None
     async with aclosing(lines):
         async for last in lines:
             texts.append(last.message.content if last.message else last.response or "")
@@ -216,17 +220,17 @@ async def _joined(
     return with_text(last, "".join(texts))
 
 
-def _message(chunk: ollama.Chunk, text: str) -> ollama.Chunk:
-    return replace(chunk, message=ollama.AnswerMessage(content=text))
+def _message(chunk: shapes.Chunk, text: str) -> shapes.Chunk:
+    return replace(chunk, message=shapes.AnswerMessage(content=text))
 
 
-def _response(chunk: ollama.Chunk, text: str) -> ollama.Chunk:
+def _response(chunk: shapes.Chunk, text: str) -> shapes.Chunk:
     return replace(chunk, response=text)
 
 
 def _last(
-    chunk: ollama.Chunk, started: Started, finished: Finished, total_s: float
-) -> ollama.Chunk:
+    chunk: shapes.Chunk, started: Started, finished: Finished, total_s: float
+) -> shapes.Chunk:
     """The line that says how an answer ended; `total_s` is since its request."""
     timings, tokens = finished.timings, finished.completion_tokens
     decode_s = (tokens - 1) / timings.tokens_per_s if timings.tokens_per_s and tokens else 0.0
@@ -252,10 +256,10 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _model(model: ServedModel) -> ollama.Model:
+def _model(model: ServedModel) -> shapes.Model:
     name = model.name if ":" in model.name else f"{model.name}:latest"
     digest = next((alias for alias in model.aliases if re.fullmatch("[0-9a-f]{64}", alias)), "")
-    return ollama.Model(
+    return shapes.Model(
         name=name,
         model=name,
         modified_at=_time(model.created),
@@ -265,13 +269,13 @@ def _model(model: ServedModel) -> ollama.Model:
     )
 
 
-def _loaded_model(model: ServedModel) -> ollama.Model:
+def _loaded_model(model: ServedModel) -> shapes.Model:
     return replace(_model(model), size_vram=model.nbytes, context_length=model.context)
 
 
-def _details(model: ServedModel) -> ollama.Details:
+def _details(model: ServedModel) -> shapes.Details:
     quantised = _QUANTISATION.findall(model.name)
-    return ollama.Details(
+    return shapes.Details(
         format=model.format or "",
         family=model.family,
         families=(model.family,) if model.family else (),

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: requests and answers of its clients, such as Claude Code."""

@@ -1,0 +1,147 @@
+"""`/v1/messages`: answers in Anthropic's shapes."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from potluck.api.answers import progress_text
+from potluck.api.anthropic.answers import MessageFormat, whole
+from potluck.api.anthropic.asking import of_message, prompt_of
+from potluck.api.anthropic.shapes import (
+    Counted,
+    CountRequest,
+    ErrorAnswer,
+    ErrorDetail,
+    MessageRequest,
+    StreamEvent,
+)
+from potluck.api.backend import (
+    Answering,
+    Finished,
+    GenerationRequest,
+    Loading,
+    Piece,
+    Reading,
+    Started,
+    TokensRequest,
+    Waiting,
+)
+from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, status_of
+from potluck.api.generation import repeated
+from potluck.api.metrics import Metrics
+from potluck.api.models import ALIAS, Models
+from potluck.api.single import collected
+from potluck.api.streams import Comment, Event, EventStream, until_disconnect
+
+logger = logging.getLogger(__name__)
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_OF_ANTHROPIC = "claude-"  # names that its programs ask for by themselves
+
+
+class Messages:
+    """The endpoints of Anthropic's API."""
+
+    def __init__(self, backend: Answering, metrics: Metrics) -> None:
+        self._backend, self._metrics = backend, metrics
+        self._models = Models(backend)
+
+    def routes(self) -> list[Route]:
+        """The routes of all endpoints."""
+
+        def route(path: str, handler: Handler) -> Route:
+            endpoint = Endpoint(handler, refuse_anthropic, lambda: self._backend.hold("request"))
+            return Route(path, endpoint, methods=["POST"])
+
+        return [
+            route("/v1/messages", self._answer),
+            route("/v1/messages/count_tokens", self._count),
+        ]
+
+    async def _count(self, request: Request) -> Response:
+        asked = await read(request, CountRequest)
+        _, model = await self._models.asked(_known(asked.model))
+        found = await self._backend.tokens(TokensRequest(prompt=prompt_of(asked), model=model))
+        return JsonResponse(Counted(input_tokens=len(found.token_ids)))
+
+    async def _answer(self, request: Request) -> Response:
+        asked = await read(request, MessageRequest)
+        wanted = of_message(asked)
+        served, name = await self._models.asked(_known(asked.model))
+        id_ = request.state.request_id
+        (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
+        if asked.stream:
+            return EventStream(
+                self._events(generation, MessageFormat(served.name)),
+                refuse_anthropic,
+                last_words=lambda error: Event("error", _encoded(_error(error))),
+            )
+        events = self._metrics.counted(self._backend.generate(generation))
+        parts = await until_disconnect(request.receive, collected(events))
+        return JsonResponse(whole(served.name, *parts))
+
+    async def _events(
+        self, generation: GenerationRequest, form: MessageFormat
+    ) -> AsyncGenerator[Event | Comment, None]:
+        """Yield an answer as server-sent events, and comments while it waits."""
+        is_sent = False
+        try:
+            counted = self._metrics.counted(self._backend.generate(generation))
+            async with aclosing(counted) as events:
+                async for event in events:
+                    is_sent = True
+                    match event:
+                        case Waiting() | Loading() | Reading():
+                            yield Comment(progress_text(event))
+                            continue
+                        case Started():
+                            parts = form.first(event)
+                        case Piece():
+                            parts = form.piece(event)
+                        case Finished():
+                            parts = form.last(event)
+                    for part in parts:
+                        yield _named(part)
+        except Exception as error:
+            if not is_sent:
+                raise
+            logger.info("answer broke off error=%s", type(error).__name__)
+            yield Event("error", _encoded(_error(error)))
+
+
+def refuse_anthropic(error: Exception) -> Response:
+    """Return an error in Anthropic's shape."""
+    return JsonResponse(_error(error), status_of(error))
+
+
+def _error(error: Exception) -> ErrorAnswer:
+    status = status_of(error)
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return ErrorAnswer(error=ErrorDetail(type=kind, message=describe(error).message))
+
+
+def _known(model: str) -> str:
+    """The model that a name stands for: the loaded one, if it is one of Anthropic's own."""
+    return ALIAS if model.startswith(_OF_ANTHROPIC) else model
+
+
+def _named(event: StreamEvent) -> Event:
+    return Event(str(event.__struct_config__.tag), _encoded(event))
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value)

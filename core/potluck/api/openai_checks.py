@@ -1,0 +1,126 @@
+"""What of OpenAI's requests is refused, and the values in them that have several forms. Pure, like `potluck.api.openai`."""
+
+import msgspec
+
+from potluck.api.openai import (
+    MAX_ANSWERS,
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    UnsupportedParameterError,
+)
+
+
+def check(request: ChatCompletionRequest | CompletionRequest) -> None:
+    """Refuse fields that would change the meaning of the answer and that are not supported.
+
+    Raises:
+        UnsupportedParameterError: the error names the field.
+    """
+    _refuse(
+        request.top_k is not None and request.top_k != int(request.top_k),
+        "top_k",
+        "top_k: this is a number of tokens, so it must be whole.",
+    )
+    if request.stream_options is not None and not request.stream:
+        _refuse(True, "stream_options", "stream_options needs stream: true.")
+    if isinstance(request, ChatCompletionRequest):
+        _check_chat(request)
+    else:
+        _check_completion(request)
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    _refuse(bool(request.echo), "echo", "echo is not offered.")
+    _refuse(
+        bool(request.suffix),
+        "suffix",
+        "suffix: text is not filled in before another text; send only a prompt.",
+    )
+    best_of, n = request.best_of or request.n or 1, request.n or 1
+    _refuse(best_of < n, "best_of", f"best_of: the best {n} cannot be chosen of {best_of}.")
+    _refuse(
+        best_of > n and bool(request.stream),
+        "best_of",
+        "best_of: the best answer is known when all are complete, so it cannot be streamed.",
+    )
+
+
+def _check_chat(request: ChatCompletionRequest) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        _refuse(getattr(request, name) == 0, name, f"{name}: a chat needs at least 1.")
+    _refuse(
+        is_given(request.functions),
+        "functions",
+        "functions: this is OpenAI's older field; use tools.",
+    )
+    if request.modalities is not None and request.modalities != ["text"]:
+        _refuse(True, "modalities", "modalities: only text is offered.")
+    if request.top_logprobs and not request.logprobs:
+        _refuse(True, "top_logprobs", "top_logprobs needs logprobs: true.")
+    for number, message in enumerate(request.messages):
+        where = f"messages[{number}]"
+        _refuse(
+            message.role == "function",
+            where,
+            f"{where}: use the role tool for the result of a call.",
+        )
+        _refuse(
+            bool(message.tool_calls) and message.role != "assistant",
+            where,
+            f"{where}: only the assistant has tool_calls.",
+        )
+        if isinstance(message.content, list):
+            for part in message.content:
+                if part.type == "refusal":
+                    continue
+                if part.type != "text" or part.text is None:
+                    _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
+
+
+def is_given(value: msgspec.Raw) -> bool:
+    """Whether a field has a value that is not empty."""
+    return bytes(value)[:8].translate(None, b" \t\r\n") not in (b"null", b"[]", b"{}")
+
+
+def json_text(raw: msgspec.Raw) -> str:
+    """The JSON text of a field; empty: it has no value."""
+    text = bytes(raw).decode()
+    return "" if text.strip() in ("", "null") else text
+
+
+def _refuse(refused: bool, param: str, message: str) -> None:
+    if refused:
+        raise UnsupportedParameterError(param, message)
+
+
+def message_text(message: ChatMessage) -> str:
+    """Return the text of a message, with its parts joined."""
+    if isinstance(message.content, list):
+        return "".join(part.text or "" for part in message.content)
+    return message.content or ""
+
+
+def prompts(request: CompletionRequest) -> list[str | list[int]]:
+    """Return the prompts, each as text or token ids.
+
+    Raises:
+        UnsupportedParameterError: there is none, there are too many, or one is no prompt.
+    """
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        if min(ids) < 0 or max(ids) >= 1 << 31:
+            _refuse(True, "prompt", "prompt: a token id is not below 0 and fits 31 bits.")
+        return [ids]
+    found = [item for item in prompt if not isinstance(item, int)]
+    _refuse(bool(ids) or not found, "prompt", "prompt: give a text, token ids, or a list of these.")
+    answers = len(found) * (request.best_of or request.n or 1)
+    _refuse(
+        answers > MAX_ANSWERS,
+        "prompt",
+        f"prompt: this asks for {answers} answers, and {MAX_ANSWERS} are the most of one request.",
+    )
+    return found

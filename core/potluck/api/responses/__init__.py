@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: requests and answers of its newer clients, such as Codex."""

@@ -1,0 +1,182 @@
+"""What a request of the Responses API asks of a node."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from potluck.api.backend import (
+    ChatPrompt,
+    ChatTurn,
+    Constraint,
+    GenerationRequest,
+    SamplingOptions,
+    ToolCall,
+    ToolUse,
+)
+from potluck.api.constraints import response_format
+from potluck.api.endpoint import RequestError, decode
+from potluck.api.openai import (
+    JsonSchemaFormat,
+    NamedToolChoice,
+    ResponseFormat,
+    ToolChoiceFunction,
+    ToolFunction,
+)
+from potluck.api.openai_checks import is_given, json_text
+from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseRequest, Tool
+from potluck.api.tools import check_tools_size, tool_use
+
+_LEAST_TOP_P = 1e-9
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+# Tools that OpenAI's servers have. They are offers: a model that is not told of them calls none.
+_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")
+
+
+def of_response(asked: ResponseRequest, turns: Sequence[ChatTurn]) -> GenerationRequest:
+    """What a request asks for.
+
+    Args:
+        asked: the request.
+        turns: the whole conversation, without the instructions.
+
+    Raises:
+        RequestError: a part of it is not offered; the error names the field.
+    """
+    if asked.background:
+        raise RequestError(
+            400, "background: answers are not made in the background.", param="background"
+        )
+    if is_given(asked.conversation):
+        raise RequestError(
+            400,
+            "conversation: conversations are not kept; use previous_response_id.",
+            param="conversation",
+        )
+    system = ()
+    if asked.instructions:
+        system = (ChatTurn(role="system", content=asked.instructions),)
+    return GenerationRequest(
+        prompt=ChatPrompt(
+            turns=(*system, *turns), tool_use=_tool_use(asked), variables=_variables(asked)
+        ),
+        sampling=SamplingOptions(
+            temperature=asked.temperature,
+            top_p=None if asked.top_p is None else max(asked.top_p, _LEAST_TOP_P),
+        ),
+        max_tokens=asked.max_output_tokens,
+        constraint=_constraint(asked),
+    )
+
+
+def turns_of(asked: ResponseRequest) -> list[ChatTurn]:
+    """The turns of the input. Reasoning and calls belong to the assistant's turn that they are part of.
+
+    Raises:
+        RequestError: an item is not offered.
+    """
+    if isinstance(asked.input, str):
+        return [ChatTurn(role="user", content=asked.input)]
+    turns: list[ChatTurn] = []
+    for number, item in enumerate(asked.input):
+        turn = _turn(item, f"input[{number}]")
+        if turns and turn.role == turns[-1].role == "assistant":
+            turns[-1] = _joined(turns[-1], turn)
+        else:
+            turns.append(turn)
+    if not turns:
+        raise RequestError(400, "input: the conversation is empty.", param="input")
+    return turns
+
+
+def _turn(item: Item, where: str) -> ChatTurn:
+    match item.type:
+        case "message" if item.role is not None:
+            role = "system" if item.role == "developer" else item.role
+            return ChatTurn(role=role, content=_text(item.content, f"{where}.content"))
+        case "function_call":
+            call = ToolCall(
+                id=item.call_id or "", name=item.name or "", arguments=item.arguments or "{}"
+            )
+            return ChatTurn(role="assistant", content="", calls=(call,))
+        case "function_call_output":
+            text = _text(item.output, f"{where}.output")
+            return ChatTurn(role="tool", content=text, call_id=item.call_id or "")
+        case "reasoning":
+            parts = item.content or item.summary or []
+            return ChatTurn(role="assistant", content="", reasoning=_text(parts, where))
+        case kind:
+            raise RequestError(
+                400, f"{where}: an item of the type {kind} is not offered.", param=where
+            )
+
+
+def _joined(one: ChatTurn, other: ChatTurn) -> ChatTurn:
+    return ChatTurn(
+        role=one.role,
+        content="\n".join(text for text in (one.content, other.content) if text),
+        reasoning="\n".join(text for text in (one.reasoning, other.reasoning) if text),
+        calls=(*one.calls, *other.calls),
+    )
+
+
+def _text(content: str | list[Part] | None, where: str) -> str:
+    if isinstance(content, str) or content is None:
+        return content or ""
+    texts: list[str] = []
+    for number, part in enumerate(content):
+        if part.type in _TEXTS:
+            texts.append(part.text or "")
+        elif part.type != "refusal":
+            place = f"{where}[{number}]"
+            raise RequestError(
+                400, f"{place}: {part.type} is not offered; only text is.", param=place
+            )
+    return "\n".join(texts)
+
+
+def _tool_use(asked: ResponseRequest) -> ToolUse | None:
+    raw = json_text(asked.tools).encode()
+    check_tools_size(raw)
+    functions: list[ToolFunction] = []
+    for number, tool in enumerate(decode(raw or b"[]", list[Tool], field="tools")):
+        if tool.type.startswith(_HOSTED):
+            continue
+        if tool.type != "function" or not tool.name:
+            place = f"tools[{number}]"
+            raise RequestError(
+                400,
+                f"{place}: only tools of the type function, with a name, are offered.",
+                param=place,
+            )
+        functions.append(
+            ToolFunction(
+                name=tool.name,
+                description=tool.description,
+                parameters=tool.parameters,
+                strict=tool.strict,
+            )
+        )
+    choice = asked.tool_choice or "auto"
+    if isinstance(choice, NamedChoice):
+        if choice.type != "function" or not choice.name:
+            raise RequestError(
+                400, "tool_choice: only a function can be named.", param="tool_choice"
+            )
+        choice = NamedToolChoice(function=ToolChoiceFunction(name=choice.name))
+    return tool_use(functions, choice, is_parallel=asked.parallel_tool_calls is not False)
+
+
+def _variables(asked: ResponseRequest) -> str:
+    effort = None if asked.reasoning is None else asked.reasoning.effort
+    if effort is None:
+        return "{}"
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return msgspec.json.encode({"reasoning_effort": effort, **thinks}).decode()
+
+
+def _constraint(asked: ResponseRequest) -> Constraint | None:
+    wanted = None if asked.text is None else asked.text.format
+    if wanted is None:
+        return None
+    schema = JsonSchemaFormat(schema=wanted.schema, strict=wanted.strict)
+    return response_format(ResponseFormat(type=wanted.type, json_schema=schema), "text.format")

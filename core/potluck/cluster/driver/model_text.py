@@ -1,0 +1,107 @@
+"""How a model reads and writes, as a conversation with it sees that."""
+
+import json
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from msgspec import Struct
+
+from potluck.api.backend import ChatPrompt, ChatTurn, Constraint
+from potluck.cluster.driver.grammar import Grammar
+from potluck.errors import PromptError
+from potluck.model.answers.format import AnswerFormat
+from potluck.model.detokenizer import Vocabulary
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """A conversation in the values that `ChatFormat.render_chat` takes."""
+
+    messages: Sequence[dict[str, object]]
+    tools: Sequence[dict[str, object]] | None = None
+    variables: dict[str, object] = {}
+    continue_final: bool = False
+
+
+class EncodedPrompt(Struct, frozen=True, kw_only=True):
+    """A prompt as token ids."""
+
+    token_ids: list[int]
+    is_reasoning: bool = False  # the template has begun the reasoning of the answer
+
+
+class ModelText(Protocol):
+    """`ChatFormat`, in a process of its own; and grammars, in another."""
+
+    vocabulary: Vocabulary
+    stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    answers: AnswerFormat
+
+    async def encode(self, text: str) -> list[int]: ...
+    async def encode_chat(self, conversation: Conversation) -> EncodedPrompt: ...
+    async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar: ...
+
+
+def conversation_of(prompt: ChatPrompt) -> Conversation:
+    """The conversation of a client.
+
+    Raises:
+        PromptError: a schema or the template's variables are no JSON objects.
+    """
+    use = prompt.tool_use
+    tools: list[dict[str, object]] | None = None
+    if use is not None and use.choice != "none":
+        tools = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": object_of(
+                        tool.parameters, f"tools: the parameters of {tool.name}"
+                    ),
+                },
+            }
+            for tool in use.tools
+        ]
+    return Conversation(
+        messages=[_message(turn) for turn in prompt.turns],
+        tools=tools,
+        variables=object_of(prompt.variables, "chat_template_kwargs"),
+        continue_final=prompt.continues,
+    )
+
+
+def _message(turn: ChatTurn) -> dict[str, object]:
+    message: dict[str, object] = {"role": turn.role, "content": turn.content}
+    if turn.reasoning:
+        message["reasoning_content"] = turn.reasoning
+    if turn.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in turn.calls
+        ]
+    if turn.call_id:
+        message["tool_call_id"] = turn.call_id
+    if turn.name:
+        message["name"] = turn.name
+    return message
+
+
+def object_of(text: str, what: str) -> dict[str, object]:
+    """The JSON object of a text.
+
+    Raises:
+        PromptError: it has none; `what` says of what it was to be.
+    """
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise PromptError(f"{what}: this must be a JSON object.")
+    return cast("dict[str, object]", found)
