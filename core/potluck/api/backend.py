@@ -173,6 +173,9 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
     constraint: Constraint | None = None
     ignore_eos: bool = False
+    echo: bool = (
+        False  # the prompt comes with `Started`, with its log-probabilities if they are asked for
+    )
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
@@ -247,11 +250,26 @@ class Loading(Struct, frozen=True, kw_only=True, tag=True):
     message: str = ""
 
 
+class Echo(Struct, frozen=True, kw_only=True):
+    """The prompt of an answer.
+
+    Attributes:
+        text: of all its tokens.
+        first: the bytes of its first token, which has no log-probability: nothing stands before it.
+        logprobs: of the others, if requested.
+    """
+
+    text: str
+    first: bytes
+    logprobs: tuple[ChosenToken, ...] = ()
+
+
 class Started(Struct, frozen=True, kw_only=True, tag=True):
     """The first event that belongs to the answer: its first token is there."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
+    echo: Echo | None = None
 
 
 class CallPiece(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -305,8 +305,8 @@ class ChatChunk(_Head, frozen=True, kw_only=True):
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]  # None: of the first token of a prompt
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

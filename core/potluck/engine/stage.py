@@ -308,6 +308,8 @@ class Stage:
         self._bounds.check_inputs(tokens.inputs)
         if tokens.sampling is not None:
             self._bounds.check_sampling(tokens.sampling)
+        if tokens.scoring is not None:
+            self._bounds.check_scoring(tokens.scoring, tokens.length)
         if is_repeated:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:

@@ -6,7 +6,7 @@ import torch
 
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, Scoring
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _INTEGERS = (torch.int32, torch.int64)
@@ -66,6 +66,19 @@ class StepBounds:
                 )
         if allowed is not None and not any(allowed if isinstance(allowed, bytes) else (allowed,)):
             raise InvalidStepError("No token is allowed, so none can be chosen.")
+
+    def check_scoring(self, scoring: Scoring, tokens: int) -> None:
+        """Refuse more targets than the step has tokens, and those that are not in the vocabulary.
+
+        Raises:
+            InvalidStepError: there are more.
+            PromptError: one is not in the vocabulary.
+        """
+        if len(scoring.targets) > tokens:
+            raise InvalidStepError(
+                f"A step of {tokens} tokens has {len(scoring.targets)} targets that follow them."
+            )
+        self._check_token(max(scoring.targets))
 
     def check_context(self, tokens: int) -> None:
         """Refuse a session of more tokens than the context has.
