@@ -44,6 +44,13 @@ class StepBounds:
             for bound in inputs.tensor.aminmax():
                 self._check_token(int(bound))
 
+    def check_wishes(self, sampling: Sampling | None, scoring: Scoring | None, tokens: int) -> None:
+        """Check what is wanted of a step of so many tokens; see `check_sampling` and `check_scoring`."""
+        if sampling is not None:
+            self.check_sampling(sampling)
+        if scoring is not None:
+            self.check_scoring(scoring, tokens)
+
     def check_sampling(self, sampling: Sampling) -> None:
         """Refuse a sampling with a token that is not in the vocabulary, or that allows none.
 
