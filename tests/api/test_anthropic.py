@@ -243,7 +243,7 @@ def test_names_of_anthropics_own_models_mean_the_loaded_one(
 
 
 def test_another_model_is_not_found(claude: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="is not loaded"):
+    with pytest.raises(anthropic.NotFoundError, match="is not on this computer"):
         claude.messages.create(**asked(model="gpt-5"))
 
 

@@ -389,3 +389,27 @@ def test_an_answer_goes_on_after_tokens_that_the_client_has(
 @pytest.mark.parametrize("known", [[-1], [1 << 31], ["7"], 7, [None]])
 def test_what_is_no_list_of_tokens_is_refused(http: httpx.Client, known: object) -> None:
     assert post(http, "/v1/completions", prompt="a", known_token_ids=known).status_code == 400
+
+
+def test_prompt_comes_back_with_its_log_probabilities(ai: Any) -> None:
+    asked: Any = {"model": "guide", "prompt": "AB", "echo": True, "logprobs": 1}
+
+    (alone,) = ai.completions.create(max_tokens=0, **asked).choices
+    assert alone.text == "AB"
+    assert alone.logprobs.tokens == ["A", "B"]
+    assert alone.logprobs.token_logprobs == [None, -0.25]
+    assert alone.logprobs.top_logprobs == [None, {"B": -0.25}]
+    assert alone.logprobs.text_offset == [0, 1]
+
+    (answered,) = ai.completions.create(max_tokens=1, **asked).choices
+    assert answered.text == "ABHello"
+    assert answered.logprobs.token_logprobs == [None, -0.25, -0.5]
+
+    chunks = [chunk.choices[0] for chunk in ai.completions.create(stream=True, **asked)]
+    assert [chunk.text for chunk in chunks][:2] == ["AB", "Hello"]
+    assert chunks[1].logprobs.text_offset == [2]
+
+
+def test_prompt_comes_back_without_log_probabilities(ai: Any) -> None:
+    (choice,) = ai.completions.create(model="guide", prompt="AB", echo=True, max_tokens=0).choices
+    assert (choice.text, choice.logprobs) == ("AB", None)

@@ -311,6 +311,20 @@ def test_pruning_asks_at_a_terminal(
     assert "All stored weights are needed" in capsys.readouterr().out
 
 
+def test_the_time_after_which_a_model_is_unloaded_is_set_and_printed(
+    potluck: Potluck, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert potluck("models", "idle") == 0
+    assert capsys.readouterr().out == "A model stays loaded until it is unloaded.\n"
+    node = msgspec.structs.replace(server.backend.current.node, idle_unload_s=90.0)
+    server.update(node=node)
+    assert potluck("models", "idle", "1.5") == 0
+    assert "for 1.5 minutes" in capsys.readouterr().out
+    assert potluck("models", "idle", "0", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"idle_unload_s": 90.0}
+    assert [role.idle_unload_s for role in server.backend.roles] == [90.0, 0.0]
+
+
 def test_the_limit_of_sending_is_set_and_printed(
     server: Server, potluck: Potluck, capsys: Output
 ) -> None:

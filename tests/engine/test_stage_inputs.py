@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from stage_steps import GREEDY, forward
 from tiny_models import CONTEXT, SESSION, Reference
 
+from potluck.engine.payload import Activations
+from potluck.engine.session import StepTokens
 from potluck.engine.stage import Stage
 from potluck.errors import (
     EngineError,
@@ -20,7 +22,7 @@ from potluck.errors import (
 )
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, Scoring
 
 
 @pytest.mark.parametrize("ids", [[-1], [131], [3, 2**31 - 1], [-(2**31)], [-1, 3]])
@@ -44,6 +46,26 @@ def test_a_token_that_is_not_in_the_vocabulary_is_refused(stage: Stage, ids: lis
 def test_what_is_not_token_ids_is_refused(stage: Stage, inputs: torch.Tensor) -> None:
     with pytest.raises(InvalidStepError, match="token ids"):
         forward(stage, inputs, 0)
+
+
+@pytest.mark.parametrize(
+    ("targets", "error"), [((1, 2, 3), InvalidStepError), ((131,), PromptError)]
+)
+def test_targets_are_tokens_that_follow_those_of_the_step(
+    stage: Stage, targets: tuple[int, ...], error: type[PotluckError]
+) -> None:
+    tokens = StepTokens(
+        SESSION,
+        Activations.of(torch.tensor([1, 2], dtype=torch.int32)),
+        epoch=1,
+        step=1,
+        position=0,
+        sampling=None,
+        scoring=Scoring(targets=targets),
+    )
+    (refused,) = stage.forward_together([tokens])
+    assert isinstance(refused, error)
+    assert stage.position(SESSION) == 0
 
 
 def test_the_longest_chunk_is_a_chunk(stage: Stage) -> None:

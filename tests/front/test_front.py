@@ -39,7 +39,7 @@ def node(server: Server) -> Client:
 
 def front_of(server: Server) -> Front:
     front = Front(PATIENCE)
-    front.ready(node(server), ())
+    front.ready(node(server))
     return front
 
 
@@ -68,7 +68,7 @@ def test_an_answer_goes_on_with_the_next_node_after_the_tokens_that_were_sent(
         async with aclosing(front.generate(ASKED)) as events:
             assert await take(events, 2) == ["a", "b"]
             front.busy("The node was lost.")
-            front.ready(node(second), ())
+            front.ready(node(second))
             assert await take(events, 1) == ["c"]
             assert isinstance(await anext(events), Finished)
 
@@ -84,7 +84,7 @@ def test_a_node_that_stops_is_a_node_that_was_lost(server: Server, second: Serve
             await take(events, 1)
             going_on = asyncio.create_task(take(events, 1))
             front.busy("The node was lost.")
-            front.ready(node(second), ())
+            front.ready(node(second))
             await going_on
 
     asyncio.run(main())
@@ -119,7 +119,7 @@ def test_tokens_come_from_the_node(server: Server) -> None:
 
 def test_without_a_node_there_are_no_tokens() -> None:
     front = Front(PATIENCE)
-    front.ready(Client(1, TOKEN), ())  # nothing listens there
+    front.ready(Client(1, TOKEN))  # nothing listens there
 
     with pytest.raises(NodeGoneError):
         asyncio.run(front.tokens(TokensRequest(prompt=TextPrompt("Hi"))))
@@ -168,7 +168,7 @@ def test_an_answer_goes_on_after_tokens_that_its_program_has(
         async with aclosing(front.generate(replace(ASKED, known=(7, 8)))) as events:
             await take(events, 1)
             front.busy("The node was lost.")
-            front.ready(node(second), ())
+            front.ready(node(second))
             await take(events, 1)
 
     asyncio.run(main())

@@ -21,7 +21,7 @@ def test_models_are_listed_as_soon_as_one_is_loaded_and_before_that_how_far_it_i
         url = f"http://127.0.0.1:{front.port}/v1/models"
         front.busy("The model is not loaded yet. Loading: 40%.", 0.4)
         before = httpx.get(url, trust_env=False)
-        front.ready(Client(server.port, TOKEN), server.backend.current.served)
+        front.ready(Client(server.port, TOKEN))
         after = httpx.get(url, trust_env=False)
 
     assert before.status_code == 503

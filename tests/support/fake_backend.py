@@ -292,7 +292,13 @@ class FakeBackend:
             raise self.fails_before
         given = request.prompt
         ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
-        yield api.Started(prompt_token_ids=ids, cached_tokens=1)
+        echo = None
+        if request.echo:
+            token = api.Candidate(token_id=2, token=b"B", logprob=-0.25)
+            scored = (api.ChosenToken(chosen=token, best=(token,)),)
+            has_logprobs = request.sampling.logprobs is not None
+            echo = api.Echo(text="AB", first=b"A", logprobs=scored if has_logprobs else ())
+        yield api.Started(prompt_token_ids=ids, cached_tokens=1, echo=echo)
         for piece in self.pieces:
             yield piece
         if self.pieces:

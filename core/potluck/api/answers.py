@@ -13,7 +13,9 @@ from potluck.api.backend import (
     CallPiece,
     Candidate,
     ChosenToken,
+    Echo,
     Finished,
+    Loading,
     Piece,
     Progress,
     Reading,
@@ -141,15 +143,19 @@ class TextFormat(Format):
     _chunk_kind = openai.Completion
 
     def first(self, started: Started) -> Iterator[Struct]:
-        if self._answer.token_ids:
-            ids = self._prompt_ids(started)
-            yield self._chunk(openai.CompletionChoice(text="", prompt_token_ids=ids))
+        if self._answer.token_ids or started.echo is not None:
+            choice = openai.CompletionChoice(
+                text=_echoed(started),
+                logprobs=self._logprobs([], started.echo) if started.echo is not None else None,
+                prompt_token_ids=self._prompt_ids(started),
+            )
+            yield self._chunk(choice)
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
         choice = openai.CompletionChoice(
-            text="".join(piece.text for piece in pieces),
+            text=_echoed(started) + "".join(piece.text for piece in pieces),
             finish_reason=finished.reason,
-            logprobs=self._logprobs(pieces),
+            logprobs=self._logprobs(pieces, started.echo),
             token_ids=self._token_ids(pieces),
             prompt_token_ids=self._prompt_ids(started),
         )
@@ -163,22 +169,36 @@ class TextFormat(Format):
     def _end(self, finished: Finished) -> Struct:
         return openai.CompletionChoice(text="", finish_reason=finished.reason)
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> openai.CompletionLogprobs | None:
+    def _logprobs(
+        self, pieces: Sequence[Piece], echo: Echo | None = None
+    ) -> openai.CompletionLogprobs | None:
+        """Those of these pieces, with those of the prompt before them."""
         if self._answer.logprobs is None:
             return None
-        tokens = [token for piece in pieces for token in piece.logprobs]
+        tokens = [*(echo.logprobs if echo else ()), *(t for p in pieces for t in p.logprobs)]
+        texts = [_text(token.chosen) for token in tokens]
+        values: list[float | None] = [token.chosen.logprob for token in tokens]
+        tops: list[dict[str, float] | None] = [
+            {_text(c): c.logprob for c in token.best} for token in tokens
+        ]
+        if echo is not None:  # nothing stands before its first token
+            texts.insert(0, echo.first.decode(errors="replace"))
+            values.insert(0, None)
+            tops.insert(0, None)
         offsets: list[int] = []
-        for token in tokens:
+        for text in texts:
             offsets.append(self._offset)
-            self._offset += len(_text(token.chosen))
+            self._offset += len(text)
         return openai.CompletionLogprobs(
-            tokens=[_text(token.chosen) for token in tokens],
-            token_logprobs=[token.chosen.logprob for token in tokens],
-            top_logprobs=[{_text(c): c.logprob for c in token.best} for token in tokens]
-            if self._answer.logprobs
-            else None,
+            tokens=texts,
+            token_logprobs=values,
+            top_logprobs=tops if self._answer.logprobs else None,
             text_offset=offsets,
         )
+
+
+def _echoed(started: Started) -> str:
+    return started.echo.text if started.echo is not None else ""
 
 
 def _message(pieces: Sequence[Piece]) -> openai.AssistantMessage:
@@ -250,6 +270,8 @@ def progress_text(event: Progress) -> str:
     """What an answer waits for, as the text of a comment."""
     if isinstance(event, Reading):
         return f"reading, {event.tokens} of {event.total} tokens"
+    if isinstance(event, Loading):
+        return f"loading {event.model}, {event.fraction:.0%}"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"
 

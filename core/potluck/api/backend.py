@@ -167,12 +167,15 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
 
     prompt: Prompt
     id: str = ""  # of the request; the same request with the same id has the same answer
-    model: str | None = None  # the name that was requested; None: the loaded model
+    model: str | None = None  # its name, as in `served_models`; None: the loaded model
     sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None  # None: all that the context has left
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
     constraint: Constraint | None = None
     ignore_eos: bool = False
+    echo: bool = (
+        False  # the prompt comes with `Started`, with its log-probabilities if they are asked for
+    )
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
@@ -233,11 +236,40 @@ class Reading(Struct, frozen=True, kw_only=True, tag=True):
     total: int
 
 
+class Loading(Struct, frozen=True, kw_only=True, tag=True):
+    """How far the model is loaded that answers, before `Started`.
+
+    Attributes:
+        model: its name.
+        fraction: 0 to 1.
+        message: what is done at the moment.
+    """
+
+    model: str
+    fraction: float
+    message: str = ""
+
+
+class Echo(Struct, frozen=True, kw_only=True):
+    """The prompt of an answer.
+
+    Attributes:
+        text: of all its tokens.
+        first: the bytes of its first token, which has no log-probability: nothing stands before it.
+        logprobs: of the others, if requested.
+    """
+
+    text: str
+    first: bytes
+    logprobs: tuple[ChosenToken, ...] = ()
+
+
 class Started(Struct, frozen=True, kw_only=True, tag=True):
     """The first event that belongs to the answer: its first token is there."""
 
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
+    echo: Echo | None = None
 
 
 class CallPiece(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -268,7 +300,7 @@ class Finished(Struct, frozen=True, kw_only=True, tag=True):
     stop_text: str | None = None  # which of `GenerationRequest.stop` ended it
 
 
-Progress: TypeAlias = Waiting | Reading
+Progress: TypeAlias = Waiting | Loading | Reading
 """Says why nothing comes at the moment. It is no part of the answer, and is not kept."""
 GenerationEvent: TypeAlias = Progress | Started | Piece | Finished
 
@@ -283,7 +315,7 @@ class Answering(Protocol):
     """What `/v1` needs: a node, or what stands in front of one."""
 
     async def served_models(self) -> Sequence[ServedModel]:
-        """Return the loaded model first. If none is loaded, return the one that a prompt loads."""
+        """Every model at hand, each name once; the first is the loaded one, or else the one that a prompt loads."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:

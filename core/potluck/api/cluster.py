@@ -69,6 +69,7 @@ class ClusterApi:
             route("POST", "/cluster/bench", self._bench),
             route("POST", "/cluster/answers", self._answer, holder="serve"),
             route("POST", "/cluster/tokens", self._tokens),
+            route("GET", "/cluster/served", self._served),
             route("POST", "/cluster/listeners", self._listen),
             route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
             route("POST", "/cluster/shutdown", self._shutdown, holder=None),
@@ -187,6 +188,9 @@ class ClusterApi:
 
     async def _tokens(self, request: Request) -> Response:
         return JsonResponse(await self._backend.tokens(await read(request, TokensRequest)))
+
+    async def _served(self, request: Request) -> Response:
+        return JsonResponse(await self._backend.served_models())
 
     async def _listen(self, request: Request) -> Response:
         return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))

@@ -34,6 +34,7 @@ from potluck.api.backend import (
     Finished,
     GenerationEvent,
     GenerationRequest,
+    Loading,
     Piece,
     Reading,
     Started,
@@ -102,10 +103,10 @@ class Completions:
         best_of: int | None = None,
     ) -> Response:
         """Answer each of the prompts `asked.n` times, with the best of `best_of` answers."""
-        model = await self._models.find(asked.model)
+        model, name = await self._models.asked(asked.model)
         wanted = asked.n or 1
         tried = max(best_of or wanted, wanted)
-        name, id_ = await self._models.asked(asked.model), request.state.request_id
+        id_ = request.state.request_id
         named = [replace(each, model=name, id=id_) for each in generations]
         all_ = [one for each in named for one in repeated(each, tried)]
         if len(all_) > 1 and asked.known_token_ids:
@@ -149,7 +150,7 @@ class Completions:
         async with aclosing(merged(self._events, generations)) as events:
             async for number, event in events:
                 match event:
-                    case Waiting() | Reading():
+                    case Waiting() | Loading() | Reading():
                         pass
                     case Started():
                         started[number] = event
@@ -181,7 +182,7 @@ class Completions:
                 async for number, event in events:
                     is_sent = True
                     match event:
-                        case Waiting() | Reading():
+                        case Waiting() | Loading() | Reading():
                             yield Comment(progress_text(event))
                             continue
                         case Started():

@@ -51,7 +51,7 @@ def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
 def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
     """What each prompt of a completion asks for."""
     limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
-    return [
+    generations = [
         _generation(
             asked,
             TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
@@ -60,6 +60,7 @@ def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
         )
         for prompt in prompts(asked)
     ]
+    return [replace(each, echo=bool(asked.echo)) for each in generations]
 
 
 def repeated(generation: GenerationRequest, count: int) -> list[GenerationRequest]:

@@ -1,5 +1,8 @@
 """`/v1/models`, and the model that a request names."""
 
+from collections.abc import Sequence
+
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,6 +13,8 @@ from potluck.api.schema import ServedModel
 from potluck.errors import ModelNotFoundError
 
 ALIAS = "potluck"  # a model name that always means the loaded model
+_LATEST = ":latest"  # Ollama's clients add it to a name without a tag
+_SHOWN = 20  # names in an error
 
 
 class Models:
@@ -33,24 +38,63 @@ class Models:
         Raises:
             ModelNotFoundError: there is none.
         """
-        served = await self._backend.served_models()
-        for model in served:
-            if not name or name in (ALIAS, model.name, *model.aliases):
-                return model
-        names = ", ".join([*(model.name for model in served), ALIAS])
-        raise ModelNotFoundError(
-            f"The model “{name}” is not loaded. What can be asked for now: {names}.", param="model"
-        )
+        model, _ = await self.asked(name)
+        return model
 
-    async def asked(self, name: str | None) -> str | None:
-        """The name of the model that a request must be answered by; None: by the one that is loaded.
+    async def asked(self, name: str | None) -> tuple[ServedModel, str | None]:
+        """The model of this name, and its own name; None: the request is for the loaded one.
 
         Raises:
             ModelNotFoundError: there is none of this name.
         """
-        model = await self.find(name)
-        return model.name if name and name != ALIAS else None
+        served = await self._backend.served_models()
+        if not name or name == ALIAS:
+            return served[0], None
+        model = named(name, served)
+        if model is None:
+            names = ", ".join([*(model.name for model in served[:_SHOWN]), ALIAS])
+            raise ModelNotFoundError(
+                f"The model “{name[:200]}” is not on this computer. What can be asked for: {names}.",
+                param="model",
+            )
+        return model, model.name
+
+
+def named(name: str, served: Sequence[ServedModel]) -> ServedModel | None:
+    """The model that a client means: it may write another case, or leave out an organisation."""
+    for is_meant in (_is_equal, _is_equal_in_small_letters, _is_same_without_organisation):
+        for model in served:
+            if any(is_meant(name, other) for other in (model.name, *model.aliases)):
+                return model
+    return None
+
+
+def _is_equal(name: str, other: str) -> bool:
+    return name == other
+
+
+def _is_equal_in_small_letters(name: str, other: str) -> bool:
+    return _plain(name) == _plain(other)
+
+
+def _is_same_without_organisation(name: str, other: str) -> bool:
+    one, two = _plain(name).split("/"), _plain(other).split("/")
+    return one[-1] == two[-1] and 1 in (len(one), len(two))
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(_LATEST)
 
 
 def _info(model: ServedModel) -> openai.ModelInfo:
-    return openai.ModelInfo(id=model.name, created=model.created)
+    return openai.ModelInfo(
+        id=model.name,
+        created=model.created,
+        max_model_len=model.context or UNSET,
+        potluck=openai.ModelFacts(
+            loaded=model.is_loaded,
+            format=model.format,
+            nbytes=model.nbytes,
+            parameters=model.parameters,
+        ),
+    )

@@ -305,8 +305,8 @@ class ChatChunk(_Head, frozen=True, kw_only=True):
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]  # None: of the first token of a prompt
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -328,11 +328,22 @@ class Completion(_Head, frozen=True, kw_only=True):
     potluck: Timings | UnsetType = UNSET
 
 
+class ModelFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The object `potluck` of a model. What is not known is missing."""
+
+    loaded: bool  # another one is loaded on its first use
+    format: str | None = None  # safetensors, gguf
+    nbytes: int = 0  # of its files with weights
+    parameters: int = 0
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True):
     id: str
     created: int
+    potluck: ModelFacts
     object: Literal["model"] = "model"
     owned_by: str = "potluck"
+    max_model_len: int | UnsetType = UNSET  # the context, under vLLM's name for it
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,6 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
 
 
 def _check_completion(request: CompletionRequest) -> None:
-    _refuse(bool(request.echo), "echo", "echo is not offered.")
     _refuse(
         bool(request.suffix),
         "suffix",

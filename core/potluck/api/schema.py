@@ -110,6 +110,7 @@ class Node(Struct, frozen=True, kw_only=True):
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
     upload_limit_mbit: int | None = None
+    idle_unload_s: float | None = None  # a model that answers nobody for so long is unloaded
 
 
 class SpareCopy(Struct, frozen=True, kw_only=True):
@@ -191,6 +192,12 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     created: int  # Unix time of its files
     aliases: tuple[str, ...] = ()  # its id and its folder
     is_guide: bool = False  # it is the one that comes with Potluck
+    is_loaded: bool = False
+    nbytes: int = 0  # of its files with weights; 0: not known, as what follows
+    format: Format | None = None
+    context: int = 0  # tokens; of the loaded model those that it was loaded with
+    parameters: int = 0
+    family: str = ""  # such as `qwen3`
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -321,6 +328,8 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
     free_now: bool = False
     # Mbit/s at which weights are sent at most; 0 removes the limit.
     upload_limit_mbit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    # Seconds after which a model that answers nobody is unloaded; 0: never.
+    idle_unload_s: Annotated[float, Meta(ge=0, lt=1 << 40)] | None = None
     # Not stored: lend only until the last event stream with `holder=worker` ends.
     while_held: bool = False
 

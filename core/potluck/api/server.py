@@ -1,7 +1,7 @@
 """The two HTTP applications of a node: the local API, and `/v1` alone for `potluck serve`.
 
-local_app   /cluster/* and what public_app has         loopback, the node's own token
-public_app  /v1/* /health /metrics /tokenize /detokenize   loopback without a key, or anywhere with one
+local_app   /cluster/* and what public_app has   loopback, the node's own token
+public_app  /v1/*, Ollama's /api/*, /health /metrics /tokenize /detokenize   loopback without a key, or anywhere with one
 
 Web pages use neither, but for the origins that `potluck serve --origin` lists: their browsers are told
 so (CORS).
@@ -25,6 +25,7 @@ from potluck.api.completions import Completions
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.metrics import Metrics
+from potluck.api.ollama.endpoints import OllamaApi, refuse_ollama, running
 from potluck.api.request_ids import RequestIds
 from potluck.api.responses.endpoints import Responses
 from potluck.api.service import Service
@@ -70,7 +71,7 @@ def public_app(
             " Without one, listen on 127.0.0.1.",
             param="key",
         )
-    routes = _answering(backend, health=True)
+    routes = [Route("/", running), *_answering(backend, health=True)]
     app = _guarded(routes, key=key, loopback=loopback, origins=origins)
     if not origins:
         return app
@@ -90,6 +91,7 @@ def _answering(backend: Answering, *, health: bool) -> list[Route]:
         *Completions(backend, metrics).routes(),
         *Messages(backend, metrics).routes(),
         *Responses(backend, metrics).routes(),
+        *OllamaApi(backend, metrics).routes(),
         *service.routes(health=health),
     ]
 
@@ -117,4 +119,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
 def _refusal(path: str) -> Callable[[Exception], Response]:
     if path.startswith("/v1/messages"):
         return refuse_anthropic
+    if path.startswith("/api/"):
+        return refuse_ollama
     return refuse_openai if path.startswith("/v1") else refuse

@@ -101,7 +101,7 @@ class EventStream(Response):
             async for event in events:
                 if not self._started:
                     await self._start(send)
-                await _send_part(send, _lines(event))
+                await _send_part(send, self._framed(event))
         if not self._started:
             await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -118,7 +118,7 @@ class EventStream(Response):
         if not self._started:
             raise error
         if self._last_words is not None:
-            await _send_part(send, _lines(self._last_words(error)))
+            await _send_part(send, self._framed(self._last_words(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _is_stopped(
@@ -135,17 +135,29 @@ class EventStream(Response):
             if gone in done:
                 return gone.result()
             if self._started:
-                await _send_part(send, b": still here\n\n")
+                await _send_part(send, self._framed(Comment("still here")))
+
+    def _framed(self, event: bytes | Event | Comment) -> bytes:
+        """The bytes of an event."""
+        match event:
+            case Comment(text):
+                return f": {text}\n\n".encode()
+            case Event(name, data):
+                return f"event: {name}\ndata: ".encode() + data + b"\n\n"
+            case data:
+                return b"data: " + data + b"\n\n"
 
 
-def _lines(event: bytes | Event | Comment) -> bytes:
-    match event:
-        case Comment(text):
-            return f": {text}\n\n".encode()
-        case Event(name, data):
-            return f"event: {name}\ndata: ".encode() + data + b"\n\n"
-        case data:
-            return b"data: " + data + b"\n\n"
+class LineStream(EventStream):
+    """The same as lines of JSON, without comments.
+
+    An error after the first line is the last one: see `last_words`.
+    """
+
+    media_type = "application/x-ndjson"
+
+    def _framed(self, event: bytes | Event | Comment) -> bytes:
+        return event + b"\n" if isinstance(event, bytes) else b""
 
 
 async def _send_part(send: Send, body: bytes) -> None:

@@ -103,3 +103,13 @@ def add_upkeep_commands(add: Add) -> None:
     )
     limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
     add_json(limit)
+
+    idle = add(
+        "idle",
+        "upkeep:idle",
+        "Unload a model that answered nobody for so many MINUTES, from now on; 0: never. The next prompt\n"
+        "loads it again. Without MINUTES, print them. At first: 30.",
+        "potluck models idle 60",
+    )
+    idle.add_argument("minutes", nargs="?", metavar="MINUTES", type=number(float, 0, 1_000_000))
+    add_json(idle)

@@ -86,9 +86,9 @@ class _Serving:
         has_said = False
         with closing(client.states("serve" if self._is_ours else "request")) as states:
             for state in states:
-                self._front.ready(client, state.served)
                 if not has_said:
                     has_said = True
+                    self._front.ready(client)
                     put(f"Serving at {self._url}")
                     say("Ctrl-C ends it.")
                 for notice in state.notices:

@@ -97,3 +97,18 @@ def limit(options: argparse.Namespace) -> int:
     else:
         put(f"Weights are sent at {mbit} Mbit/s at most.")
     return 0
+
+
+def idle(options: argparse.Namespace) -> int:
+    """Set or print after how long a model that answers nobody is unloaded."""
+    client, _ = open_client(options)
+    if options.minutes is not None:
+        client.set_role(RoleRequest(idle_unload_s=60 * options.minutes))
+    idle_s = client.state().node.idle_unload_s
+    if options.json:
+        put_json({"idle_unload_s": idle_s})
+    elif idle_s is None:
+        put("A model stays loaded until it is unloaded.")
+    else:
+        put(f"A model that answered nobody for {idle_s / 60:g} minutes is unloaded.")
+    return 0

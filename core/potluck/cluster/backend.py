@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from potluck import __version__
 from potluck.api import schema
@@ -23,8 +22,9 @@ from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
+from potluck.cluster.at_hand import ModelsAtHand
 from potluck.cluster.doctor import Doctor
-from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
+from potluck.cluster.driver.completion import complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
 from potluck.cluster.loads import bench, progress_of
@@ -42,9 +42,7 @@ from potluck.cluster.views import (
     loaded,
     model_state,
     plan_view,
-    served_models,
 )
-from potluck.cluster.words import Words
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import ModelError, NotFoundError, PotluckError, UsageError
@@ -63,7 +61,6 @@ class Parts:
     presence: Presence
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
-    text_log: Path  # of the process that runs a model's tokenizer
     activity: Activity
     discovery: Discovery
     membership: Members
@@ -74,6 +71,7 @@ class Parts:
     upkeep: Upkeep
     library: NodeLibrary
     doctor: Doctor
+    at_hand: ModelsAtHand
 
 
 class NodeBackend:
@@ -90,7 +88,6 @@ class NodeBackend:
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices = Notices(parts.activity.touch)
         self._measured: tuple[Deployment, float] | None = None  # tokens/s of the last answer
-        self._words = Words(parts.text_log)
 
     # --- state
 
@@ -117,6 +114,7 @@ class NodeBackend:
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
+                idle_unload_s=parts.lending.settings.idle_unload_s,
             ),
             computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
@@ -127,7 +125,7 @@ class NodeBackend:
             ),
             notices=self._notices.all({each.name for each in computers if each.online}),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
-            served=served_models(parts.master, parts.library.chosen),
+            served=(parts.at_hand.first(),),
             downloads=parts.library.downloads.views(),
         )
 
@@ -241,7 +239,9 @@ class NodeBackend:
         except PotluckError:
             await self._want(request)
             raise
-        await self._words.of(deployment.planned.model)  # a broken tokenizer is an error of the load
+        await self._parts.at_hand.words.of(
+            deployment.planned.model
+        )  # a broken tokenizer is an error of the load
         await self._remember(request, deployment.planned.model)
         # The view is of this deployment: the master may have begun the next one already.
         yield loaded(deployment, was_there=deployment is before)
@@ -289,14 +289,17 @@ class NodeBackend:
         return await self._parts.upkeep.prune(dry_run=request.dry_run)
 
     async def served_models(self) -> Sequence[schema.ServedModel]:
-        return served_models(self._parts.master, self._parts.library.chosen)
+        return await self._parts.at_hand.list()
 
     # --- answers
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        activity = self._parts.activity
-        with activity.hold("request"):
-            deployment, loaded = await self._ready_model(request.model)
+        activity, at_hand = self._parts.activity, self._parts.at_hand
+        with activity.hold("request"), at_hand.turn(request.model) as turn:
+            async with aclosing(at_hand.loading(turn)) as progress:
+                async for step in progress:
+                    yield step
+            deployment, loaded = await at_hand.loaded(turn)
             async with aclosing(complete(loaded, request)) as events:
                 async for event in events:
                     if isinstance(event, Finished) and event.timings.tokens_per_s:
@@ -305,29 +308,13 @@ class NodeBackend:
                     yield event
 
     async def tokens(self, request: TokensRequest) -> Tokens:
-        with self._parts.activity.hold("request"):
-            _, loaded = await self._ready_model(request.model)
+        at_hand = self._parts.at_hand
+        with self._parts.activity.hold("request"), at_hand.turn(request.model) as turn:
+            async with aclosing(at_hand.loading(turn)) as progress:
+                async for _ in progress:
+                    pass
+            _, loaded = await at_hand.loaded(turn)
             return await tokens_of(loaded, request.prompt)
-
-    async def _ready_model(self, model: str | None) -> tuple[Deployment, LoadedModel]:
-        """The plan in force, and its model.
-
-        Raises:
-            NotFoundError: another model than the one asked for was loaded meanwhile.
-        """
-        deployment, generator = await self._parts.master.ready(self._parts.library.chosen.request)
-        planned = deployment.planned
-        if model is not None and model != planned.model.name:
-            raise NotFoundError(f"{model} is not loaded any more; {planned.model.name} is.")
-        text, defaults = await self._words.of(planned.model)
-        loaded = LoadedModel(
-            text=text,
-            defaults=defaults,
-            generator=generator,
-            stage_names=planned.stage_names,
-            vocab_size=planned.model.config.vocab_size,
-        )
-        return deployment, loaded
 
     # --- listeners
 
@@ -355,7 +342,7 @@ class NodeBackend:
         """Close all listeners and the process for the model's words, because the node ends."""
         listeners, self._listeners = self._listeners, {}
         await asyncio.gather(*(server.stop() for _, server in listeners.values()))
-        await self._words.close()
+        await self._parts.at_hand.words.close()
         await self._parts.library.close()
 
     async def shutdown(self) -> None:

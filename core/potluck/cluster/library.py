@@ -97,7 +97,7 @@ class NodeLibrary:
         self.chosen = chosen
         self.known = known
         self._cache = cache
-        self._contents = Contents()
+        self.contents = Contents()
         self._changed = changed
         self._measuring = False
         self._measured: frozenset[NodeId] = frozenset()  # the computers that it was tried for
@@ -115,7 +115,7 @@ class NodeLibrary:
         fit, parameters, problem = None, None, None
         if time.monotonic() < ends_at:
             try:
-                content = await asyncio.to_thread(self._contents.read, model.path)
+                content = await asyncio.to_thread(self.contents.read, model.path)
                 parameters = content.parameters
                 fit = await self._fit(content.config)
             except PotluckError as error:

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.schema import LoadProgress
 from potluck.cluster.activity import Activity
 from potluck.cluster.master.bench import Bench, check_context
-from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.views import load_progress
@@ -20,7 +20,7 @@ INTERVAL_S = 0.1  # between two events of a load
 
 
 async def progress_of(
-    loading: asyncio.Task[Deployment], master: Master, activity: Activity
+    loading: asyncio.Task[Any], master: Master, activity: Activity
 ) -> AsyncGenerator[LoadProgress, None]:
     """Yield the progress of a load until it is over. Closing the iterator ends the load."""
     try:

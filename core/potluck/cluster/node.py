@@ -143,7 +143,8 @@ class Node(NodeParts):
                 await self.master.leave(keeps_layers=self._is_interrupted)
 
     async def _end_if_idle(self) -> None:
-        """Unload the model if nobody needs it; some time after that, end the node."""
+        """Unload the model if it answers nobody, or nobody needs it; some time after that, end the node."""
+        await self.at_hand.look(self.lending.settings.idle_unload_s)
         idle_s = self._deadlines.idle_s
         if self.activity.idle_s() < idle_s:
             return

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import potluck
 from potluck.cluster.activity import Activity
+from potluck.cluster.at_hand import ModelsAtHand
 from potluck.cluster.backend import NodeBackend, Parts
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.doctor import Doctor
@@ -200,6 +201,12 @@ class NodeParts:
             known=self.known,
             changed=self.activity.touch,
         )
+        self.at_hand = ModelsAtHand(
+            master=self.master,
+            library=self.library,
+            activity=self.activity,
+            text_log=folders.state / "text.log",
+        )
         upkeep = Upkeep(
             store=self.store,
             packed=self.packing.memory,
@@ -232,7 +239,6 @@ class NodeParts:
                 presence=self.presence,
                 masters=self.links.master_names,
                 stop=lambda: self.events.publish(StopAsked()),
-                text_log=folders.state / "text.log",
                 activity=self.activity,
                 discovery=self.discovery,
                 membership=self.membership,
@@ -243,6 +249,7 @@ class NodeParts:
                 upkeep=upkeep,
                 library=self.library,
                 doctor=doctor,
+                at_hand=self.at_hand,
             )
         )
 

@@ -10,11 +10,9 @@ from potluck.api.schema import (
     ComputerState,
     LoadProgress,
     PlanView,
-    ServedModel,
     StageView,
     Transfer,
 )
-from potluck.cluster.chosen import Chosen, served
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
@@ -333,11 +331,3 @@ def _absent(found: Found | None, problem: PotluckError | None) -> tuple[Computer
 
 def _shown(addresses: Sequence[Address]) -> str | None:
     return show(addresses[0]) if addresses else None
-
-
-def served_models(master: Master, chosen: Chosen) -> tuple[ServedModel, ...]:
-    """Return the loaded model or, if none is loaded, the one that a prompt loads."""
-    if master.deployment is None:
-        return (chosen.served(),)
-    model = master.deployment.planned.model
-    return (served(model.name, model.folder, (model.manifest.model_id,), guide=chosen.guide),)

@@ -4,6 +4,7 @@ Nothing is checked or remembered here, but for the history that a session's pena
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,8 @@ class ForwardPass:
         Returns:
             Of each step its result, or why no token could be chosen.
         """
-        if len(steps) == 1 and steps[0].length == 1 and self._token_step is not None:
+        is_token = len(steps) == 1 and steps[0].length == 1 and steps[0].scoring is None
+        if is_token and self._token_step is not None:
             return [self._run_token(self._token_step, steps[0], sessions[0])]
         return self._run(steps, sessions)
 
@@ -71,9 +73,14 @@ class ForwardPass:
                 for tokens, part in zip(steps, parts, strict=True)
             ]
         if len(steps) == 1:
+            scoring = steps[0].scoring
+            scores = () if scoring is None else self.head.scores(x, scoring)
             if steps[0].sampling is None:
-                return [Output(position=steps[0].end)]
-            return [self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])]
+                return [Output(position=steps[0].end, scores=scores)]
+            output = self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])
+            if scores and isinstance(output, Output):
+                output = replace(output, scores=scores)
+            return [output]
         logits = self.head.logits(x)
         rows = zip(logits, steps, sessions, strict=True)
         return [self._choose(row, None, tokens, known) for row, tokens, known in rows]

@@ -9,10 +9,12 @@ from potluck.engine.accelerator import GraphedHead
 from potluck.engine.sampler import Choice, Sampler
 from potluck.engine.singles import as_generated
 from potluck.engine.stage_weights import StageWeights
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, Scoring
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
+
+_SCORED_ROWS = 16  # logits at a time, which take 10 MB with a large vocabulary
 
 
 def softcap(logits: Tensor, cap: float) -> Tensor:
@@ -69,6 +71,18 @@ class StageHead:
         if best is not None and _is_greedy(sampling):
             return Choice(token_id=best)
         return self._sampler.choose(logits, sampling, position=position, history=history)
+
+    def scores(self, hidden: Tensor, scoring: Scoring) -> tuple[Choice, ...]:
+        """The log-probabilities of the tokens that follow these hidden states (T, D), a few rows at a time."""
+        found: list[Choice] = []
+        for start in range(0, len(scoring.targets), _SCORED_ROWS):
+            targets = scoring.targets[start : start + _SCORED_ROWS]
+            rows = self.logits(hidden[start : start + len(targets)])
+            found += [
+                self._sampler.score(row, target, scoring.top)
+                for row, target in zip(rows, targets, strict=True)
+            ]
+        return tuple(found)
 
     def _scaled(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
         """Apply scale and softcap. Equal logits may appear, so `best` is dropped where they apply."""

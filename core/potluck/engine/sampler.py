@@ -92,6 +92,16 @@ class Sampler:
             return Choice(token_id=token_id)
         return self._with_logprobs(row, token_id, sampling.logprobs)
 
+    def score(self, logits: Tensor, token_id: int, top: int) -> Choice:
+        """The log probability of a token that is known, and those of so many of the best.
+
+        Raises:
+            EngineError: as `choose`.
+        """
+        row: _Logits = logits.to("cpu", torch.float32).numpy()
+        _best(row)
+        return self._with_logprobs(row, token_id, top)
+
     def _draw(self, logits: _Logits, best: float, sampling: Sampling, position: int) -> int:
         ids = self._candidates(logits, best, sampling)
         if sampling.top_p < 1.0 or sampling.min_p > 0.0:

@@ -8,7 +8,7 @@ from potluck.engine.sampler import Choice
 from potluck.engine.session_cache import SessionCache
 from potluck.errors import NeedReplayError
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, Scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Output:
     position: int  # where the session's cache ends now
     hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
     choice: Choice | None = None  # None also if no token was asked for
+    scores: tuple[Choice, ...] = ()  # the targets of `StepTokens.scoring`
 
 
 class StepTokens(NamedTuple):
@@ -30,6 +31,7 @@ class StepTokens(NamedTuple):
     position: int
     sampling: Sampling | None
     prompt_end: int | None = None
+    scoring: Scoring | None = None
 
     @property
     def length(self) -> int:

@@ -306,8 +306,7 @@ class Stage:
         if is_repeated and known.output is not None:
             return known.output
         self._bounds.check_inputs(tokens.inputs)
-        if tokens.sampling is not None:
-            self._bounds.check_sampling(tokens.sampling)
+        self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
         if is_repeated:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:

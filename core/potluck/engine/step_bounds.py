@@ -6,7 +6,7 @@ import torch
 
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, Scoring
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _INTEGERS = (torch.int32, torch.int64)
@@ -44,6 +44,13 @@ class StepBounds:
             for bound in inputs.tensor.aminmax():
                 self._check_token(int(bound))
 
+    def check_wishes(self, sampling: Sampling | None, scoring: Scoring | None, tokens: int) -> None:
+        """Check what is wanted of a step of so many tokens; see `check_sampling` and `check_scoring`."""
+        if sampling is not None:
+            self.check_sampling(sampling)
+        if scoring is not None:
+            self.check_scoring(scoring, tokens)
+
     def check_sampling(self, sampling: Sampling) -> None:
         """Refuse a sampling with a token that is not in the vocabulary, or that allows none.
 
@@ -66,6 +73,19 @@ class StepBounds:
                 )
         if allowed is not None and not any(allowed if isinstance(allowed, bytes) else (allowed,)):
             raise InvalidStepError("No token is allowed, so none can be chosen.")
+
+    def check_scoring(self, scoring: Scoring, tokens: int) -> None:
+        """Refuse more targets than the step has tokens, and those that are not in the vocabulary.
+
+        Raises:
+            InvalidStepError: there are more.
+            PromptError: one is not in the vocabulary.
+        """
+        if len(scoring.targets) > tokens:
+            raise InvalidStepError(
+                f"A step of {tokens} tokens has {len(scoring.targets)} targets that follow them."
+            )
+        self._check_token(max(scoring.targets))
 
     def check_context(self, tokens: int) -> None:
         """Refuse a session of more tokens than the context has.

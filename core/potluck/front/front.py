@@ -29,7 +29,7 @@ from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError
 from potluck.errors import NotReadyError
 from potluck.front.kept import KeptAnswers
-from potluck.front.stream import answer, tokens
+from potluck.front.stream import answer, served, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,6 @@ class Front:
     ) -> None:
         self._patience = patience
         self._node: Client | None = None
-        self._served: Sequence[ServedModel] = ()
         self._reason = "Potluck is being started on this computer."
         self._progress = 0.0
         self._is_ready = asyncio.Event()
@@ -69,9 +68,9 @@ class Front:
 
     # --- the node behind it
 
-    def ready(self, node: Client, served: Sequence[ServedModel]) -> None:
-        """Ask this node from now on, which answers with these models."""
-        self._node, self._served = node, served
+    def ready(self, node: Client) -> None:
+        """Ask this node from now on."""
+        self._node = node
         self._is_ready.set()
 
     def busy(self, reason: str, progress: float = 0.0) -> None:
@@ -109,8 +108,13 @@ class Front:
         return nullcontext()
 
     async def served_models(self) -> Sequence[ServedModel]:
-        await self._ready(self._patience.new_s)
-        return self._served
+        """The models at hand.
+
+        Raises:
+            NotReadyError: there is no node.
+            NodeGoneError: the node was lost.
+        """
+        return await served(await self._ready(self._patience.new_s), self._open)
 
     async def tokens(self, request: TokensRequest) -> Tokens:
         """The tokens of a prompt.

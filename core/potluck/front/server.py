@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from potluck.api.schema import ListenRequest, ServedModel
+from potluck.api.schema import ListenRequest
 from potluck.api.server import HttpServer, public_app
 from potluck.api.taken import Listens
 from potluck.client import Client
@@ -36,9 +36,9 @@ class FrontServer:
             self._end()
             raise
 
-    def ready(self, node: Client, served: Sequence[ServedModel]) -> None:
-        """Ask this node from now on, which answers with these models."""
-        self._call(self._front.ready, node, served)
+    def ready(self, node: Client) -> None:
+        """Ask this node from now on."""
+        self._call(self._front.ready, node)
 
     def busy(self, reason: str, progress: float = 0.0) -> None:
         """Tell programs that there is no answer now, why, and how far the model is loaded (0 to 1)."""

@@ -14,6 +14,7 @@ from potluck.api.backend import (
     Tokens,
     TokensRequest,
 )
+from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError, as_error, refusal
 from potluck.errors import ClosedError
 
@@ -56,11 +57,17 @@ async def tokens(
         return msgspec.json.decode(await reader.read(), type=Tokens)
 
 
+async def served(client: Client, open_: set[asyncio.StreamWriter]) -> tuple[ServedModel, ...]:
+    """The models that the node has at hand; arguments and errors as of `answer`."""
+    async with _asked(client, "/cluster/served", None, open_) as reader:
+        return msgspec.json.decode(await reader.read(), type=tuple[ServedModel, ...])
+
+
 @asynccontextmanager
 async def _asked(
-    client: Client, path: str, body: msgspec.Struct, open_: set[asyncio.StreamWriter]
+    client: Client, path: str, body: msgspec.Struct | None, open_: set[asyncio.StreamWriter]
 ) -> AsyncGenerator[asyncio.StreamReader, None]:
-    """Send a request to a node. In the context, the body of the response is read.
+    """Send a request to a node, a GET if it has no body. In the context, the response's body is read.
 
     Raises:
         NodeGoneError: the node ended, or stops.
@@ -72,7 +79,7 @@ async def _asked(
         raise NodeGoneError(_GONE) from None
     open_.add(writer)
     try:
-        await _send(client, path, msgspec.json.encode(body), reader, writer)
+        await _send(client, path, body, reader, writer)
         yield reader
     except (OSError, EOFError, ClosedError, msgspec.DecodeError):
         raise NodeGoneError(_GONE) from None
@@ -84,7 +91,7 @@ async def _asked(
 async def _send(
     client: Client,
     path: str,
-    body: bytes,
+    body: msgspec.Struct | None,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -93,9 +100,10 @@ async def _send(
     Raises:
         PotluckError: why the node refuses.
     """
-    headers = {"Host": "127.0.0.1", **client.headers, "Content-Length": len(body)}
+    method, data = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
+    headers = {"Host": "127.0.0.1", **client.headers, "Content-Length": len(data)}
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    writer.write(f"POST {path} HTTP/1.0\r\n{head}\r\n".encode() + body)
+    writer.write(f"{method} {path} HTTP/1.0\r\n{head}\r\n".encode() + data)
     await writer.drain()
     answered = await reader.readuntil(b"\r\n\r\n")
     status = int(answered.split(maxsplit=2)[1])

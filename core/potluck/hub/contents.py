@@ -15,10 +15,17 @@ from potluck.store.registry import MAX_JSON
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What was read of a model."""
+    """What was read of a model.
+
+    Attributes:
+        config: in the form of Hugging Face.
+        parameters: how many it has.
+        context: tokens of the longest conversation that it was made for.
+    """
 
     config: Mapping[str, object]
     parameters: int
+    context: int
 
 
 class Contents:
@@ -59,7 +66,7 @@ def _read(path: Path, file: Path) -> Content:
         config = read_gguf(path)
     model = ModelConfig.from_dict(config)
     tensors = model.stage_tensors(range(model.num_layers), embedding=True, head=True)
-    return Content(config, sum(map(prod, tensors.values())))
+    return Content(config, sum(map(prod, tensors.values())), model.max_position)
 
 
 def _read_config(file: Path) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.model.limits import MAX_VOCAB
 from potluck.wire.fields import Count, Seconds, SessionName, Shape
 from potluck.wire.messages import MAX_TOKENS, Message
@@ -96,6 +97,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.needs_history or bool(self.logit_bias) or self.allowed is not None
 
 
+class Scoring(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the log-probabilities of tokens that are known: those of a prompt."""
+
+    targets: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_CHUNK_TOKENS)]
+    """The token that follows each token of the step, or the first ones of it."""
+    top: Annotated[int, Meta(ge=0, le=20)] = 0  # so many of the best tokens at each position, too
+
+
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a payload of numbers, which is row-major and little-endian."""
 
@@ -115,6 +124,7 @@ class Forward(Message, frozen=True, tag="forward"):
     """Where the KV caches will end after the last chunk of a prompt. A stage makes room for the
     whole prompt before it computes the first chunk. None: no chunk follows."""
     sampling: Sampling | None = None  # None: no token is needed (a prompt's earlier chunk)
+    scoring: Scoring | None = None
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
     """One per stage so far; none of a stage that computed the token together with others."""
     more: Count = 0  # so many messages follow at once whose tokens are to be computed with this one
@@ -127,6 +137,13 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     logprob: float
 
 
+class TokenScore(msgspec.Struct, frozen=True, kw_only=True):
+    """The log-probability of a target, and the best tokens at its position."""
+
+    logprob: float
+    top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
+
+
 class Result(Message, frozen=True, tag="result"):
     """From the last stage to the driver: the sampled token, or that the chunk is done."""
 
@@ -137,6 +154,8 @@ class Result(Message, frozen=True, tag="result"):
     token_id: Count | None = None
     logprob: float | None = None
     top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
+    scores: Annotated[tuple[TokenScore, ...], Meta(max_length=MAX_CHUNK_TOKENS)] = ()
+    """Of the targets, in their order."""
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
     more: Count = 0  # so many results follow at once of tokens that were computed with this one
 

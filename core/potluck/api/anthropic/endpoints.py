@@ -25,6 +25,7 @@ from potluck.api.backend import (
     Answering,
     Finished,
     GenerationRequest,
+    Loading,
     Piece,
     Reading,
     Started,
@@ -73,15 +74,15 @@ class Messages:
 
     async def _count(self, request: Request) -> Response:
         asked = await read(request, CountRequest)
-        model = await self._models.asked(_known(asked.model))
+        _, model = await self._models.asked(_known(asked.model))
         found = await self._backend.tokens(TokensRequest(prompt=prompt_of(asked), model=model))
         return JsonResponse(Counted(input_tokens=len(found.token_ids)))
 
     async def _answer(self, request: Request) -> Response:
         asked = await read(request, MessageRequest)
         wanted = of_message(asked)
-        served = await self._models.find(_known(asked.model))
-        name, id_ = await self._models.asked(_known(asked.model)), request.state.request_id
+        served, name = await self._models.asked(_known(asked.model))
+        id_ = request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
         if asked.stream:
             return EventStream(
@@ -104,7 +105,7 @@ class Messages:
                 async for event in events:
                     is_sent = True
                     match event:
-                        case Waiting() | Reading():
+                        case Waiting() | Loading() | Reading():
                             yield Comment(progress_text(event))
                             continue
                         case Started():

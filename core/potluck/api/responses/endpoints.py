@@ -17,6 +17,7 @@ from potluck.api.backend import (
     ChatTurn,
     Finished,
     GenerationRequest,
+    Loading,
     Piece,
     Reading,
     Started,
@@ -75,8 +76,8 @@ class Responses:
             before = self._stored.get(asked.previous_response_id, "previous_response_id")
             turns = [*before.turns, *turns]
         wanted = of_response(asked, turns)
-        served = await self._models.find(asked.model)
-        name, id_ = await self._models.asked(asked.model), request.state.request_id
+        served, name = await self._models.asked(asked.model)
+        id_ = request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
         begun = new_response(asked, served.name, int(self._clock()))
         form = ResponseFormat(begun, namespaces_of(asked))
@@ -106,7 +107,7 @@ class Responses:
                 async for event in events:
                     is_sent = True
                     match event:
-                        case Waiting() | Reading():
+                        case Waiting() | Loading() | Reading():
                             yield Comment(progress_text(event))
                             continue
                         case Started():

@@ -23,6 +23,7 @@ from potluck.api.backend import (
 from potluck.api.openai import StageTiming, Timings
 from potluck.cluster.driver.answer_text import AnswerText
 from potluck.cluster.driver.calling import answer_constraint
+from potluck.cluster.driver.echo import echo_of
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, conversation_of
@@ -161,8 +162,9 @@ async def _answer(
     """Yield the events of `complete`."""
     prompt = encoded.token_ids
     sampling = _sampling(request.sampling, loaded.defaults, len(prompt))
-    if request.max_tokens == 0:
-        yield Started(prompt_token_ids=tuple(prompt))
+    is_scored = request.echo and sampling.logprobs is not None
+    if request.max_tokens == 0 and not is_scored:
+        yield _started(loaded, request, prompt, Usage())
         yield Finished(
             reason="length", completion_tokens=0, timings=watch.timings(Usage(), loaded.stage_names)
         )
@@ -179,11 +181,12 @@ async def _answer(
     stream = loaded.generator.answer(
         prompt,
         sampling,
-        limit=0 if is_over else request.max_tokens,
+        limit=0 if is_over else 1 if request.max_tokens == 0 else request.max_tokens,
         usage=usage,
         stops=() if request.ignore_eos else loaded.text.stop_ids,
         known=request.known,
         grammar=None if is_over else grammar,
+        is_scored=is_scored,
     )
     async with aclosing(stream):
         async for token in stream:
@@ -191,15 +194,17 @@ async def _answer(
                 yield token
                 continue
             _check_token(token, loaded.vocab_size)
+            if request.max_tokens == 0:  # it was computed for the log-probabilities of the prompt
+                break
             watch.add(token)
             if len(watch.tokens) == 1:
-                yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
+                yield _started(loaded, request, prompt, usage)
             piece, is_over = text.add(token)
             yield piece
             if is_over:
                 break
     if not watch.tokens:  # the known tokens are the whole answer
-        yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
+        yield _started(loaded, request, prompt, usage)
     if (rest := text.finish()) is not None:
         yield rest
     is_over = is_over or (grammar is not None and grammar.is_over)
@@ -209,6 +214,19 @@ async def _answer(
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
         stop_text=text.stop_text,
+    )
+
+
+def _started(
+    loaded: LoadedModel, request: GenerationRequest, prompt: Sequence[int], usage: Usage
+) -> Started:
+    """The first event of an answer, with its prompt if that was requested."""
+    return Started(
+        prompt_token_ids=tuple(prompt),
+        cached_tokens=usage.cached_tokens,
+        echo=echo_of(loaded.text.vocabulary, request.prompt, prompt, usage.scores)
+        if request.echo
+        else None,
     )
 
 

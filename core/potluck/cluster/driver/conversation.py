@@ -18,7 +18,7 @@ from potluck.cluster.driver.pending import PendingStep, StepResult
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import MAX_HISTORY, Sampling
+from potluck.wire.activation_messages import MAX_HISTORY, Sampling, Scoring, TokenScore
 
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
 
@@ -43,6 +43,8 @@ class Conversation:
         grammar: what the answer has to follow; None: anything.
         stops: token ids that end the answer.
         limit: most tokens of the answer; None: as many as the context has room for.
+        scores: of its prompt's tokens, by their positions.
+        scored: how many of its first tokens are to have a score; 0: none.
         given: tokens of the answer that were given out.
         is_rewound: whether its caches were trimmed or copied for this answer, and no token has come since.
         may_restore: whether its caches are empty, and the stages were not asked yet for what they keep on disk.
@@ -64,6 +66,8 @@ class Conversation:
     grammar: Grammar | None = None
     stops: Collection[int] = ()
     limit: int | None = None
+    scores: dict[int, TokenScore] = field(default_factory=dict[int, TokenScore])
+    scored: int = 0
     given: int = 0
     is_rewound: bool = False
     may_restore: bool = False
@@ -135,14 +139,18 @@ class Conversation:
         limit: int | None = None,
         stops: Collection[int] = (),
         grammar: Grammar | None = None,
+        is_scored: bool = False,
     ) -> int:
         """Take a prompt in place of the tokens so far, and keep the caches of what it shares.
+
+        With `is_scored`, all of it is computed, for the log-probabilities of its tokens.
 
         Returns:
             How many of its tokens need not be computed. The last one always is: caches hold no
             logits.
         """
-        known = self._whole_steps(min(self.shares(prompt), len(prompt) - 1))
+        known = 0 if is_scored else self._whole_steps(min(self.shares(prompt), len(prompt) - 1))
+        self.scores, self.scored = {}, len(prompt) if is_scored else 0
         keep = min(known, self.cached)
         self.computed.trim(known)
         self.tokens, self.chunk_tokens = list(prompt), None
@@ -220,7 +228,7 @@ class Conversation:
         """Begin with those of the tokens that all stages have kept on disk. The last one is always computed."""
         assert self.pipeline is not None
         self.may_restore = False
-        if len(self.tokens) <= RESTORED_TOKENS:
+        if len(self.tokens) <= RESTORED_TOKENS or self.scored:
             return
         self.last_step += 1
         step = self.pipeline.restore(
@@ -288,9 +296,21 @@ class Conversation:
             tokens=self.tokens[begin:end],
             prompt_end=None if is_last or is_alone else total,
             sampling=self._sampling_with_history() if is_last else None,
+            scoring=self._scoring(begin, end),
         )
         self._count(end)
         return step
+
+    def _scoring(self, begin: int, end: int) -> Scoring | None:
+        """The prompt's tokens that follow those from `begin` to `end`, if their scores are wanted."""
+        targets = self.tokens[begin + 1 : min(end + 1, self.scored)]
+        if not targets:
+            return None
+        return Scoring(targets=tuple(targets), top=self.sampling.logprobs or 0)
+
+    def take_scores(self, begin: int, scores: Sequence[TokenScore]) -> None:
+        """Keep the scores of the tokens that follow the one at `begin`."""
+        self.scores.update(enumerate(scores, begin + 1))
 
     def _count(self, end: int) -> None:
         """Note that the tokens before this position are in the caches, or on their way there."""

@@ -184,6 +184,7 @@ class Generator:
         stops: Collection[int] = (),
         known: Sequence[int] = (),
         grammar: Grammar | None = None,
+        is_scored: bool = False,
     ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -201,6 +202,7 @@ class Generator:
             stops: token ids that end the answer.
             known: the first tokens of the answer, which were given out before.
             grammar: what the answer has to follow, in its state after the known tokens; None: anything.
+            is_scored: whether the log-probabilities of the prompt's tokens are wanted in `usage`.
 
         Raises:
             GrammarError: the grammar costs too much.
@@ -217,8 +219,14 @@ class Generator:
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
                 usage.cached_tokens = conversation.begin_answer(
-                    prompt, sampling, limit=limit, stops=stops, grammar=grammar
+                    prompt,
+                    sampling,
+                    limit=limit,
+                    stops=stops,
+                    grammar=grammar,
+                    is_scored=is_scored,
                 )
+                usage.scores = conversation.scores
                 left, is_computed = 1, False
                 while left > 0:
                     token: Token | None = None
@@ -365,6 +373,7 @@ class Generator:
                 result = (await under_way[0][0].future).result
                 _, tokens, before = under_way.popleft()
                 conversation.arrived = before + tokens
+                conversation.take_scores(before, result.scores)
                 self._pace.note_chunk(tokens, result.compute_ms)
                 self.turns.goes_on()
                 self._tell()

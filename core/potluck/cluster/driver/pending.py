@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import Result, Sampling
+from potluck.wire.activation_messages import Result, Sampling, Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class PendingStep:
     Attributes:
         future: the result, or the error that ended this step or the pipeline.
         prompt_end: position where the prompt ends, if this is one of its chunks but the last.
+        scoring: the tokens of the prompt whose log-probabilities are asked for.
         sent: time at which it was sent; None: it was not sent yet.
         token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
         stops: token ids that end the answer. The step is not sent if it would carry one of them.
@@ -34,6 +35,7 @@ class PendingStep:
     future: "asyncio.Future[StepResult]"
     sampling: Sampling | None
     prompt_end: int | None = None
+    scoring: Scoring | None = None
     sent: float | None = None
     token: int | None = None
     stops: Collection[int] = ()

@@ -38,6 +38,7 @@ from potluck.wire.activation_messages import (
     RestoreSession,
     Result,
     Sampling,
+    Scoring,
     TensorHeader,
     TrimSession,
 )
@@ -301,6 +302,7 @@ class Pipeline:
         tokens: Sequence[int],
         prompt_end: int | None = None,
         sampling: Sampling | None,
+        scoring: Scoring | None = None,
     ) -> PendingStep:
         """Send tokens to the first stage.
 
@@ -311,9 +313,10 @@ class Pipeline:
             tokens: one chunk of a prompt, or one token.
             prompt_end: position where the prompt ends; None: these tokens are its end.
             sampling: how the token after them is chosen; None: no token is needed.
+            scoring: the tokens after them whose log-probabilities are needed; None: of none.
         """
         pending = self._new_step(session, step, sampling)
-        pending.prompt_end = prompt_end
+        pending.prompt_end, pending.scoring = prompt_end, scoring
         if self._broken is not None:
             return pending
         with self._lock:
@@ -371,6 +374,7 @@ class Pipeline:
             tensor=TensorHeader(dtype="I32", shape=(len(tokens),)),
             prompt_end=step.prompt_end,
             sampling=step.sampling,
+            scoring=step.scoring,
             more=more,
         )
         try:

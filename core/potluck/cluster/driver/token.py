@@ -1,9 +1,10 @@
 """What a request gets from a generator: its tokens, and what it took from the caches."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from potluck.errors import EngineError
-from potluck.wire.activation_messages import Result, TokenLogprob
+from potluck.wire.activation_messages import Result, TokenLogprob, TokenScore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class Usage:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    scores: Mapping[int, TokenScore] = field(default_factory=dict[int, TokenScore])
+    """Of the prompt's tokens, by their positions, if they were asked for."""
 
 
 def token_of(result: Result, seconds: float) -> Token:

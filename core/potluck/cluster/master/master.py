@@ -201,12 +201,10 @@ class Master:
         Args:
             request: the model, and how to load it.
             anew: load it even if it is loaded already, because something else has changed.
-            check: called with the context in tokens before anything is measured; it may raise to
-                refuse the load.
+            check: called with the context in tokens before anything is measured; may raise to refuse the load.
 
         Raises:
-            PotluckError: the model cannot be loaded. The model that was loaded before still is,
-                unless it had to make room already.
+            PotluckError: it cannot be loaded. The model before it still is, unless it had to make room already.
         """
         ticket = self._callers.ticket()
         granted = await self._ask(LoadWish(ticket=ticket, request=request, anew=anew, check=check))
@@ -224,11 +222,7 @@ class Master:
         return granted
 
     async def _recover(self) -> None:
-        """Load the model again, because answers are under way whose pipeline broke.
-
-        Raises:
-            PotluckError: it cannot be loaded.
-        """
+        """Load the model again for answers whose pipeline broke, or raise PotluckError."""
         await self._ask(RecoveryWish(ticket=self._callers.ticket()))
 
     def weigh(self) -> None:
@@ -297,14 +291,22 @@ class Master:
             yield
         finally:
             epoch = deployed.epoch if deployed is not None else None
-            ticket = self._callers.ticket()
-            await self._ask(ReturnWish(ticket=ticket, lent=request, asked=asked, epoch=epoch))
+            await self.give_back(request, asked=asked, epoch=epoch)
+
+    async def give_back(
+        self, request: PlanRequest, *, asked: PlanRequest | None = None, epoch: int | None = None
+    ) -> None:
+        """Unload the model of this request, unless another one was asked for since, or `epoch` is still in force.
+
+        `asked` is the request that the next prompt loads then; None: the prompt's own.
+        """
+        ticket = self._callers.ticket()
+        await self._ask(ReturnWish(ticket=ticket, lent=request, asked=asked, epoch=epoch))
 
     async def _ask(self, wish: Wish) -> _Granted:
-        """Wait until a wish is granted.
+        """Wait until a wish is granted. If the caller is cancelled, what was begun for it alone is undone first.
 
-        If its caller is cancelled, the wish is given up: the work that was begun for it alone is
-        undone before this returns. Unloading goes on.
+        Unloading goes on.
         """
         waiting = self._callers.wait(wish.ticket)
         self.happened(Wished(wish=wish))
@@ -335,8 +337,7 @@ class Master:
         self._events.publish(ModelChanged())
 
     def _decide(self, event: Event) -> None:
-        # These two are read with each event: a computer that is paused and a pipeline that fails by
-        # itself send no event of their own.
+        # Read with each event: a computer that pauses and a pipeline that fails send none of their own.
         state = apply(self._state, self._present())
         if self._is_broken:
             state = apply(state, PipelineBroke())

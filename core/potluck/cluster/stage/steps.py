@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from potluck.engine.payload import from_payload, to_payload
+from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
 from potluck.errors import PotluckError
@@ -19,6 +20,7 @@ from potluck.wire.activation_messages import (
     RestoreSession,
     Result,
     TokenLogprob,
+    TokenScore,
     TrimSession,
 )
 from potluck.wire.messages import Message
@@ -110,6 +112,7 @@ def _tokens(message: Forward, payload: memoryview) -> StepTokens:
         message.position,
         message.sampling,
         message.prompt_end,
+        message.scoring,
     )
 
 
@@ -130,7 +133,14 @@ def _result(message: Forward, output: Output, compute_ms: tuple[float, ...], mor
         position=output.position,
         token_id=choice.token_id if choice else None,
         logprob=choice.logprob if choice else None,
-        top=tuple(TokenLogprob(token_id=t, logprob=p) for t, p in choice.top) if choice else (),
+        top=_top(choice) if choice else (),
+        scores=tuple(
+            TokenScore(logprob=score.logprob or 0.0, top=_top(score)) for score in output.scores
+        ),
         compute_ms=compute_ms,
         more=more,
     )
+
+
+def _top(choice: Choice) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(token_id=t, logprob=p) for t, p in choice.top)

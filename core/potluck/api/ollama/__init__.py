@@ -1,0 +1,1 @@
+"""Ollama's API, for programs that know that one alone."""

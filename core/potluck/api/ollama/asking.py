@@ -1,0 +1,101 @@
+"""What a request of Ollama's clients is in OpenAI's terms. Pure, like `potluck.api.ollama.shapes`."""
+
+from typing import Any
+
+import msgspec
+
+from potluck.api import openai
+from potluck.api.ollama.shapes import ChatRequest, GenerateRequest, Options, Request
+from potluck.api.openai_checks import is_given
+
+_ENDLESS = (-1, -2)  # of `num_predict`: no limit, and until the context is full
+
+
+def check(request: ChatRequest | GenerateRequest) -> None:
+    """Refuse fields that would change the meaning of the answer and that are not offered.
+
+    Raises:
+        openai.UnsupportedParameterError: the error names the field.
+    """
+    options = request.options or Options()
+    refused = {
+        "think": (bool(request.think), "thinking is not split from the answer yet."),
+        "logprobs": (bool(request.logprobs), "ask /v1/chat/completions for them."),
+        "options.mirostat": (bool(options.mirostat), "it is not offered. Send temperature."),
+        "options.typical_p": (options.typical_p not in (None, 1.0), "it is not offered."),
+    }
+    if isinstance(request, ChatRequest):
+        messages = request.messages or []
+        refused |= {
+            "tools": (is_given(request.tools), "calling tools is not offered here yet."),
+            "messages": (
+                any(m.role == "tool" or is_given(m.tool_calls) for m in messages),
+                "calling tools is not offered here yet.",
+            ),
+            "images": (any(is_given(m.images) for m in messages), "only text is offered."),
+        }
+    else:
+        refused |= {
+            "images": (is_given(request.images), "only text is offered."),
+            "suffix": (bool(request.suffix), "text is not filled in before another text."),
+            "template": (bool(request.template), "the model's own is used. Send raw: true."),
+            "context": (is_given(request.context), "send messages to /api/chat."),
+        }
+    for name, (is_refused, why) in refused.items():
+        if is_refused:
+            raise openai.UnsupportedParameterError(name, f"{name}: {why}")
+
+
+def is_load(request: ChatRequest | GenerateRequest) -> bool:
+    """Whether the model is only to be loaded."""
+    return not (request.messages if isinstance(request, ChatRequest) else request.prompt)
+
+
+def in_openai_terms(
+    request: ChatRequest | GenerateRequest,
+) -> openai.ChatCompletionRequest | openai.CompletionRequest:
+    """The same request, as a chat or, if no template is used, as a completion."""
+    if is_load(request):
+        return openai.CompletionRequest(prompt="", max_tokens=0)
+    options = _options(request)
+    if isinstance(request, GenerateRequest):
+        if request.raw:
+            options.setdefault("max_tokens", -1)
+            return openai.CompletionRequest(prompt=request.prompt, **options)
+        system = [openai.ChatMessage(role="system", content=request.system)]
+        prompt = openai.ChatMessage(role="user", content=request.prompt)
+        messages = [*(system if request.system else []), prompt]
+    else:
+        messages = [
+            openai.ChatMessage(role=message.role, content=message.content)
+            for message in request.messages or []
+        ]
+    return openai.ChatCompletionRequest(messages=messages, **options)
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """The fields of OpenAI's requests that this one gives."""
+    given = request.options or Options()
+    limit = given.num_predict
+    found: dict[str, Any] = {
+        "max_tokens": -1 if limit in _ENDLESS else limit,
+        "temperature": given.temperature,
+        "top_k": given.top_k,
+        "top_p": given.top_p,
+        "min_p": given.min_p,
+        "seed": given.seed,
+        "stop": given.stop,
+        "repetition_penalty": given.repeat_penalty,
+        "presence_penalty": given.presence_penalty,
+        "frequency_penalty": given.frequency_penalty,
+    }
+    if is_given(request.format) and bytes(request.format) != b'""':
+        found["response_format"] = _response_format(request.format)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _response_format(form: msgspec.Raw) -> openai.ResponseFormat:
+    if bytes(form).strip() == b'"json"':
+        return openai.ResponseFormat(type="json_object")
+    schema = openai.JsonSchemaFormat(schema=form, strict=False)
+    return openai.ResponseFormat(type="json_schema", json_schema=schema)
