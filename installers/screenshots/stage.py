@@ -1,0 +1,129 @@
+"""A window over a backend that sends nothing: what each scene is set on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PySide6.QtCore import QCoreApplication, QEvent
+from PySide6.QtWidgets import QApplication, QWidget
+from screenshots import home
+from screenshots.talk import conversations
+
+from potluck.api.schema import ClusterState
+from potluck_app.backend import Backend
+from potluck_app.chats.history import History
+from potluck_app.http import Call, Endpoint, Http, Method
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Choice, Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.main_window import MainWindow
+from potluck_app.views.worker import WorkerWindow
+
+Shown = TypeVar("Shown", bound=QWidget)
+
+
+def no_node() -> Endpoint:
+    """Raise an error, since pictures need no node."""
+    raise OSError("there is no node here")
+
+
+class ScriptedBackend(Backend):
+    """A backend that shows the states it is given and sends nothing."""
+
+    def start(self) -> None:
+        """Do nothing: there is no node to find."""
+
+    def say(self, state: ClusterState) -> None:
+        self.state = state
+        self._set_connection("connected")
+        self.state_changed.emit(state)
+
+    def lose(self) -> None:
+        """Behave as if the node was killed."""
+        self._set_connection("restarting")
+
+    def _call(self, method: Method, path: str, body: object = None, answer: Any = None) -> Call:
+        """Return a call that nobody answers."""
+        return Call(self)
+
+    def _submit(self, send: Callable[[Http], None]) -> None:
+        """Do nothing: there is no node to send to."""
+
+
+class Stage:
+    """Everything that one scene needs: a backend, chats, and the windows over them.
+
+    Args:
+        qapp: the application.
+        work: an empty folder for the chats and the preferences.
+        theme: light or dark.
+    """
+
+    def __init__(self, qapp: QApplication, work: Path, theme: Choice) -> None:
+        self.theme = Theme(qapp, theme)
+        self.backend = ScriptedBackend(no_node)
+        self._history = History(work / "chats.sqlite")
+        self._history.open()
+        self.known = conversations(self._history)
+        self.chat = Chat(self.backend, self._history)
+        self.preferences = PreferencesFile(work / "window.json")
+        self._log = work / "node.log"
+        self._shown: list[QWidget] = []
+
+    def main(self, *, is_first: bool = False) -> MainWindow:
+        """Show the main window. `is_first`: with the page that asks for the role."""
+        if not is_first:
+            self.preferences.change(mode="master")
+        window = MainWindow(
+            self.theme,
+            self.backend,
+            self.chat,
+            self.preferences,
+            on_share=lambda: None,
+            on_close=lambda: True,
+            log=self._log,
+        )
+        return self._show(window)
+
+    def talking(self) -> MainWindow:
+        """Show the main window with a conversation, in a home of four computers."""
+        window = self.main()
+        self.backend.say(home.home())
+        self.chat.list.reset(self.known)
+        self.chat._show(self.chat._opened(self.known[0]))
+        return window
+
+    def worker(self, state: ClusterState) -> WorkerWindow:
+        """Show the window of a computer that helps."""
+        self.backend.say(state)
+        window = WorkerWindow(
+            self.theme,
+            self.backend,
+            on_close=lambda: True,
+            on_stop=lambda: None,
+            on_chat=lambda: None,
+        )
+        return self._show(window)
+
+    def strike(self) -> None:
+        """Close everything."""
+        self.chat.close()
+        self._history.close()
+        self.backend.close()
+        for window in self._shown:
+            window.hide()
+            window.deleteLater()
+        settle()
+
+    def _show(self, window: Shown) -> Shown:
+        window.show()
+        self._shown.append(window)
+        settle()
+        return window
+
+
+def settle() -> None:
+    """Process events until every layout has its final size."""
+    for _ in range(6):
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+        QCoreApplication.processEvents()
