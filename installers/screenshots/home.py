@@ -59,7 +59,12 @@ def _computer(node_id: str, name: str, color: int, device: Device, **more: objec
 
 def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterState:
     """Return a home of four computers, and one more that wants to join."""
-    old: dict[str, object] = {"bytes_per_s": 11.2e6, "rtt_ms": 6.0, "layers": (52, 64)}
+    old: dict[str, object] = {
+        "bytes_per_s": 11.2e6,
+        "rtt_ms": 6.0,
+        "layers": (52, 64),
+        "state": "running",
+    }
     old["memory_lent"] = 3 * GB
     if streaming:
         old |= {"state": "receiving", "progress": 0.62}
@@ -71,6 +76,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             _device("cuda", "RTX 3060", 12, 11.2),
             is_self=True,
             paired=False,
+            state="running",
             layers=(0, 34),
             memory_lent=int(9.8 * GB),
         ),
@@ -81,6 +87,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             _device("mps", "Apple M2", 16, 10),
             bytes_per_s=52e6,
             rtt_ms=3.0,
+            state="running",
             layers=(34, 52),
             memory_lent=int(5.2 * GB),
             spare=SpareCopy(
@@ -94,7 +101,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             3,
             _device("cuda", "RTX 4070", 12, 11.6),
             state="paused",
-            detail="game running",
+            detail="It is being used for a game or a film.",
             bytes_per_s=117e6,
             rtt_ms=0.3,
         ),
@@ -144,7 +151,8 @@ def with_context(state: ClusterState, context: int) -> ClusterState:
 def alone() -> ClusterState:
     """Return the state of a first start: no other computer is there yet."""
     full = home()
-    return ClusterState(node=full.node, computers=full.computers[:1])
+    me = msgspec.structs.replace(full.computers[0], state="ready", layers=None, memory_lent=0)
+    return ClusterState(node=full.node, computers=(me,))
 
 
 def lent(*, asked: bool = False) -> ClusterState:

@@ -4,10 +4,11 @@ A scene gets a `Stage`, shows what it needs there, and returns the window, dialo
 picture. The name of the function is the name of the picture: screen first, then state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
+from PySide6.QtCore import QSignalBlocker
 from PySide6.QtWidgets import QWidget
 from screenshots import home, models
 from screenshots.stage import Stage
@@ -74,6 +75,14 @@ def chat_edit(stage: Stage) -> QWidget:
     return window
 
 
+def _found(stage: Stage, window: MainWindow, hits: Sequence[Hit]) -> None:
+    """Show these hits for the word "slice", without a search in the file of the chats."""
+    with QSignalBlocker(window.chat.sidebar.search):
+        window.chat.sidebar.search.setText("slice")
+    stage.chat._searched = "slice"
+    stage.chat._on_found("slice", hits)
+
+
 @scene
 def chat_search(stage: Stage) -> QWidget:
     window = stage.talking()
@@ -83,8 +92,7 @@ def chat_search(stage: Stage) -> QWidget:
         Hit(chat=other.id, title=other.title),
         Hit(chat=newest.id, title=newest.title, message="r2", excerpt=excerpt),
     ]
-    stage.chat._searched = "slice"
-    stage.chat._on_found("slice", found)
+    _found(stage, window, found)
     stage.chat.messages.reset(stage.chat._shown.tree if stage.chat._shown else Tree())
     stage.chat.revealed.emit(1, "slice")
     return window
@@ -93,8 +101,7 @@ def chat_search(stage: Stage) -> QWidget:
 @scene
 def chat_search_empty(stage: Stage) -> QWidget:
     window = stage.talking()
-    stage.chat._searched = "slice"
-    stage.chat._on_found("slice", [])
+    _found(stage, window, [])
     return window
 
 
@@ -265,6 +272,8 @@ def models_download(stage: Stage) -> QWidget:
 def models_offline(stage: Stage) -> QWidget:
     window = _models(stage)
     window.models.open_tab(window.models.tab_hub)
+    with QSignalBlocker(window.models.search):
+        window.models.search.setText("qwen3")
     window.library.search("qwen3")
     answer = HubAnswer(offline=True, message=models.OFFLINE)
     window.library._on_found("qwen3", answer)
