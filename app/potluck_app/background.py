@@ -26,14 +26,20 @@ class _Job:
 
 
 class Background(QObject):
-    """A thread that runs blocking functions one after the other."""
+    """A thread that runs blocking functions one after the other.
 
-    _finished = Signal(object, object)  # the callback, and its argument
+    What a function belongs to is often an object of Qt, which must not be deleted in another thread.
+    So the thread never holds the last reference to it: the thread that asked keeps each job.
+    """
+
+    _finished = Signal(int, bool, object)  # number of the job, whether it failed, result or error
 
     def __init__(self, name: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[int, Callable[[], object]] | None] = queue.SimpleQueue()
+        self._kept: dict[int, _Job] = {}
+        self._count = 0
         self._closed = threading.Event()
         self._finished.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
         # A daemon thread: a program whose node does not start must still be able to end.
@@ -47,7 +53,9 @@ class Background(QObject):
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
         """Run `work` in the thread. The thread that made this object calls `done` or `failed`."""
-        self._jobs.put(_Job(work, done, failed or self._log))
+        self._count += 1
+        self._kept[self._count] = _Job(work, done, failed or self._log)
+        self._jobs.put((self._count, work))
 
     def close(self, timeout_s: float) -> bool:
         """Finish the submitted functions and end. No callback is called after this.
@@ -58,24 +66,26 @@ class Background(QObject):
         self._closed.set()
         self._jobs.put(None)
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if has_ended := not self._thread.is_alive():
+            self._kept.clear()
+        return has_ended
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            number, work = job
+            failed = False
             try:
-                result = job.work()
+                result = work()
             except Exception as error:  # noqa: BLE001 - a boundary: the caller gets the error
-                self._report(job.failed, error)
-            else:
-                self._report(job.done, result)
+                result, failed = error, True
+            del job, work  # before the thread that asked lets go of them
+            if not self._closed.is_set():
+                self._finished.emit(number, failed, result)
 
-    def _report(self, callback: Callable[[Any], object], argument: object) -> None:
+    def _deliver(self, number: int, failed: bool, result: Any) -> None:
         if not self._closed.is_set():
-            self._finished.emit(callback, argument)
-
-    def _deliver(self, callback: Callable[[Any], object], argument: object) -> None:
-        if not self._closed.is_set():
-            callback(argument)
+            job = self._kept.pop(number)
+            (job.failed if failed else job.done)(result)
 
     def _log(self, error: Exception) -> None:
         logger.error("work in the background failed thread=%s", self._name, exc_info=error)

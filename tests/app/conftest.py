@@ -36,10 +36,19 @@ def _delete_what_was_closed(qapp: QApplication) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_other_thread_collects() -> None:
+def _nothing_is_left_for_other_threads_and_modules(qapp: QApplication) -> Iterator[None]:
     # As `potluck_app.garbage` does for the program: Qt objects must go in this thread. It stays so, since
     # any later test of this process may be the one in which they are collected.
     gc.disable()
+    yield
+    # pytest-qt processes events after every later test of this process, also of modules without windows.
+    left = QApplication.topLevelWidgets()
+    for widget in left:
+        widget.deleteLater()
+    del left
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+    gc.collect()
+    QCoreApplication.processEvents()
 
 
 @pytest.fixture

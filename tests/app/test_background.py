@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
 from potluck_app.background import Background
@@ -54,6 +55,37 @@ def test_closing_finishes_what_was_submitted_and_stays_silent(qtbot: QtBot) -> N
     assert finished == list(range(20))
     qtbot.wait(0)
     assert len(told) <= 20
+
+
+class Owner(QObject):
+    """Its method is the work; it notes in which thread it is deleted."""
+
+    def __init__(self, deleted_in: list[int]) -> None:
+        super().__init__()
+        self._deleted_in = deleted_in
+
+    def work(self) -> int:
+        return 1
+
+    def __del__(self) -> None:
+        self._deleted_in.append(threading.get_ident())
+
+
+def test_an_object_whose_work_was_done_is_never_deleted_in_the_thread(qtbot: QtBot) -> None:
+    deleted_in: list[int] = []
+    done: list[int] = []
+    for _ in range(200):
+        background = Background("test")
+        background.run(Owner(deleted_in).work, done.append)
+        assert background.close(5)
+
+    background = Background("test")
+    for _ in range(200):
+        background.run(Owner(deleted_in).work, done.append)
+    qtbot.waitUntil(lambda: len(done) >= 200)
+    assert background.close(5)
+    assert len(deleted_in) == 400
+    assert set(deleted_in) == {threading.get_ident()}
 
 
 def test_a_thread_that_hangs_does_not_keep_the_program(qtbot: QtBot) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -56,8 +57,12 @@ def kill(folders: Folders) -> None:
 
 
 def bytes_there(cache: Path) -> int:
-    """Return how much there is of files that are not whole."""
-    return sum(path.stat().st_size for path in cache.rglob("*.incomplete"))
+    """Return how much there is of files that are not whole; a small one may be whole by now."""
+    sizes: list[int] = []
+    for path in cache.rglob("*.incomplete"):
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return sum(sizes)
 
 
 def test_a_download_goes_on_after_its_node_was_killed(
