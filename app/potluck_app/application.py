@@ -73,7 +73,7 @@ class Application(QObject):
         chosen = self.preferences.current
         use(qapp, language_of(chosen.language))
         self.theme = Theme(qapp, chosen.theme, chosen.text_size)
-        FocusRing(self.theme, qapp)
+        FocusRing(self.theme, qapp, self)
         self.backend = Backend(find_or_start, parent=self)
         history = History(data_folder / "chats.sqlite", former=data_folder / "conversations")
         self.chat = Chat(self.backend, history, self)

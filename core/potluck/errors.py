@@ -41,6 +41,7 @@
     └── UsageError                  a request that is not possible in this form
         ├── NotFoundError           no computer, model, pairing… has this name
         │   └── ModelNotFoundError
+        ├── GrammarError            what an answer has to follow cannot be followed
         └── TooManyRequestsError    too many requests, or too much at once
 
 `code` is stable: the wire, the API and `--json` use it. The message is for people: what happened,
@@ -361,6 +362,12 @@ class ModelNotFoundError(NotFoundError):
     """No model at hand has the requested name."""
 
     code = "model_not_found"  # as clients of OpenAI's API look for it
+
+
+class GrammarError(UsageError):
+    """A schema or grammar is invalid, not supported, or costs too much; `data["param"]` is its field."""
+
+    code = "grammar"
 
 
 class TooManyRequestsError(UsageError):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from potluck.api.answers import Answer, ChatFormat, Format, TextFormat
+from potluck.api.answers import Answer, ChatFormat, Format, TextFormat, usage_of
 from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
 from potluck.api.openai import Timings
 
@@ -33,7 +33,9 @@ def streamed(form: Format, *, usage: bool = False) -> list[dict]:
     chunks = [*form.first(STARTED)]
     for piece in PIECES:
         chunks += form.piece(piece)
-    chunks += form.last(STARTED, FINISHED, usage)
+    chunks += form.last(FINISHED, usage)
+    if usage:
+        chunks.append(form.usage(usage_of(STARTED, FINISHED), FINISHED))
     return [msgspec.to_builtins(chunk) for chunk in chunks]
 
 

@@ -365,12 +365,13 @@ def test_a_request_without_a_usable_id_gets_one_that_errors_carry_too(http: http
 def test_who_asks_before_the_model_is_ready_is_told_when_to_ask_again(
     server: Server, http: httpx.Client
 ) -> None:
-    server.backend.fails_before = NotReadyError("Loading: 40%.")
+    server.backend.fails_before = NotReadyError("Loading: 40%.", progress=0.4)
 
     answer = post(http, "/v1/completions", prompt="a", stream=True)
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    assert answer.json()["error"]["message"] == "Loading: 40%."
+    error = answer.json()["error"]
+    assert (error["message"], error["progress"]) == ("Loading: 40%.", 0.4)
 
 
 def test_an_answer_goes_on_after_tokens_that_the_client_has(

@@ -18,12 +18,12 @@ OWN_COLOURS = ("potluck",)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_icon_is_drawn(qapp: QApplication, name: str) -> None:
     assert QSvgRenderer(str(resources.asset("icons", f"{name}.svg"))).isValid()
-    image = resources.pixmap(name, "#336699", 24).toImage()
+    image = resources.pixmap(name, "#336699", 24, 2.0).toImage()
 
     colors = {
         image.pixelColor(x, y).name()
-        for x in range(24)
-        for y in range(24)
+        for x in range(48)
+        for y in range(48)
         if image.pixelColor(x, y).alpha() > 250
     }
 

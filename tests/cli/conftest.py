@@ -34,8 +34,12 @@ def folders(tmp_path: Path, server: Server) -> Folders:
 
 
 @pytest.fixture
-def potluck(folders: Folders) -> Iterator[Callable[..., int]]:
-    """Run a command line in this process, with values in place of the parser's; its exit status."""
+def potluck(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Run a command line in this process, with values in place of the parser's; its exit status.
+
+    Nothing is on standard input, unless the test puts something there.
+    """
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     soon = Waits(poll_s=0.01, discovery_s=0.3, pairing_s=5.0)
     before = signal.getsignal(signal.SIGTERM)
 

@@ -12,6 +12,7 @@ import pytest
 from fake_backend import Server
 
 import potluck as package
+from potluck.cli.completion import HIDDEN
 from potluck.cli.parser import make_parser
 from potluck.errors import DiskFullError, NotEnoughMemoryError
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.net
 (_SUBPARSERS,) = (
     action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)
 )
-COMMANDS = [name for name in _SUBPARSERS.choices if name != "node"]  # no person starts a node
+COMMANDS = [name for name in _SUBPARSERS.choices if name not in HIDDEN]
 Potluck = Callable[..., int]
 
 
@@ -103,7 +104,7 @@ def test_a_command_starts_at_once_and_without_what_it_does_not_need() -> None:
         "began = time.process_time()\n"
         "import potluck.cli\n"
         "seconds = time.process_time() - began\n"
-        "import potluck.cli.models, potluck.cli.computers, potluck.demo\n"
+        "import potluck.cli.chat, potluck.cli.computers, potluck.cli.demo, potluck.demo\n"
         "heavy = {'torch', 'asyncio', 'starlette', 'uvicorn', 'zeroconf', 'cryptography', 'PySide6'}\n"
         "print(seconds, heavy & set(sys.modules))\n"
     )

@@ -122,6 +122,7 @@ def test_rm_asks_first(
     typed("n\n")
     assert potluck("models", "rm", "big") == 0
     assert server.backend.library.deleted == []
+    assert "Delete big (5.0 GB) from this computer?" in capsys.readouterr().err
 
     assert potluck("models", "rm", "big", "--yes") == 0
     assert server.backend.library.deleted == ["big"]

@@ -151,6 +151,19 @@ def test_the_prompt_may_come_through_a_pipe(
     )
 
 
+def test_a_prompt_of_the_arguments_stands_before_what_comes_through_a_pipe(
+    server: Server, potluck: Potluck, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    server.backend.script = ("**plain**",)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("diff\n"))
+
+    assert potluck("chat", "Review", "this") == 0
+    assert server.backend.generated[0].prompt == ChatPrompt(
+        (ChatTurn(role="user", content="Review this\n\ndiff"),)
+    )
+    assert capsys.readouterr().out == "**plain**\n"
+
+
 def test_no_prompt_is_told(
     potluck: Potluck,
     capsys: Output,

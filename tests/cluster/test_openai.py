@@ -2,11 +2,13 @@
 
 import socket
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 from byte_model import make_byte_model
 from hosts import Host
-from openai import NotFoundError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(300)]
 
@@ -95,3 +97,49 @@ def test_a_second_turn_finds_the_first_one_in_the_cache(client: OpenAI) -> None:
 
     cached = second.usage.prompt_tokens_details.cached_tokens
     assert 0 < first.usage.prompt_tokens - cached < 16
+
+
+class Person(BaseModel):
+    name: Literal["Ada", "Grace"]
+    born: bool
+
+
+def test_parsed_answers_are_objects_of_the_schema(client: OpenAI) -> None:
+    """The model is a random one: only the grammar makes its answers readable."""
+    messages: Any = [{"role": "user", "content": "Who?"}]
+
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model="byte-model", messages=messages, response_format=Person, seed=seed
+        )
+
+        assert isinstance(answer.choices[0].message.parsed, Person)
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_grammar_of_other_clients_is_followed_and_a_wrong_one_is_named(client: OpenAI) -> None:
+    answer = client.completions.create(
+        model="byte-model", prompt="x", n=2, extra_body={"guided_regex": "[ab]{3}"}
+    )
+    assert {letter for choice in answer.choices for letter in choice.text} <= {"a", "b"}
+    assert [len(choice.text) for choice in answer.choices] == [3, 3]
+
+    with pytest.raises(BadRequestError) as refused:
+        client.completions.create(model="byte-model", prompt="x", extra_body={"grammar": "("})
+    assert refused.value.param == "grammar"
+
+
+def test_a_bias_and_penalties_change_what_is_chosen(client: OpenAI) -> None:
+    def ids(**fields: Any) -> list[int]:
+        answer = client.completions.create(
+            model="byte-model",
+            prompt=PROMPT,
+            temperature=0,
+            max_tokens=8,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
+            **fields,
+        )
+        return answer.choices[0].token_ids  # type: ignore[attr-defined]
+
+    assert set(ids(logit_bias={"65": 100})) == {65}
+    assert len(set(ids(logit_bias={"65": 30, "66": 30}, frequency_penalty=2.0))) > 1

@@ -48,7 +48,7 @@ def test_what_is_not_token_ids_is_refused(stage: Stage, inputs: torch.Tensor) ->
 
 def test_the_longest_chunk_is_a_chunk(stage: Stage) -> None:
     """The first of all tokens among them: what is wrong with it is that the context is shorter."""
-    with pytest.raises(PromptError, match=f"{MAX_CHUNK_TOKENS} tokens"):
+    with pytest.raises(PromptError, match=f"has {MAX_CHUNK_TOKENS}"):
         forward(stage, torch.zeros(MAX_CHUNK_TOKENS, dtype=torch.int32), 0)
 
 
@@ -113,14 +113,14 @@ def test_numbers_that_are_none_are_an_error_of_the_step(llama: Reference) -> Non
 def test_a_full_context_is_refused_with_its_size(llama: Reference, stage: Stage) -> None:
     forward(stage, llama.prompt(CONTEXT), 0)
 
-    with pytest.raises(PromptError, match=f"{CONTEXT + 1} tokens"):
+    with pytest.raises(PromptError, match=f"has {CONTEXT + 1}"):
         forward(stage, llama.prompt(1), CONTEXT)
 
 
 def test_a_prompt_beyond_the_context_is_refused_before_its_first_chunk(
     llama: Reference, stage: Stage
 ) -> None:
-    with pytest.raises(PromptError, match=f"{CONTEXT + 1} tokens"):
+    with pytest.raises(PromptError, match=f"has {CONTEXT + 1}"):
         forward(stage, llama.prompt(4), 0, prompt_end=CONTEXT + 1)
     assert stage.position(SESSION) == 0
 

@@ -127,10 +127,11 @@ def test_without_a_node_there_are_no_tokens() -> None:
 
 def test_without_a_node_a_request_is_told_what_happens_meanwhile() -> None:
     front = Front(PATIENCE)
-    front.busy("The model is not loaded yet. Loading: 40%.")
+    front.busy("The model is not loaded yet. Loading: 40%.", 0.4)
 
-    with pytest.raises(NotReadyError, match="Loading: 40%"):
+    with pytest.raises(NotReadyError, match="Loading: 40%") as error:
         asyncio.run(whole(front))
+    assert error.value.data == {"progress": 0.4}
 
 
 def test_the_same_request_goes_on_where_its_connection_broke(server: Server) -> None:

@@ -11,10 +11,11 @@ from fake_chain import FakeChain
 from fake_cluster import run
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from potluck.api.backend import GenerationRequest, Piece, Reading
+from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
 from potluck.cluster.driver.completion import LoadedModel, complete
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.text.grammar_process import Grammar, TokenSets
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
 from potluck.wire.activation_messages import Result, TokenLogprob
@@ -61,6 +62,23 @@ def ids(text: str) -> list[int]:
     return [BYTES[letter] for piece, _ in encoded for letter in piece]
 
 
+class HereGrammar:
+    """A grammar without a process of its own."""
+
+    def __init__(self, chat: ChatFormat, constraint: Constraint, vocab_size: int) -> None:
+        self._grammar = Grammar(constraint, TokenSets(chat, vocab_size))
+        self.allowed: bytes | tuple[int, ...] | None = self._grammar.allowed().tokens
+        self.is_over, self.is_closed = False, False
+
+    async def push(self, tokens: Sequence[int]) -> None:
+        self._grammar.push(tokens)
+        now = self._grammar.allowed()
+        self.allowed, self.is_over = now.tokens, now.is_over
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 class Here:
     """A model's words, without a process of their own."""
 
@@ -69,12 +87,53 @@ class Here:
         self.vocabulary = chat.vocabulary
         self.stop_ids = chat.stop_ids
         self.stop_strings: tuple[str, ...] = chat.stop_strings
+        self.opened: list[HereGrammar] = []
 
     async def encode(self, text: str) -> list[int]:
         return self._chat.encode(text)
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         return self._chat.encode_chat(messages)
+
+    async def constrain(self, constraint: Constraint, vocab_size: int) -> HereGrammar:
+        self.opened.append(HereGrammar(self._chat, constraint, vocab_size))
+        return self.opened[-1]
+
+
+class Follower(FakeChain):
+    """A chain that answers with tokens that are allowed, chosen by all tokens before; else with its own.
+
+    Attributes:
+        lost_at: its connection breaks at this position; None: never.
+    """
+
+    def __init__(self, lost_at: int | None = None) -> None:
+        super().__init__()
+        self.lost_at = lost_at
+
+    def say(self, message: Message) -> None:
+        if isinstance(message, Result) and message.token_id is not None:
+            if message.position == self.lost_at:
+                self.break_off()
+                return
+            sampling = self.forwards[-1].sampling
+            assert sampling is not None
+            if (allowed := sampling.allowed) is not None:
+                ids = [
+                    token
+                    for token in range(258)
+                    if (
+                        allowed[token // 8] >> token % 8 & 1
+                        if isinstance(allowed, bytes)
+                        else token in allowed
+                    )
+                ]
+                message = msgspec.structs.replace(
+                    message, token_id=ids[message.token_id % len(ids)]
+                )
+            else:
+                message = msgspec.structs.replace(message, token_id=message.token_id % 258)
+        super().say(message)
 
 
 class Desk:

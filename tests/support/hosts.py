@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -112,8 +113,9 @@ class Host:
     def end_engines(self, how: signal.Signals) -> None:
         """Send this signal to the stage processes of the node."""
         for child in psutil.Process(self.node_pid()).children(recursive=True):
-            if "potluck.cluster.stage.process" in child.cmdline():
-                child.send_signal(how)
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                if "potluck.cluster.stage.process" in child.cmdline():
+                    child.send_signal(how)
 
     def shut_down(self) -> None:
         """Ask the node to end, as the window does. It may end a moment later."""

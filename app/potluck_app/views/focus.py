@@ -52,8 +52,8 @@ class FocusRing(QObject):
     What was clicked has no ring: the person knows where that is.
     """
 
-    def __init__(self, theme: Theme, app: QApplication) -> None:
-        super().__init__(app)
+    def __init__(self, theme: Theme, app: QApplication, parent: QObject) -> None:
+        super().__init__(parent)
         self._theme = theme
         self._ring: _Ring | None = None
         app.focusChanged.connect(self._on_focus)
@@ -101,9 +101,10 @@ class _Ring(QWidget):
         self.deleteLater()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() in _MOVES:
+        # A window that is deleted first hides what is in it, some of which is gone already.
+        if event.type() in _MOVES and all(map(shiboken6.isValid, (self, self.target, self._host))):
             self._follow()
-        return super().eventFilter(watched, event)
+        return False
 
     def _follow(self) -> None:
         corner = self.target.mapTo(self._host, QPoint(0, 0))

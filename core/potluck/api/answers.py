@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from potluck.api import openai
 from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
@@ -20,6 +21,7 @@ class Answer:
     model: str
     token_ids: bool
     logprobs: int | None
+    index: int = 0  # of the choice, where a request has several
 
 
 class Format(ABC):
@@ -39,12 +41,16 @@ class Format(ABC):
         if piece.text or self._answer.token_ids or self._answer.logprobs is not None:
             yield self._chunk(self._part(piece))
 
-    def last(self, started: Started, finished: Finished, usage: bool) -> Iterator[Struct]:
-        if not usage:
+    def last(self, finished: Finished, usage: bool) -> Iterator[Struct]:
+        """The end of a choice; the measurements come with `usage`, if a client wants that."""
+        if usage:
+            yield self._chunk(self._end(finished), usage=None)
+        else:
             yield self._chunk(self._end(finished), potluck=finished.timings)
-            return
-        yield self._chunk(self._end(finished), usage=None)
-        yield self._chunk(usage=_usage(started, finished), potluck=finished.timings)
+
+    def usage(self, usage: openai.Usage, finished: Finished) -> Struct:
+        """The last chunk of all choices, without one."""
+        return self._chunk(usage=usage, potluck=finished.timings)
 
     @abstractmethod
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct: ...
@@ -62,8 +68,9 @@ class Format(ABC):
 
     def _make(self, kind: Callable[..., Struct], *choices: Struct, **fields: object) -> Struct:
         answer = self._answer
+        numbered = tuple(replace(choice, index=answer.index) for choice in choices)
         return kind(
-            id=answer.id, created=answer.created, model=answer.model, choices=choices, **fields
+            id=answer.id, created=answer.created, model=answer.model, choices=numbered, **fields
         )
 
     def _prompt_ids(self, started: Started) -> list[int] | UnsetType:
@@ -95,7 +102,7 @@ class ChatFormat(Format):
         return self._make(
             openai.ChatCompletion,
             choice,
-            usage=_usage(started, finished),
+            usage=usage_of(started, finished),
             potluck=finished.timings,
             prompt_token_ids=self._prompt_ids(started),
         )
@@ -136,7 +143,7 @@ class TextFormat(Format):
             token_ids=self._token_ids(pieces),
             prompt_token_ids=self._prompt_ids(started),
         )
-        return self._chunk(choice, usage=_usage(started, finished), potluck=finished.timings)
+        return self._chunk(choice, usage=usage_of(started, finished), potluck=finished.timings)
 
     def _part(self, piece: Piece) -> Struct:
         return openai.CompletionChoice(
@@ -164,7 +171,27 @@ class TextFormat(Format):
         )
 
 
-def _usage(started: Started, finished: Finished) -> openai.Usage:
+def joined(answers: Sequence[Struct], usage: openai.Usage) -> Struct:
+    """One answer with the choices of all."""
+    choices = tuple(choice for answer in answers for choice in answer.choices)  # type: ignore[attr-defined]
+    return replace(answers[0], choices=choices, usage=usage)
+
+
+def total(usages: Sequence[openai.Usage], repeats: int) -> openai.Usage:
+    """The usage of several answers. So many, one after the other, have a prompt in common: it counts once."""
+    prompt = sum(usage.prompt_tokens for usage in usages[::repeats])
+    completion = sum(usage.completion_tokens for usage in usages)
+    cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages[::repeats])
+    return openai.Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=cached),
+    )
+
+
+def usage_of(started: Started, finished: Finished) -> openai.Usage:
+    """What one answer took."""
     prompt, completion = len(started.prompt_token_ids), finished.completion_tokens
     return openai.Usage(
         prompt_tokens=prompt,

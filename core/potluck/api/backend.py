@@ -78,8 +78,28 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     top_k: int | None = None  # 0: all
     min_p: float | None = None
     repetition_penalty: float | None = None
+    presence_penalty: float = 0.0  # subtracted from the logit of each token that the answer has
+    frequency_penalty: float = 0.0  # the same, as often as the answer has it
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
     seed: int | None = None  # 0 <= seed < 2**63; None: a random one
     logprobs: int | None = None  # None: none; n: of the chosen token and of the n best tokens
+
+
+class Constraint(Struct, frozen=True, kw_only=True):
+    """What the text of an answer has to be.
+
+    Attributes:
+        kind: what `text` is: a JSON schema (in a loose one, keywords that are not supported are ignored), a regular
+            expression, a grammar in `llguidance`'s Lark or llama.cpp's GBNF, or a JSON list of the possible texts.
+        opens_with: a text or special token. Until the answer has it, anything may come; then what the constraint
+            allows, until it is complete; then anything again. Empty: the whole answer has to follow it.
+        field: of the client's request, for messages.
+    """
+
+    kind: Literal["json_schema", "loose_json_schema", "regex", "lark", "choice"]
+    text: str
+    opens_with: str = ""
+    field: str = "response_format"
 
 
 class GenerationRequest(Struct, frozen=True, kw_only=True):
@@ -91,6 +111,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None  # None: all that the context has left
     stop: tuple[str, ...] = ()  # the answer ends before the first of these
+    constraint: Constraint | None = None
     ignore_eos: bool = False
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 

@@ -1,14 +1,14 @@
 """`/v1`: chat and text completions and the list of models, in OpenAI's shapes.
 
-A request becomes one `GenerationRequest`. The events of the backend are formatted in one of two
+A request becomes one `GenerationRequest` for each of its answers. The events of the backend are formatted in one of two
 ways: as chunks while they arrive, or joined into one answer. The backend does not know which.
 """
 
-import hashlib
+import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import assert_never
 
@@ -19,39 +19,43 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api import openai
-from potluck.api.answers import Answer, ChatFormat, Format, TextFormat
+from potluck.api.answers import (
+    Answer,
+    ChatFormat,
+    Format,
+    TextFormat,
+    joined,
+    total,
+    usage_of,
+)
 from potluck.api.backend import (
     Answering,
-    ChatPrompt,
-    ChatTurn,
     Finished,
+    GenerationEvent,
     GenerationRequest,
     Piece,
     Progress,
-    Prompt,
     Reading,
-    SamplingOptions,
     Started,
-    TextPrompt,
-    TokenPrompt,
     Waiting,
 )
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
     JsonResponse,
+    RequestError,
     openai_error,
     read,
     refuse_openai,
 )
+from potluck.api.generation import of_chat, of_completion, repeated
+from potluck.api.merging import Collected, best, merged, with_logprobs
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
-COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
-SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
 DONE = b"[DONE]"
 
 
@@ -81,106 +85,120 @@ class Completions:
     async def _chat(self, request: Request) -> Response:
         asked = await read(request, openai.ChatCompletionRequest)
         openai.check(asked)
-        turns = tuple(turn_of(message) for message in asked.messages)
-        logprobs = asked.top_logprobs or 0 if asked.logprobs else None
-        limit = asked.max_completion_tokens or asked.max_tokens
-        generation = _generation(asked, ChatPrompt(turns), logprobs, limit)
-        return await self._answer(request, asked, generation, ChatFormat)
+        return await self._answer(request, asked, [of_chat(asked)], ChatFormat)
 
     async def _complete(self, request: Request) -> Response:
         asked = await read(request, openai.CompletionRequest)
         openai.check(asked)
-        prompt = openai.single_prompt(asked)
-        generation = _generation(
-            asked,
-            TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
-            asked.logprobs,
-            asked.max_tokens or COMPLETION_TOKENS,
-        )
-        return await self._answer(request, asked, generation, TextFormat)
+        return await self._answer(request, asked, of_completion(asked), TextFormat, asked.best_of)
 
     async def _answer(
         self,
         request: Request,
         asked: openai.Options,
-        generation: GenerationRequest,
+        generations: Sequence[GenerationRequest],
         form: type[Format],
+        best_of: int | None = None,
     ) -> Response:
+        """Answer each of the prompts `asked.n` times, with the best of `best_of` answers."""
         model = await self._models.find(asked.model)
-        generation = replace(generation, model=await self._models.asked(asked.model))
-        generation = _with_seed(replace(generation, id=request.state.request_id))
-        generation = replace(generation, known=tuple(asked.known_token_ids or ()))
+        wanted = asked.n or 1
+        tried = max(best_of or wanted, wanted)
+        name, id_ = await self._models.asked(asked.model), request.state.request_id
+        named = [replace(each, model=name, id=id_) for each in generations]
+        all_ = [one for each in named for one in repeated(each, tried)]
+        if len(all_) > 1 and asked.known_token_ids:
+            raise RequestError(
+                400, "known_token_ids: an answer goes on alone.", param="known_token_ids"
+            )
         answer = Answer(
             id=f"{form.prefix}-{secrets.token_hex(12)}",
             created=int(self._clock()),
             model=model.name,
             token_ids=bool(asked.return_token_ids),
-            logprobs=generation.sampling.logprobs,
+            logprobs=all_[0].sampling.logprobs,
         )
         if asked.stream:
             include_usage = asked.stream_options is not None and asked.stream_options.include_usage
-            chunks = self._chunks(generation, form(answer), include_usage)
+            forms = [form(dataclasses.replace(answer, index=i)) for i in range(len(all_))]
             return EventStream(
-                chunks,
+                self._chunks(all_, forms, wanted if include_usage else None),
                 refuse_openai,
                 last_words=lambda error: msgspec.json.encode(openai_error(error)),
             )
-        whole: Awaitable[msgspec.Struct] = until_disconnect(
-            request.receive, self._whole(generation, form(answer))
-        )
-        return JsonResponse(await whole)
+        if tried > wanted:
+            all_ = [with_logprobs(one) for one in all_]
+        collected = await until_disconnect(request.receive, self._collect(all_))
+        chosen: list[Collected] = []
+        for first in range(0, len(collected), tried):
+            chosen += best(collected[first : first + tried], wanted)
+        forms = [form(dataclasses.replace(answer, index=i)) for i in range(len(chosen))]
+        wholes = [each.whole(*one) for each, one in zip(forms, chosen, strict=True)]
+        usages = [usage_of(started, finished) for started, _, finished in collected]
+        return JsonResponse(joined(wholes, total(usages, tried)))
 
-    async def _whole(self, generation: GenerationRequest, form: Format) -> msgspec.Struct:
-        pieces: list[Piece] = []
-        started, finished = None, None
-        async with aclosing(self._metrics.counted(self._backend.generate(generation))) as events:
-            async for event in events:
+    def _events(self, generation: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        return self._metrics.counted(self._backend.generate(generation))
+
+    async def _collect(self, generations: Sequence[GenerationRequest]) -> list[Collected]:
+        """All events of several answers."""
+        started: dict[int, Started] = {}
+        finished: dict[int, Finished] = {}
+        pieces: list[list[Piece]] = [[] for _ in generations]
+        async with aclosing(merged(self._events, generations)) as events:
+            async for number, event in events:
                 match event:
                     case Waiting() | Reading():
                         pass
                     case Started():
-                        started = event
+                        started[number] = event
                     case Piece():
-                        pieces.append(event)
+                        pieces[number].append(event)
                     case Finished():
-                        finished = event
+                        finished[number] = event
                     case _:
                         assert_never(event)
-        assert started is not None
-        assert finished is not None
-        return form.whole(started, pieces, finished)
+        return [(started[i], pieces[i], finished[i]) for i in range(len(generations))]
 
     async def _chunks(
-        self, generation: GenerationRequest, form: Format, include_usage: bool
+        self,
+        generations: Sequence[GenerationRequest],
+        forms: Sequence[Format],
+        usage_of_repeats: int | None,
     ) -> AsyncGenerator[bytes | Comment, None]:
-        """Yield the answer as the data of server-sent events, and comments while it waits.
+        """Yield the answers as the data of server-sent events, and comments while they wait.
 
         An error before the first of them is raised, so that the response gets its status. A later
-        error is sent as a chunk.
+        error is sent as a chunk. With `usage_of_repeats`, which says how many of the answers have a
+        prompt in common, the last chunk has the usage.
         """
-        started, is_sent = None, False
+        has_usage, is_sent = usage_of_repeats is not None, False
+        started: dict[int, Started] = {}
+        usages: dict[int, openai.Usage] = {}
         try:
-            async with aclosing(
-                self._metrics.counted(self._backend.generate(generation))
-            ) as events:
-                async for event in events:
+            async with aclosing(merged(self._events, generations)) as events:
+                async for number, event in events:
                     is_sent = True
                     match event:
                         case Waiting() | Reading():
                             yield Comment(_progress(event))
                             continue
                         case Started():
-                            started = event
-                            chunks = form.first(event)
+                            started[number] = event
+                            chunks = forms[number].first(event)
                         case Piece():
-                            chunks = form.piece(event)
+                            chunks = forms[number].piece(event)
                         case Finished():
-                            assert started is not None
-                            chunks = form.last(started, event, include_usage)
+                            usages[number] = usage_of(started[number], event)
+                            chunks = forms[number].last(event, has_usage)
                         case _:
                             assert_never(event)
                     for chunk in chunks:
                         yield msgspec.json.encode(chunk)
+                    if usage_of_repeats and len(usages) == len(forms):
+                        assert isinstance(event, Finished)
+                        summed = total([usages[i] for i in range(len(forms))], usage_of_repeats)
+                        yield msgspec.json.encode(forms[0].usage(summed, event))
         except Exception as error:
             if not is_sent:
                 raise
@@ -195,40 +213,3 @@ def _progress(event: Progress) -> str:
         return f"reading, {event.tokens} of {event.total} tokens"
     about = "" if event.seconds is None else f", about {max(1, round(event.seconds))} s"
     return f"waiting, place {event.place}{about}"
-
-
-def turn_of(message: openai.ChatMessage) -> ChatTurn:
-    """A message, as the model's template gets it."""
-    role = "system" if message.role == "developer" else message.role
-    return ChatTurn(role=role, content=openai.message_text(message))
-
-
-def _generation(
-    asked: openai.Options, prompt: Prompt, logprobs: int | None, limit: int | None
-) -> GenerationRequest:
-    sampling = SamplingOptions(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=max(asked.top_k, 0) if asked.top_k is not None else None,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
-        seed=asked.seed & SEED_MASK if asked.seed is not None else None,
-        logprobs=logprobs,
-    )
-    stop: Sequence[str] = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
-    return GenerationRequest(
-        prompt=prompt,
-        sampling=sampling,
-        max_tokens=limit,
-        stop=tuple(text for text in stop if text),
-        ignore_eos=bool(asked.ignore_eos),
-    )
-
-
-def _with_seed(generation: GenerationRequest) -> GenerationRequest:
-    """Choose the seed, if the client did not: the same request with the same id has the same one."""
-    if generation.sampling.seed is not None:
-        return generation
-    digest = hashlib.sha256(msgspec.json.encode(generation)).digest()
-    seed = int.from_bytes(digest[:8]) & SEED_MASK
-    return replace(generation, sampling=replace(generation.sampling, seed=seed))

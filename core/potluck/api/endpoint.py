@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -203,7 +204,7 @@ def openai_error(error: Exception) -> ApiErrorBody:
     """Return the body of an error in the shape of `/v1`; inside a stream, it is a chunk."""
     described = describe(error)
     status = status_of(error)
-    param = described.data.get("param")
+    param, progress = described.data.get("param"), described.data.get("progress")
     if status in (401, 403):
         kind = "authentication_error"
     elif status < 500:
@@ -218,5 +219,6 @@ def openai_error(error: Exception) -> ApiErrorBody:
             code=_CODES.get(status, described.code)
             if isinstance(error, RequestError)
             else described.code,
+            progress=progress if isinstance(progress, float) else UNSET,
         )
     )

@@ -2,8 +2,8 @@
 
 Unknown fields are ignored, as OpenAI's own servers do. `check` refuses a known field that would
 change the meaning of the answer and that Potluck does not support. Additions to OpenAI's fields:
-`top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `return_token_ids`, named as in vLLM, and
-an object `potluck` with measurements. Pure, like `potluck.api.schema`.
+`top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `return_token_ids` and `structured_outputs`, named as in
+vLLM, and an object `potluck` with measurements. Pure, like `potluck.api.schema`.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -16,11 +16,13 @@ from potluck.errors import UsageError
 MAX_TOKENS = 1 << 20  # the longest context of any known model
 MAX_STOPS = 16  # OpenAI allows 4
 MAX_LOGPROBS = 20
+MAX_ANSWERS = 128  # of one request
 
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop: TypeAlias = str | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None
 _NOTHING = msgspec.Raw(b"null")  # of fields that are refused unless they are empty
+Choices = Annotated[list[str], Meta(max_length=1024)]
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
@@ -41,14 +43,36 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     include_usage: bool = False
 
 
+class JsonSchemaFormat(Struct, frozen=True, kw_only=True):
+    schema: msgspec.Raw = _NOTHING
+    strict: bool | None = None  # a schema that is not may have keywords that are not supported
+
+
+class ResponseFormat(Struct, frozen=True, kw_only=True):
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema: msgspec.Raw = _NOTHING  # llama.cpp's, with json_object
+
+
+class StructuredOutputs(Struct, frozen=True, kw_only=True):
+    """vLLM's field of this name, and under names with `guided_` its older ones."""
+
+    json: msgspec.Raw = _NOTHING
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    structural_tag: msgspec.Raw = _NOTHING
+
+
 class Options(Struct, frozen=True, kw_only=True):
     """The fields that both kinds of request share. None means: as the model recommends."""
 
     model: Annotated[str, Meta(max_length=4096)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None  # -1: no limit
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None  # 0 and -1: all tokens
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None  # 0: the best token
+    top_k: Annotated[float, Meta(ge=-1, lt=1 << 31)] | None = None  # 0 and -1: all tokens
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
@@ -59,12 +83,21 @@ class Options(Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     # Potluck's own: the first tokens of the answer, which the client has; only what follows is sent.
     known_token_ids: TokenIds | None = None
-    # Known but not supported: only the value that changes nothing is accepted. Decoding 16 MB of
-    # small JSON values takes more than a second, so it is not done where they are refused.
-    n: int | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] | None = None
+    # Decoding 16 MB of small JSON values takes more than a second: such fields are decoded where
+    # their size is known.
     logit_bias: msgspec.Raw = _NOTHING
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    # What the answer has to be: see `potluck.api.constraints`.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: msgspec.Raw = _NOTHING
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: msgspec.Raw = _NOTHING
 
 
 class ContentPart(Struct, frozen=True, kw_only=True):
@@ -78,20 +111,15 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     tool_calls: msgspec.Raw = _NOTHING
 
 
-class ResponseFormat(Struct, frozen=True, kw_only=True):
-    type: str
-
-
 class ChatCompletionRequest(Options, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
-    max_completion_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: msgspec.Raw = _NOTHING
     functions: msgspec.Raw = _NOTHING
-    response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
 
 
@@ -102,7 +130,7 @@ class CompletionRequest(Options, frozen=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
     suffix: str | None = None
-    best_of: int | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] | None = None
 
 
 def check(request: ChatCompletionRequest | CompletionRequest) -> None:
@@ -111,42 +139,49 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
     Raises:
         UnsupportedParameterError: the error names the field.
     """
-    _refuse(request.n not in (None, 1), "n", "Potluck gives one answer per request: n must be 1.")
-    _refuse(_is_given(request.logit_bias), "logit_bias", "logit_bias is not offered.")
-    for name in ("presence_penalty", "frequency_penalty"):
-        _refuse(
-            getattr(request, name) not in (None, 0),
-            name,
-            f"{name} is not offered; repetition_penalty is.",
-        )
+    _refuse(
+        request.top_k is not None and request.top_k != int(request.top_k),
+        "top_k",
+        "top_k: this is a number of tokens, so it must be whole.",
+    )
     if request.stream_options is not None and not request.stream:
         _refuse(True, "stream_options", "stream_options needs stream: true.")
     if isinstance(request, ChatCompletionRequest):
         _check_chat(request)
     else:
-        _refuse(bool(request.echo), "echo", "echo is not offered.")
-        _refuse(bool(request.suffix), "suffix", "suffix is not offered.")
-        _refuse(
-            request.best_of not in (None, 1),
-            "best_of",
-            "Potluck gives one answer per request: best_of must be 1.",
-        )
+        _check_completion(request)
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    _refuse(bool(request.echo), "echo", "echo is not offered.")
+    _refuse(
+        bool(request.suffix),
+        "suffix",
+        "suffix: text is not filled in before another text; send only a prompt.",
+    )
+    best_of, n = request.best_of or request.n or 1, request.n or 1
+    _refuse(best_of < n, "best_of", f"best_of: the best {n} cannot be chosen of {best_of}.")
+    _refuse(
+        best_of > n and bool(request.stream),
+        "best_of",
+        "best_of: the best answer is known when all are complete, so it cannot be streamed.",
+    )
 
 
 def _check_chat(request: ChatCompletionRequest) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        _refuse(getattr(request, name) == 0, name, f"{name}: a chat needs at least 1.")
     for name in ("tools", "functions"):
         _refuse(
-            _is_given(getattr(request, name)), name, f"{name}: calling tools is not offered yet."
+            is_given(getattr(request, name)), name, f"{name}: calling tools is not offered yet."
         )
-    if request.response_format is not None and request.response_format.type != "text":
-        _refuse(True, "response_format", "response_format: only type text is offered.")
     if request.modalities is not None and request.modalities != ["text"]:
         _refuse(True, "modalities", "modalities: only text is offered.")
     if request.top_logprobs and not request.logprobs:
         _refuse(True, "top_logprobs", "top_logprobs needs logprobs: true.")
     for number, message in enumerate(request.messages):
         where = f"messages[{number}]"
-        if message.role in ("tool", "function") or _is_given(message.tool_calls):
+        if message.role in ("tool", "function") or is_given(message.tool_calls):
             _refuse(True, where, f"{where}: calling tools is not offered yet.")
         if isinstance(message.content, list):
             for part in message.content:
@@ -154,7 +189,8 @@ def _check_chat(request: ChatCompletionRequest) -> None:
                     _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
 
 
-def _is_given(value: msgspec.Raw) -> bool:
+def is_given(value: msgspec.Raw) -> bool:
+    """Whether a field has a value that is not empty."""
     return bytes(value)[:8].translate(None, b" \t\r\n") not in (b"null", b"[]", b"{}")
 
 
@@ -170,27 +206,29 @@ def message_text(message: ChatMessage) -> str:
     return message.content or ""
 
 
-def single_prompt(request: CompletionRequest) -> str | list[int]:
-    """Return the only prompt, as text or token ids. It may also be the only item of a list.
+def prompts(request: CompletionRequest) -> list[str | list[int]]:
+    """Return the prompts, each as text or token ids.
 
     Raises:
-        UnsupportedParameterError: there is no prompt, or more than one.
+        UnsupportedParameterError: there is none, there are too many, or one is no prompt.
     """
     prompt = request.prompt
     if isinstance(prompt, str):
-        return prompt
+        return [prompt]
     ids = [item for item in prompt if isinstance(item, int)]
     if ids and len(ids) == len(prompt):
         if min(ids) < 0 or max(ids) >= 1 << 31:
             _refuse(True, "prompt", "prompt: a token id is not below 0 and fits 31 bits.")
-        return ids
-    if len(prompt) == 1:
-        only = prompt[0]
-        assert not isinstance(only, int)
-        return only
-    raise UnsupportedParameterError(
-        "prompt", f"prompt: one prompt per request is offered; this one has {len(prompt)}."
+        return [ids]
+    found = [item for item in prompt if not isinstance(item, int)]
+    _refuse(bool(ids) or not found, "prompt", "prompt: give a text, token ids, or a list of these.")
+    answers = len(found) * (request.best_of or request.n or 1)
+    _refuse(
+        answers > MAX_ANSWERS,
+        "prompt",
+        f"prompt: this asks for {answers} answers, and {MAX_ANSWERS} are the most of one request.",
     )
+    return found
 
 
 # --- measurements, sent with every answer
@@ -334,6 +372,7 @@ class ApiError(Struct, frozen=True, kw_only=True):
     type: str
     param: str | None = None
     code: str | None = None
+    progress: float | UnsetType = UNSET  # 0 to 1: how far the model is loaded that is not ready yet
 
 
 class ApiErrorBody(Struct, frozen=True, kw_only=True):

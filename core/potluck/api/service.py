@@ -19,8 +19,8 @@ from potluck.api.backend import (
     Tokens,
     TokensRequest,
 )
-from potluck.api.completions import turn_of
 from potluck.api.endpoint import Endpoint, Handler, JsonResponse, RequestError, read, refuse_openai
+from potluck.api.generation import turn_of
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.openai import ChatMessage, TokenIds

@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None, **values: object) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except PotluckError as error:
-        from potluck.cli.terminal import say
+        from potluck.cli.printing import say
 
         say(f"potluck: {error.message}")
         return error.exit_status

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from potluck.api.benching import BenchRequest, BenchResult, BenchStage
 from potluck.cli.computers import open_client
-from potluck.cli.models import plan_request
+from potluck.cli.plan import plan_request
 from potluck.cli.terminal import PHASES, Progress, put, put_json, put_table
 from potluck.client import Client
 from potluck.errors import format_bytes

@@ -216,7 +216,9 @@ def rm(options: argparse.Namespace) -> int:
     client, _ = open_client(options)
     if not options.yes:
         terminal.must_be_interactive("Deleting a model", "Or add --yes.")
-        if not terminal.ask(f"Delete {options.name} from this computer?"):
+        if not terminal.ask(
+            f"Delete {options.name}{_size_of(client, options.name)} from this computer?"
+        ):
             put("Nothing is deleted.")
             return 0
     deleted = client.delete_model(options.name)
@@ -225,3 +227,9 @@ def rm(options: argparse.Namespace) -> int:
     else:
         put(f"Deleted {deleted.name}: {format_bytes(deleted.nbytes)} are free now.")
     return 0
+
+
+def _size_of(client: Client, name: str) -> str:
+    """Return in words how much of the disk the model takes; nothing if there is none of this name."""
+    known = next((each for each in client.models() if name in (each.name, each.path)), None)
+    return f" ({format_bytes(known.nbytes)})" if known is not None else ""

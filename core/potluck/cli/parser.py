@@ -2,10 +2,12 @@
 
 import argparse
 import re
+import sys
 from functools import partial
 from typing import NoReturn
 
 from potluck import __version__
+from potluck.cli.completion import USE
 from potluck.cli.model_commands import add_library_commands, add_upkeep_commands
 from potluck.cli.options import (
     add_bench,
@@ -21,7 +23,12 @@ from potluck.cli.waits import Waits
 OVERVIEW = """\
 Pool the computers of your home to run a language model none of them could run alone.
 
-  potluck                 open the window: add computers, choose a model, chat
+The commands that most people need:
+  potluck                               open the window: add computers, choose a model, chat
+  potluck worker                        on each other computer: lend it, until Ctrl-C
+  potluck pair laptop                   on this one: add it; both screens show the same six digits
+  potluck models pull Qwen/Qwen3-8B-GGUF     download a model; `potluck models search` finds others
+  potluck chat "What is a worker?"      ask; without a prompt, hold a conversation
 
 Commands for your computers:
   worker                  lend this computer to another one, until Ctrl-C
@@ -36,19 +43,24 @@ Commands for your computers:
   doctor                  what keeps computers from finding each other, and what to do
 
 Commands for models:
-  chat [PROMPT]           ask once, or talk
+  chat [PROMPT]           ask once, or talk; what comes through a pipe is a prompt, too
+  models                  the models on this computer; list, search, pull, rm, verify, prune
+  serve                   an OpenAI-compatible server for other programs
   plan                    which computer would compute which layers, and how fast
   bench                   how fast a model runs, and how fast it could at best
-  models                  the models on this computer; search, pull (download), rm (delete)
-  serve                   an OpenAI-compatible server for other programs
   demo                    three nodes on this computer: pair, plan, stream and chat
+
+Commands that show what happens:
+  ps                      what is loaded, where, how much memory it takes, how many are answered
+  logs                    the last lines of the log, and those that come (--follow)
+  completion SHELL        let bash, zsh, fish or PowerShell complete these commands
 
 First steps, with two computers on one network:
   on the second:   potluck worker
   on the first:    potluck pair            then: potluck pair NAME
                    potluck chat "How do I add another computer?"
 
-potluck COMMAND --help says more about each.
+Each command has examples: potluck COMMAND --help
 """
 
 
@@ -60,6 +72,14 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no command “{unknown[1]}”"
         sentence = message[:1].upper() + message[1:].rstrip(".")
         self.exit(2, f"potluck: {sentence}. See: {self.prog} --help\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program. The message may have words that a stranger wrote, such as the name of a file."""
+        if message:
+            from potluck.cli.printing import say  # imported here: most commands have no message
+
+            say(message, end="")
+        sys.exit(status)
 
 
 def make_parser() -> Parser:
@@ -76,11 +96,13 @@ def make_parser() -> Parser:
         home=None,
         app="potluck_app",  # a name and no import: core does not depend on the window
         waits=Waits(),
+        parser=parser,  # `complete` reads it
     )
     add_home(parser)
     commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
     _add_computer_commands(commands)
     _add_model_commands(commands)
+    _add_look_commands(commands)
     return parser
 
 
@@ -195,12 +217,12 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     chat = _command(
         commands,
         "chat",
-        "models:chat",
+        "chat:chat",
         "Ask a model. Without a prompt, talk with it; without --model, ask the model chosen last,\n"
         "which is at first the guide to Potluck.",
         'potluck chat "What is a worker?"',
         "potluck chat --model ~/models/Qwen3-8B --workers 2",
-        "cat letter.txt | potluck chat --model ~/models/Qwen3-8B",
+        'git diff | potluck chat "Review this"     (what comes through a pipe follows the prompt)',
     )
     chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
     add_model(chat)
@@ -210,7 +232,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     plan = _command(
         commands,
         "plan",
-        "models:plan",
+        "plan:plan",
         "Say which computer would compute which layers, how fast, and why; loads nothing.",
         "potluck plan --model ~/models/Qwen3-8B",
         "potluck plan --layers desktop=20,laptop=12",
@@ -272,7 +294,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     demo = _command(
         commands,
         "demo",
-        "models:demo",
+        "demo:demo",
         "Show everything on this one computer: three nodes with folders of their own find each\n"
         "other, pair, share out a model, and answer. Your own node and settings stay untouched.",
         "potluck demo",
@@ -284,10 +306,60 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
     add_sampling(demo)
     add_json(demo)
 
+
+def _add_look_commands(commands: "_Commands[Parser]") -> None:
+    ps = _command(
+        commands,
+        "ps",
+        "running:ps",
+        "Say what is loaded, on which computers, how much memory it takes there, and how many prompts\n"
+        "are being answered. Starts nothing.",
+        "potluck ps",
+        "potluck ps --json",
+    )
+    add_json(ps)
+
+    logs = _command(
+        commands,
+        "logs",
+        "running:logs",
+        "Print the last lines of this computer's log. It never has prompts or answers in it.",
+        "potluck logs",
+        "potluck logs --lines 500 --follow",
+        "grep WARNING $(potluck logs --path)",
+    )
+    lines = number(int, 0, 1_000_000)
+    logs.add_argument(
+        "-n", "--lines", metavar="N", type=lines, default=50, help="so many (%(default)s)"
+    )
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what is logged, until Ctrl-C"
+    )
+    logs.add_argument("--path", action="store_true", help="print only where the log is")
+
+    completion = _command(
+        commands,
+        "completion",
+        "completion:completion",
+        "Print what lets a shell complete the commands and options of potluck with Tab.",
+        *(f"potluck completion {shell:<12}({use})" for shell, use in USE.items()),
+        home=False,
+    )
+    completion.add_argument("shell", choices=tuple(USE), metavar="SHELL", help=", ".join(USE))
+
+    _add_hidden_commands(commands)
+
+
+def _add_hidden_commands(commands: "_Commands[Parser]") -> None:
+    """Add what only other programs run."""
     node = _command(
         commands, "node", "window:node", "Run the node of this computer in the foreground."
     )
     node.add_argument("--name", type=name, help="what others see this computer as")
+    complete = _command(
+        commands, "complete", "completion:complete", "Print the words that may follow.", home=False
+    )
+    complete.add_argument("words", nargs="*")
 
 
 def _command(

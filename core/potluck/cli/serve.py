@@ -12,7 +12,7 @@ from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanVie
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.keeping import keep_going
-from potluck.cli.models import plan_request
+from potluck.cli.plan import plan_request
 from potluck.cli.terminal import put, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError
@@ -76,7 +76,9 @@ class _Serving:
 
     def _tell(self, progress: LoadProgress) -> None:
         what = terminal.PHASES[progress.state]
-        self._front.busy(f"The model is not loaded yet. {what}: {progress.fraction:.0%}.")
+        self._front.busy(
+            f"The model is not loaded yet. {what}: {progress.fraction:.0%}.", progress.fraction
+        )
 
     def _follow(self, client: Client) -> None:
         """Let the front ask this node, and say what happens, as long as the node runs."""

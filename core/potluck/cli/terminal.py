@@ -8,14 +8,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import TextIO
 
 import msgspec
 
 from potluck.api.schema import LoadProgress, PlanRequest, Transfer
+from potluck.cli.printing import put, say
 from potluck.client import Client
 from potluck.errors import UsageError, format_bytes
-from potluck.wire.fields import printable
 
 BAR = 20  # characters
 STEP = 0.1  # without a terminal, print one line per tenth
@@ -34,25 +33,6 @@ PHASES = {
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM): clean up as after Ctrl-C, and do not continue."""
-
-
-def say(text: str = "", *, end: str = "\n") -> None:
-    """Print to stderr what is not part of the answer."""
-    _write(sys.stderr, text, end)
-
-
-def put(text: str, *, end: str = "\n") -> None:
-    """Print the answer, or a part of it, to stdout."""
-    _write(sys.stdout, text, end)
-
-
-def _write(stream: TextIO, text: str, end: str) -> None:
-    """Print what may come from strangers: a model's answer and its files, a computer's name.
-
-    It cannot move the cursor, set the title or reverse what follows. All that a command prints comes
-    through here.
-    """
-    print(printable(text), end=end, file=stream, flush=True)
 
 
 def put_json(value: object) -> None:
@@ -129,7 +109,8 @@ class Progress:
         if line != self._shown:
             padding = " " * (len(self._shown) - len(line))
             end = "" if line else "\r"
-            print(f"\r{printable(line)}{padding}{end}", end="", file=sys.stderr, flush=True)
+            say(end="\r")
+            say(f"{line}{padding}", end=end)
             self._shown = line
 
 

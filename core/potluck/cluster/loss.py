@@ -1,6 +1,14 @@
 """The errors for a lost computer of the plan."""
 
-from potluck.errors import PeerLostError, PotluckError
+from potluck.errors import (
+    EngineError,
+    NeedReplayError,
+    PeerLostError,
+    PotluckError,
+    UnknownSessionError,
+)
+
+CACHE_LOST = (NeedReplayError, UnknownSessionError)  # of a step: its conversation's cache is gone
 
 
 def computer_lost(name: str, how: str = "stopped answering") -> PeerLostError:
@@ -43,4 +51,11 @@ def cannot_go_on(broken: PotluckError, why: PotluckError) -> PotluckError:
         return broken
     error = PeerLostError(f"{broken.message} The answer cannot go on. {why.message}")
     error.data = {**why.data, **broken.data}
+    return error
+
+
+def lost_too_often(error: PotluckError) -> PotluckError:
+    """The error of an answer whose steps failed again and again, the last one with `error`."""
+    if isinstance(error, CACHE_LOST):
+        return EngineError("A computer keeps losing this conversation's cache. Try a new one.")
     return error

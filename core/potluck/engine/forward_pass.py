@@ -1,6 +1,6 @@
 """What a stage computes: the tokens of some sessions go through embedding, layers and head.
 
-Nothing is checked or remembered here, but for the history of a session's repetition penalty: see `stage`.
+Nothing is checked or remembered here, but for the history that a session's penalties look at: see `stage`.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class ForwardPass:
             choice = self.head.choose(logits, best, sampling, position=end, history=history)
         except PotluckError as error:
             return error
-        if sampling.repetition_penalty != 1.0:
+        if sampling.needs_history:
             known.history = [*history, choice.token_id]
         return Output(position=end, choice=choice)
 

@@ -85,4 +85,4 @@ class StageHead:
 
 def _is_greedy(sampling: Sampling) -> bool:
     """Whether only the id of the largest logit is needed."""
-    return (sampling.temperature, sampling.repetition_penalty, sampling.logprobs) == (0, 1, None)
+    return (sampling.temperature, sampling.logprobs, sampling.is_changed) == (0, None, False)

@@ -4,7 +4,8 @@ The choice depends on the logits, the `Sampling` and the token's position alone.
 no random generator, so a step that is replayed on another machine, or after a failure, gives the same
 token. Filters cut candidates off by a threshold on the logit, never by rank, and `gumbel.py` draws from what
 is left, so equal logits mean the same everywhere.
-The order of the filters is that of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
+The order is that of vLLM and `transformers`: bias, repetition penalty, presence and frequency penalties, the
+tokens that a grammar allows, temperature, top-k, top-p, min-p.
 
 Top-p and min-p weigh candidates. A weight is a whole number, made by operations that IEEE 754 rounds in one
 way only: not by `exp`, which each library rounds differently. Whole numbers have the same sum in any order. So
@@ -41,7 +42,8 @@ _HUGE = 1e30  # keeps penalised logits finite whatever the penalty
 class Choice:
     """The chosen token; with `Sampling.logprobs` its log probability and the best ones'.
 
-    Log probabilities are those of the model's own distribution, before any filter.
+    Log probabilities are those of the model's own distribution, before any filter. Where only some
+    tokens are allowed, they are those of a choice among these.
     """
 
     token_id: int
@@ -68,19 +70,22 @@ class Sampler:
             logits: (V,), f32, on any device; not changed.
             sampling: how to choose.
             position: of the chosen token in its session.
-            history: the tokens so far, for the repetition penalty; each below V.
+            history: the tokens so far, for the penalties; each below V.
 
         Raises:
             EngineError: a logit is not a number, or all are infinitely small.
         """
-        penalised = sampling.repetition_penalty != 1.0 and len(history) > 0
-        drawn = sampling.temperature > 0.0
-        if not (drawn or penalised or sampling.logprobs is not None or logits.device.type == "cpu"):
+        drawn, changed = sampling.temperature > 0.0, sampling.is_changed
+        if not (drawn or changed or sampling.logprobs is not None or logits.device.type == "cpu"):
             return Choice(token_id=_best_on_device(logits))
         row: _Logits = logits.to("cpu", torch.float32).numpy()
         best, values = _best(row), row
-        if penalised:
-            values = _penalise(row, sampling.repetition_penalty, history)
+        if changed:
+            values = _biased(row, sampling, history, position)
+            if sampling.allowed is not None:
+                allowed = _allowed(sampling.allowed, len(row))
+                values = _only(values, allowed)
+                row = _only(row, allowed)
             best = _best(values)
         token_id = self._draw(values, float(values[best]), sampling, position) if drawn else best
         if sampling.logprobs is None:
@@ -164,7 +169,8 @@ class Sampler:
             last = self._ranked(logits, min(count, len(logits)))
             better = np.flatnonzero(logits > last)
             top = better[np.argsort(-logits[better], kind="stable")].tolist()
-            top += np.flatnonzero(logits == last)[: count - len(top)].tolist()
+            if math.isfinite(last):  # else fewer tokens than that can be chosen
+                top += np.flatnonzero(logits == last)[: count - len(top)].tolist()
         return Choice(
             token_id=token_id,
             logprob=float(logits[token_id]) - shift,
@@ -193,15 +199,45 @@ def _best_on_device(logits: Tensor) -> int:
     return int(index.item())
 
 
-def _penalise(logits: _Logits, penalty: float, history: Sequence[int]) -> _Logits:
-    """Make tokens that occurred less likely (https://arxiv.org/abs/1909.05858, section 4.1)."""
-    ids = np.asarray(history, np.int64)
-    seen = logits[ids].astype(np.float64)
-    with np.errstate(over="ignore"):
-        seen = np.where(seen > 0, seen / penalty, seen * penalty)
+def _biased(logits: _Logits, sampling: Sampling, history: Sequence[int], position: int) -> _Logits:
+    """Add the biases, and make tokens that occurred less likely, or more, as the penalties say.
+
+    The repetition penalty divides (https://arxiv.org/abs/1909.05858, section 4.1) for all tokens so far.
+    The other two subtract, as OpenAI defines them, for the tokens of the answer.
+    """
     logits = logits.copy()
-    logits[ids] = seen.clip(-_HUGE, _HUGE)
+    for entry in sampling.logit_bias:
+        logits[entry.token_id] += np.float32(entry.bias)
+    if not history:
+        return logits
+    if (penalty := sampling.repetition_penalty) != 1.0:
+        ids = np.asarray(history, np.int64)
+        seen = logits[ids].astype(np.float64)
+        with np.errstate(over="ignore"):
+            seen = np.where(seen > 0, seen / penalty, seen * penalty)
+        logits[ids] = seen.clip(-_HUGE, _HUGE)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        answered = min(max(position - sampling.answer_start, 0), len(history))
+        ids, counts = np.unique(history[len(history) - answered :], return_counts=True)
+        ids = ids.astype(np.int64)  # of no tokens they would be floats
+        seen = logits[ids].astype(np.float64) - sampling.presence_penalty
+        logits[ids] = (seen - sampling.frequency_penalty * counts).clip(-_HUGE, _HUGE)
     return logits
+
+
+def _allowed(allowed: bytes | Sequence[int], count: int) -> npt.NDArray[np.bool_]:
+    """Whether each of `count` tokens is allowed."""
+    if isinstance(allowed, bytes):
+        bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=count, bitorder="little")
+        return bits.view(np.bool_)
+    chosen = np.zeros(count, np.bool_)
+    chosen[np.asarray(allowed, np.int64)] = True
+    return chosen
+
+
+def _only(logits: _Logits, allowed: npt.NDArray[np.bool_]) -> _Logits:
+    """The logits, with those that are not allowed infinitely small."""
+    return np.where(allowed, logits, np.float32(-np.inf))
 
 
 def _few(chosen: npt.NDArray[np.bool_]) -> _Integers | slice:

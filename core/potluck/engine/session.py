@@ -52,7 +52,7 @@ class Session:
     cache: SessionCache
     last: tuple[int, int, int] | None = None  # (step, position, tokens) of the step done last
     output: Output | None = None  # of that step; None: it is not kept
-    history: list[int] = field(default_factory=list[int])  # for the repetition penalty
+    history: list[int] = field(default_factory=list[int])  # that penalties look at
 
 
 def need_replay(cached: int, position: int) -> NeedReplayError:

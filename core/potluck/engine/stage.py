@@ -306,8 +306,8 @@ class Stage:
         if is_repeated and known.output is not None:
             return known.output
         self._bounds.check_inputs(tokens.inputs)
-        if tokens.sampling is not None and tokens.sampling.history is not None:
-            self._bounds.check_history(tokens.sampling.history)
+        if tokens.sampling is not None:
+            self._bounds.check_sampling(tokens.sampling)
         if is_repeated:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:

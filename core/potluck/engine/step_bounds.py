@@ -1,12 +1,12 @@
 """Check the inputs of a step before anything is computed, since they come from other computers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
+from potluck.wire.activation_messages import Sampling
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _INTEGERS = (torch.int32, torch.int64)
@@ -44,14 +44,28 @@ class StepBounds:
             for bound in inputs.tensor.aminmax():
                 self._check_token(int(bound))
 
-    def check_history(self, history: Sequence[int]) -> None:
-        """Refuse a history with a token that is not in the vocabulary.
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Refuse a sampling with a token that is not in the vocabulary, or that allows none.
 
         Raises:
-            PromptError: it has one.
+            PromptError: it has such a token.
+            InvalidStepError: a bitmap is not of this vocabulary, or no token is allowed.
         """
-        for bound in (min(history, default=0), max(history, default=0)):
-            self._check_token(bound)
+        allowed = sampling.allowed
+        biased = [entry.token_id for entry in sampling.logit_bias]
+        for ids in (sampling.history or (), biased, allowed or ()):
+            if not isinstance(ids, bytes):
+                for bound in (min(ids, default=0), max(ids, default=0)):
+                    self._check_token(bound)
+        if isinstance(allowed, bytes):
+            size, unused = (self.vocabulary + 7) // 8, -self.vocabulary % 8
+            if len(allowed) != size or allowed[-1] >> (8 - unused):
+                raise InvalidStepError(
+                    f"A map of allowed tokens has {len(allowed)} bytes or other tokens than the"
+                    f" {self.vocabulary} of the model, which take {size} bytes."
+                )
+        if allowed is not None and not any(allowed if isinstance(allowed, bytes) else (allowed,)):
+            raise InvalidStepError("No token is allowed, so none can be chosen.")
 
     def check_context(self, tokens: int) -> None:
         """Refuse a session of more tokens than the context has.

@@ -61,7 +61,8 @@ class Front:
         self._patience = patience
         self._node: Client | None = None
         self._served: Sequence[ServedModel] = ()
-        self._progress = "Potluck is being started on this computer."
+        self._reason = "Potluck is being started on this computer."
+        self._progress = 0.0
         self._is_ready = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self._kept = KeptAnswers(clock)
@@ -73,9 +74,14 @@ class Front:
         self._node, self._served = node, served
         self._is_ready.set()
 
-    def busy(self, progress: str) -> None:
-        """There is no node that answers, and this is why. What is under way there breaks off."""
-        self._node, self._progress = None, progress
+    def busy(self, reason: str, progress: float = 0.0) -> None:
+        """There is no node that answers, and this is why. What is under way there breaks off.
+
+        Args:
+            reason: a sentence.
+            progress: how far the model is loaded, from 0 to 1.
+        """
+        self._node, self._reason, self._progress = None, reason, progress
         self._is_ready.clear()
         for writer in self._open:
             writer.transport.abort()
@@ -90,7 +96,9 @@ class Front:
             async with asyncio.timeout(wait_s):
                 await self._is_ready.wait()
         except TimeoutError:
-            raise NotReadyError(f"{self._progress} Try again in a moment.") from None
+            raise NotReadyError(
+                f"{self._reason} Try again in a moment.", progress=self._progress
+            ) from None
         assert self._node is not None
         return self._node
 

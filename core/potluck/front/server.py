@@ -40,9 +40,9 @@ class FrontServer:
         """Ask this node from now on, which answers with these models."""
         self._call(self._front.ready, node, served)
 
-    def busy(self, progress: str) -> None:
-        """Tell programs that there is no answer now, and why."""
-        self._call(self._front.busy, progress)
+    def busy(self, reason: str, progress: float = 0.0) -> None:
+        """Tell programs that there is no answer now, why, and how far the model is loaded (0 to 1)."""
+        self._call(self._front.busy, reason, progress)
 
     def close(self) -> None:
         """Free the port. Answers under way end with an error that says so."""

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from potluck.model.limits import MAX_VOCAB
 from potluck.wire.fields import Count, Seconds, SessionName, Shape
 from potluck.wire.messages import MAX_TOKENS, Message
 
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
 
-MAX_HISTORY = 1 << 17  # tokens of a repetition penalty's history; 5 bytes each at most
+MAX_HISTORY = 1 << 17  # tokens that penalties look at; 5 bytes each at most
+MAX_BIASES = 1024  # tokens with a bias; OpenAI allows 300
 PREFIX_TOKENS = 64  # tokens of a session's beginning that one digest names, with all before them
 PREFIX_BYTES = 16  # of such a digest
 
@@ -51,6 +53,13 @@ class RestoreSession(Message, frozen=True, tag="restore_session"):
     prefix: _Prefix
 
 
+class TokenBias(msgspec.Struct, frozen=True):
+    """What is added to the logit of a token."""
+
+    token_id: Count
+    bias: Annotated[float, Meta(ge=-100, le=100)]
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the stage with the head samples a token: seed and position make it reproducible."""
 
@@ -62,7 +71,29 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # n: of the chosen and the n best
     history: Annotated[tuple[Count, ...], Meta(max_length=MAX_HISTORY)] | None = None
-    """The token ids so far, sent with a prompt's last chunk if a repetition penalty needs them."""
+    """The token ids so far, sent with a prompt's last chunk if a penalty needs them."""
+    presence_penalty: Annotated[float, Meta(ge=-100, le=100)] = 0.0
+    frequency_penalty: Annotated[float, Meta(ge=-100, le=100)] = 0.0
+    answer_start: Count = 0  # position of its first token; these two penalties count the answer's
+    logit_bias: Annotated[tuple[TokenBias, ...], Meta(max_length=MAX_BIASES)] = ()
+    allowed: (
+        Annotated[bytes, Meta(max_length=MAX_VOCAB // 8)]
+        | Annotated[tuple[Count, ...], Meta(max_length=MAX_VOCAB // 32)]
+        | None
+    ) = None
+    """The tokens that a grammar allows: their ids, or one bit for each token of the vocabulary, the lowest
+    bit of the first byte for token 0. None: all."""
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a penalty looks at the tokens so far."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether logits are changed before one is chosen."""
+        return self.needs_history or bool(self.logit_bias) or self.allowed is not None
 
 
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, QRect, Qt
+import shiboken6
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QRect, Qt
 from PySide6.QtGui import QImage, QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model, study_pc
 
@@ -130,7 +131,7 @@ def pixels(image: QImage) -> np.ndarray:
 def test_every_place_that_the_keyboard_reaches_shows_it(
     window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
 ) -> None:
-    ring = FocusRing(theme, qapp)
+    FocusRing(theme, qapp, window)
     active(window, qtbot)
     talk(window, backend, "A sentence.\n\n```py\n1\n```\n")
     backend.say(home(study_pc(), model=running_model()))
@@ -157,13 +158,12 @@ def test_every_place_that_the_keyboard_reaches_shows_it(
             where = f"{page.objectName()}: {stop.objectName() or stop.accessibleName()}"
             assert changed.sum() >= min(stop.width(), stop.height()), where
         assert len(seen) > 2
-    ring.deleteLater()
 
 
 def test_what_is_clicked_has_no_ring(
     window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
 ) -> None:
-    ring = FocusRing(theme, qapp)
+    ring = FocusRing(theme, qapp, window)
     active(window, qtbot)
     talk(window, backend, "A sentence.")
     prose = window.findChildren(ProseView)[0]
@@ -179,7 +179,27 @@ def test_what_is_clicked_has_no_ring(
     prose.setFocus(Qt.FocusReason.TabFocusReason)
 
     assert ring.around is prose
-    ring.deleteLater()
+
+
+def test_a_dialog_that_is_deleted_while_it_has_the_ring_harms_nothing(
+    window: MainWindow, theme: Theme, qapp: QApplication, qtbot: QtBot
+) -> None:
+    ring = FocusRing(theme, qapp, window)
+    page = QWidget(window)
+    dialog = QDialog(page)
+    inner = QWidget(dialog)
+    stop = QCheckBox("Stop", inner)
+    dialog.open()
+    qtbot.waitUntil(dialog.isActiveWindow)
+    stop.setFocus(Qt.FocusReason.TabFocusReason)
+    assert ring.around is stop
+
+    with qtbot.captureExceptions() as exceptions:
+        page.deleteLater()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+    assert not shiboken6.isValid(stop)
+    assert exceptions == []
 
 
 # --- find in this chat

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from potluck.cluster.text.client import ModelText, TextLimits, _watch, open_text
+from potluck.cluster.text.client import ModelText, TextLimits, open_text
+from potluck.cluster.text.limited import _watch
 from potluck.errors import BrokenModelError, NotFoundError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.detokenizer import Detokenizer
@@ -80,11 +81,11 @@ def test_an_error_is_the_models_own_and_the_process_goes_on(tmp_path: Path) -> N
     template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}ok"
 
     async def scenario(text: ModelText) -> None:
-        before = text._process
+        before = text._process._process
         with pytest.raises(PromptError, match="no tools"):
             await text.encode_chat([{"role": "tool", "content": "x"}])
         assert len(await text.encode_chat(HELLO)) == 2
-        assert text._process is before
+        assert text._process._process is before
 
     run(write(tmp_path, template=template), scenario)
 
@@ -194,7 +195,7 @@ def test_where_the_system_has_no_limit_the_node_watches_the_memory(
     folder = write(tmp_path, made)
 
     async def scenario(text: ModelText) -> None:
-        monkeypatch.setattr(text, "_limits", TextLimits(memory=64 << 20))
+        monkeypatch.setattr(text._process, "_memory", 64 << 20)
         with pytest.raises(BrokenModelError, match=r"more than 67\.1 MB of memory"):
             await text.encode("hi")
 
@@ -203,7 +204,7 @@ def test_where_the_system_has_no_limit_the_node_watches_the_memory(
 
 def test_a_request_that_is_cancelled_ends_its_work(tmp_path: Path) -> None:
     async def scenario(text: ModelText) -> None:
-        process = text._process
+        process = text._process._process
         assert process is not None
         asking = asyncio.create_task(text.encode_chat(HELLO))
         await asyncio.sleep(0)
@@ -218,9 +219,9 @@ def test_a_request_that_is_cancelled_ends_its_work(tmp_path: Path) -> None:
 
 def test_a_process_that_died_is_started_again(tmp_path: Path) -> None:
     async def scenario(text: ModelText) -> None:
-        assert text._process is not None
-        text._process.kill()
-        await text._process.wait()
+        assert text._process._process is not None
+        text._process._process.kill()
+        await text._process._process.wait()
         assert await text.encode("ab") == [BYTES["a"], BYTES["b"]]
 
     run(write(tmp_path), scenario)

@@ -4,7 +4,7 @@ import secrets
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from potluck.api.backend import (
     Candidate,
     ChatPrompt,
     ChosenToken,
+    Constraint,
     Finished,
     GenerationEvent,
     GenerationRequest,
@@ -23,13 +24,14 @@ from potluck.api.backend import (
     TokenPrompt,
     Tokens,
 )
-from potluck.api.openai import FinishReason, StageTiming, Timings
+from potluck.api.openai import StageTiming, Timings
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer, StopStrings, Vocabulary
-from potluck.wire.activation_messages import Sampling
+from potluck.wire.activation_messages import Sampling, TokenBias
 
 # Characters of a prompt for each token of the context. Ordinary text has about four to a token, and
 # vocabularies have tokens of long runs of spaces. What is longer cannot fit, and is not tokenized.
@@ -37,7 +39,7 @@ CHARACTERS_PER_TOKEN = 32
 
 
 class ModelText(Protocol):
-    """How a model reads and writes: `ChatFormat`, in a process of its own."""
+    """How a model reads and writes: `ChatFormat`, in a process of its own; and grammars, in another."""
 
     vocabulary: Vocabulary
     stop_ids: frozenset[int]
@@ -45,6 +47,7 @@ class ModelText(Protocol):
 
     async def encode(self, text: str) -> list[int]: ...
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+    async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,25 +127,55 @@ async def complete(
     Raises:
         PromptError: the prompt is empty, too long, or not of this model's vocabulary; or the known
             tokens are.
+        GrammarError: the constraint is invalid, or costs too much.
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
     watch = _Stopwatch(now, now())
     prompt = await _encode(loaded, request.prompt)
     _check_ids(request.known, loaded.vocab_size)
+    _check_ids([token_id for token_id, _ in request.sampling.logit_bias], loaded.vocab_size)
     _check_known(request.known, loaded.generator.context)
-    sampling = _sampling(request.sampling, loaded.defaults)
+    grammar = None
+    if request.constraint is not None:
+        grammar = await loaded.text.constrain(request.constraint, loaded.vocab_size)
+    with closing(grammar) if grammar is not None else nullcontext():
+        async with aclosing(_answer(loaded, request, prompt, grammar, watch)) as events:
+            async for event in events:
+                yield event
+
+
+async def _answer(
+    loaded: LoadedModel,
+    request: GenerationRequest,
+    prompt: list[int],
+    grammar: Grammar | None,
+    watch: _Stopwatch,
+) -> AsyncGenerator[GenerationEvent, None]:
+    """Yield the events of `complete`."""
+    sampling = _sampling(request.sampling, loaded.defaults, len(prompt))
+    if request.max_tokens == 0:
+        yield Started(prompt_token_ids=tuple(prompt))
+        yield Finished(
+            reason="length", completion_tokens=0, timings=watch.timings(Usage(), loaded.stage_names)
+        )
+        return
     usage = Usage()
     text = _Text(loaded.text, request)
     is_over = any(text.push(token_id)[1] for token_id in request.known)
-    reason: FinishReason = "stop" if is_over else "length"
-    stops = () if request.ignore_eos else loaded.text.stop_ids
+    if grammar is not None and not is_over and request.known:
+        try:
+            await grammar.push(request.known)
+        except EngineError:
+            raise PromptError("The known tokens do not follow the grammar of the answer.") from None
+        is_over = grammar.is_over
     stream = loaded.generator.answer(
         prompt,
         sampling,
         limit=0 if is_over else request.max_tokens,
         usage=usage,
-        stops=stops,
+        stops=() if request.ignore_eos else loaded.text.stop_ids,
         known=request.known,
+        grammar=None if is_over else grammar,
     )
     async with aclosing(stream):
         async for token in stream:
@@ -156,14 +189,14 @@ async def complete(
             piece, is_over = text.add(token)
             yield piece
             if is_over:
-                reason = "stop"
                 break
     if not watch.tokens:  # the known tokens are the whole answer
         yield Started(prompt_token_ids=tuple(prompt), cached_tokens=usage.cached_tokens)
     if (rest := text.finish()) is not None:
         yield rest
+    is_over = is_over or (grammar is not None and grammar.is_over)
     yield Finished(
-        reason=reason,
+        reason="stop" if is_over else "length",
         completion_tokens=len(request.known) + len(watch.tokens),
         timings=watch.timings(usage, loaded.stage_names),
     )
@@ -244,8 +277,11 @@ def _check_length(characters: int, context: int) -> None:
         )
 
 
-def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Sampling:
+def _sampling(
+    options: SamplingOptions, defaults: GenerationDefaults, prompt_tokens: int = 0
+) -> Sampling:
     """What the request asks for, else what the model recommends, else the whole distribution."""
+    counts = options.presence_penalty or options.frequency_penalty
 
     def choose(asked: float | None, recommended: float | None, neutral: float) -> float:
         return next(value for value in (asked, recommended, neutral) if value is not None)
@@ -258,6 +294,10 @@ def _sampling(options: SamplingOptions, defaults: GenerationDefaults) -> Samplin
         repetition_penalty=choose(options.repetition_penalty, defaults.repetition_penalty, 1.0),
         seed=secrets.randbits(63) if options.seed is None else options.seed,
         logprobs=options.logprobs,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        answer_start=prompt_tokens if counts else 0,
+        logit_bias=tuple(TokenBias(*item) for item in options.logit_bias),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.pending import PendingStep, StepResult
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
@@ -39,6 +40,7 @@ class Conversation:
         chunk_tokens: most tokens of a step of this answer's prompt; None: not chosen yet.
         last_step: number of the last step that was sent or asked for.
         sampling: how the tokens of the answer are chosen.
+        grammar: what the answer has to follow; None: anything.
         stops: token ids that end the answer.
         limit: most tokens of the answer; None: as many as the context has room for.
         given: tokens of the answer that were given out.
@@ -59,6 +61,7 @@ class Conversation:
     chunk_tokens: int | None = None
     last_step: int = 0
     sampling: Sampling = field(default_factory=Sampling)
+    grammar: Grammar | None = None
     stops: Collection[int] = ()
     limit: int | None = None
     given: int = 0
@@ -131,6 +134,7 @@ class Conversation:
         *,
         limit: int | None = None,
         stops: Collection[int] = (),
+        grammar: Grammar | None = None,
     ) -> int:
         """Take a prompt in place of the tokens so far, and keep the caches of what it shares.
 
@@ -143,6 +147,7 @@ class Conversation:
         self.computed.trim(known)
         self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
+        self.grammar = grammar
         self.restored = 0
         if keep < self.cached:
             self.is_rewound = True
@@ -297,7 +302,7 @@ class Conversation:
         assert self.pipeline is not None
         self.last_step += 1
         return self.pipeline.follow(
-            self.session, step=self.last_step, sampling=self.sampling, stops=self.stops
+            self.session, step=self.last_step, sampling=self._sampling_now(), stops=self.stops
         )
 
     def give_up(self, step: PendingStep) -> None:
@@ -317,13 +322,20 @@ class Conversation:
         self.arrived = self.cached
 
     def _sampling_with_history(self) -> Sampling:
-        """The sampling, with the tokens so far if a repetition penalty needs them.
+        """The sampling, with the tokens so far if a penalty needs them.
 
         The last stage does not see the token ids of earlier steps.
         """
-        if self.sampling.repetition_penalty == 1.0:
+        sampling = self._sampling_now()
+        if not sampling.needs_history:
+            return sampling
+        return msgspec.structs.replace(sampling, history=tuple(self.tokens[-MAX_HISTORY:]))
+
+    def _sampling_now(self) -> Sampling:
+        """The sampling of the next token, with the tokens that the grammar allows."""
+        if self.grammar is None or self.grammar.allowed is None:
             return self.sampling
-        return msgspec.structs.replace(self.sampling, history=tuple(self.tokens[-MAX_HISTORY:]))
+        return msgspec.structs.replace(self.sampling, allowed=self.grammar.allowed)
 
 
 class StepsAhead:
@@ -340,8 +352,9 @@ class StepsAhead:
         return bool(self._steps)
 
     def ask(self, left: int) -> None:
-        """Ask for the next steps, at most so many."""
-        while len(self._steps) < min(self._most, left):
+        """Ask for the next steps, at most so many. A grammar allows tokens for one step at a time."""
+        most = self._most if self.conversation.grammar is None else 1
+        while len(self._steps) < min(most, left):
             self._steps.append(self.conversation.follow())
 
     async def next(self) -> StepResult:

@@ -16,16 +16,15 @@ from potluck.api.backend import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room
 from potluck.cluster.driver.conversation import Conversation, StepsAhead
 from potluck.cluster.driver.conversations import Conversations
+from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
-from potluck.cluster.loss import cannot_go_on
+from potluck.cluster.loss import CACHE_LOST, cannot_go_on, lost_too_often
 from potluck.errors import (
-    EngineError,
-    NeedReplayError,
     PeerLostError,
     PotluckError,
     UnknownSessionError,
@@ -36,7 +35,6 @@ CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 READING_S = 0.5  # between two events that say how much of a prompt is read
 
 _LIMITS = AnswerLimits()
-_CACHE_LOST = (NeedReplayError, UnknownSessionError)
 
 
 class Generator:
@@ -185,6 +183,7 @@ class Generator:
         usage: Usage,
         stops: Collection[int] = (),
         known: Sequence[int] = (),
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -201,8 +200,10 @@ class Generator:
             usage: filled in before the first token.
             stops: token ids that end the answer.
             known: the first tokens of the answer, which were given out before.
+            grammar: what the answer has to follow, in its state after the known tokens; None: anything.
 
         Raises:
+            GrammarError: the grammar costs too much.
             PromptError: the prompt is empty or does not fit the context with one token after it.
             PeerError: a computer of the pipeline was lost or is silent, and no other pipeline came.
             EngineError: a stage cannot compute this.
@@ -216,7 +217,7 @@ class Generator:
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
                 usage.cached_tokens = conversation.begin_answer(
-                    prompt, sampling, limit=limit, stops=stops
+                    prompt, sampling, limit=limit, stops=stops, grammar=grammar
                 )
                 left, is_computed = 1, False
                 while left > 0:
@@ -237,6 +238,9 @@ class Generator:
                             left = conversation.recall(known)
                             continue
                     left = conversation.give_out(token.token_id)
+                    if left > 0 and grammar is not None:
+                        await grammar.push([token.token_id])
+                        left = 0 if grammar.is_over else left
                     if left > 0:
                         turn.goes_on()
                         ahead.ask(left)
@@ -289,7 +293,7 @@ class Generator:
                     losses += 1
                 await self._prepare(conversation, error)
                 if losses == self._limits.losses:
-                    raise _lost_too_often(error)
+                    raise lost_too_often(error)
             try:
                 async with aclosing(self._run(conversation)) as events:
                     async for event in events:
@@ -306,7 +310,7 @@ class Generator:
 
         If not, its step failed by a loss that no other answer can have caused.
         """
-        if not isinstance(error, _CACHE_LOST) or conversation.is_rewound:
+        if not isinstance(error, CACHE_LOST) or conversation.is_rewound:
             return False
         self._tell()  # who waits for what it was computing does not any more
         return turn.give_way()
@@ -321,7 +325,7 @@ class Generator:
         if conversation.pipeline is not None and error is conversation.pipeline.broken:
             await self._working()
             return
-        if not isinstance(error, _CACHE_LOST):
+        if not isinstance(error, CACHE_LOST):
             raise error
         position = error.data.get("position")
         is_evicted = not position and not conversation.is_rewound
@@ -392,9 +396,3 @@ class Generator:
             new = len(conversation.tokens) - max(conversation.cached, conversation.computed.end)
             conversation.chunk_tokens = attached.chunk_tokens(new)
         return conversation.chunk_tokens
-
-
-def _lost_too_often(error: PotluckError) -> PotluckError:
-    if isinstance(error, _CACHE_LOST):
-        return EngineError("A computer keeps losing this conversation's cache. Try a new one.")
-    return error

@@ -35,7 +35,7 @@ from potluck.wire.messages import Message, NodeInfo
 Kind = Literal["control", "token", "chunk"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
-_ID_BYTES = 40  # a token id of a history, as an object in a tuple
+_ID_BYTES = 40  # a token id of a sampling, as an object in a tuple
 
 
 class PeerLink(Protocol):
@@ -249,5 +249,7 @@ def _session(message: Message) -> str:
 def _nbytes(message: Message, payload: memoryview) -> int:
     nbytes = _MESSAGE_BYTES + payload.nbytes
     if isinstance(message, Forward) and message.sampling is not None:
-        nbytes += _ID_BYTES * len(message.sampling.history or ())  # the longest list of a step
+        allowed = message.sampling.allowed or ()
+        nbytes += _ID_BYTES * len(message.sampling.history or ())  # the longest lists of a step
+        nbytes += len(allowed) * (1 if isinstance(allowed, bytes) else _ID_BYTES)
     return nbytes

@@ -3,34 +3,25 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from potluck import errors
-from potluck.cluster.processes.messages import MAX_FRAME, encode
-from potluck.cluster.processes.start import start_process
+from potluck.api.backend import Constraint
+from potluck.cluster.text.grammars import Grammar, Grammars
+from potluck.cluster.text.limited import LimitedProcess
 from potluck.cluster.text.messages import (
     EncodeChat,
     Encoded,
     EncodeText,
-    Failed,
-    FromText,
     ModelOpened,
     OpenModel,
-    ToText,
     decode_from_text,
 )
-from potluck.errors import BrokenModelError, EngineError, NotFoundError, format_bytes
+from potluck.errors import BrokenModelError
 from potluck.model.detokenizer import Vocabulary
-from potluck.reasons import reason
 
 logger = logging.getLogger(__name__)
 
-_LENGTH_BYTES = 4
-_LOOK_S = 0.1  # between two looks at the memory of the process
 # One thread, whose work is over when a request is: an idle process takes no time, and less memory.
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"}
 
@@ -67,8 +58,15 @@ class ModelText:
         self._log_path = log_path
         self._limits = limits or TextLimits()
         self._turns = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
-        self._is_closed = False
+        self._process = LimitedProcess(
+            "potluck.cluster.text.process",
+            log_path,
+            memory=self._limits.memory,
+            environment=_ENVIRONMENT,
+            decode=decode_from_text,
+            exceeded=self._exceeded,
+        )
+        self._grammars = Grammars(folder, log_path.with_stem(f"{log_path.stem}-grammars"))
 
     async def encode(self, text: str) -> list[int]:
         """The token ids of a text.
@@ -90,6 +88,19 @@ class ModelText:
         """
         return await self._encode(EncodeChat(messages=[dict(message) for message in messages]))
 
+    async def constrain(self, constraint: Constraint, vocab_size: int) -> Grammar:
+        """Begin the grammar of an answer, in another process of its own.
+
+        Args:
+            constraint: what the answer has to be.
+            vocab_size: token ids that the model's weights know.
+
+        Raises:
+            GrammarError: the constraint is invalid, too large, or uses what is not supported.
+            BrokenModelError: the tokenizer cannot be used.
+        """
+        return await self._grammars.open(constraint, vocab_size)
+
     async def open(self) -> None:
         """Start the process, and read the model's files.
 
@@ -101,33 +112,19 @@ class ModelText:
 
     async def close(self) -> None:
         """End the process, and the request under way with an error. No other one is started."""
-        self._is_closed = True
-        await self._stop()
-
-    async def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            await _end(process)
+        await self._process.close()
+        await self._grammars.close()
 
     async def _encode(self, request: EncodeText | EncodeChat) -> list[int]:
         async with self._turns:
-            if self._process is None or self._process.returncode is not None:
+            if not self._process.is_running:
                 await self._start()
-            answer = await self._ask(request, self._limits.encode_s)
+            answer = await self._process.ask(request, self._limits.encode_s)
         assert isinstance(answer, Encoded)
         return answer.token_ids
 
     async def _start(self) -> None:
-        if self._is_closed:
-            raise _unloaded()
-        try:
-            self._process = await start_process(
-                "potluck.cluster.text.process", self._log_path, _ENVIRONMENT
-            )
-        except OSError as error:
-            raise EngineError(
-                f"The process for the model's words cannot be started: {reason(error)}. Restart Potluck."
-            ) from error
+        await self._process.start()
         limits = self._limits
         request = OpenModel(
             folder=str(self.folder),
@@ -136,43 +133,13 @@ class ModelText:
             encode_s=limits.encode_s,
         )
         try:
-            opened = await self._ask(request, limits.open_s)
+            opened = await self._process.ask(request, limits.open_s)
         except BrokenModelError:
-            await self._stop()
+            await self._process.stop()
             raise
         assert isinstance(opened, ModelOpened)
         self.vocabulary = opened.vocabulary
         self.stop_ids, self.stop_strings = opened.stop_ids, opened.stop_strings
-
-    async def _ask(self, request: ToText, seconds: float) -> FromText:
-        """The answer to a request. Without one, the process is ended.
-
-        Raises:
-            PotluckError: the error that the process answered with.
-            BrokenModelError: it did not answer in time, or took too much memory.
-        """
-        process = self._process
-        assert process is not None
-        watching = asyncio.create_task(_watch(process, self._limits.memory))
-        is_answered = False
-        try:
-            async with asyncio.timeout(seconds):
-                answer = await _exchange(process, request)
-            is_answered = True
-        except TimeoutError:
-            raise self._exceeded(f"took more than {seconds:g} seconds") from None
-        except (asyncio.IncompleteReadError, ConnectionError):
-            if self._is_closed:
-                raise _unloaded() from None
-            limit = format_bytes(self._limits.memory)
-            raise self._exceeded(f"took more than {limit} of memory, or crashed") from None
-        finally:
-            watching.cancel()
-            if not is_answered:  # also when the request was cancelled: its work is not wanted
-                await _end(process)
-        if isinstance(answer, Failed):
-            raise errors.rebuild(answer.kind, answer.message, answer.data, default=EngineError)
-        return answer
 
     def _exceeded(self, what: str) -> BrokenModelError:
         logger.error("a text process was ended model=%s: it %s", self.folder, what)
@@ -198,35 +165,3 @@ async def open_text(folder: Path, log_path: Path, limits: TextLimits | None = No
     text = ModelText(folder, log_path, limits)
     await text.open()
     return text
-
-
-async def _exchange(process: asyncio.subprocess.Process, request: ToText) -> FromText:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(encode(request))
-    await process.stdin.drain()
-    length = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
-    if length > MAX_FRAME:
-        raise ConnectionError("that is no message")
-    return decode_from_text(await process.stdout.readexactly(length))
-
-
-async def _watch(process: asyncio.subprocess.Process, memory: int) -> None:
-    """End the process when it takes more memory than this, also where the system has no limit."""
-    with suppress(psutil.Error, ProcessLookupError):  # it has just ended
-        watched = psutil.Process(process.pid)
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            if watched.memory_info().rss > memory:
-                process.kill()
-                return
-
-
-def _unloaded() -> NotFoundError:
-    return NotFoundError("The model was unloaded meanwhile, and another one may be loaded now.")
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()

@@ -1,0 +1,137 @@
+"""What a request to `/v1` asks of a node: prompts, sampling, and how often each prompt is answered."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from potluck.api import openai
+from potluck.api.backend import (
+    ChatPrompt,
+    ChatTurn,
+    GenerationRequest,
+    Prompt,
+    SamplingOptions,
+    TextPrompt,
+    TokenPrompt,
+)
+from potluck.api.constraints import constraint_of
+
+COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
+SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
+MAX_BIASES = 1024  # OpenAI allows 300
+_MAX_BIAS_BYTES = 64 * MAX_BIASES  # of their JSON
+_Biases = (
+    Annotated[
+        dict[
+            Annotated[int, Meta(ge=0, lt=1 << 31)],
+            Annotated[float, Meta(ge=-100, le=100)],
+        ],
+        Meta(max_length=MAX_BIASES),
+    ]
+    | None
+)
+_NO_LIMIT = -1  # of llama.cpp's clients
+_LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
+
+
+def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
+    """What a chat asks for."""
+    turns = tuple(turn_of(message) for message in asked.messages)
+    logprobs = asked.top_logprobs or 0 if asked.logprobs else None
+    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    return _generation(asked, ChatPrompt(turns), logprobs, limit)
+
+
+def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
+    """What each prompt of a completion asks for."""
+    limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
+    return [
+        _generation(
+            asked,
+            TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
+            asked.logprobs,
+            limit,
+        )
+        for prompt in openai.prompts(asked)
+    ]
+
+
+def repeated(generation: GenerationRequest, count: int) -> list[GenerationRequest]:
+    """The same with `count` different seeds, of which the first is its own."""
+    first = _with_seed(generation)
+    seed = first.sampling.seed
+    assert seed is not None
+    return [
+        replace(first, sampling=replace(first.sampling, seed=(seed + i) & SEED_MASK))
+        for i in range(count)
+    ]
+
+
+def turn_of(message: openai.ChatMessage) -> ChatTurn:
+    """A message, as the model's template gets it."""
+    role = "system" if message.role == "developer" else message.role
+    return ChatTurn(role=role, content=openai.message_text(message))
+
+
+def _generation(
+    asked: openai.ChatCompletionRequest | openai.CompletionRequest,
+    prompt: Prompt,
+    logprobs: int | None,
+    limit: int | None,
+) -> GenerationRequest:
+    sampling = SamplingOptions(
+        temperature=asked.temperature,
+        top_p=None if asked.top_p is None else max(asked.top_p, _LEAST_TOP_P),
+        top_k=None if asked.top_k is None else max(int(asked.top_k), 0),
+        min_p=asked.min_p,
+        repetition_penalty=asked.repetition_penalty,
+        presence_penalty=asked.presence_penalty or 0.0,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        logit_bias=_biases(asked),
+        seed=asked.seed & SEED_MASK if asked.seed is not None else None,
+        logprobs=logprobs,
+    )
+    stop: Sequence[str] = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    return GenerationRequest(
+        prompt=prompt,
+        sampling=sampling,
+        max_tokens=None if limit == _NO_LIMIT else limit,
+        stop=tuple(text for text in stop if text),
+        constraint=constraint_of(asked),
+        ignore_eos=bool(asked.ignore_eos),
+        known=tuple(asked.known_token_ids or ()),
+    )
+
+
+def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
+    """Return the token ids of `logit_bias`, and what is added to their logits.
+
+    Raises:
+        openai.UnsupportedParameterError: it is no object of numbers from -100 to 100, or too large.
+    """
+    raw = bytes(request.logit_bias)
+    found: dict[int, float] | None = None
+    try:
+        if len(raw) < _MAX_BIAS_BYTES:
+            found = msgspec.json.decode(raw, type=_Biases)
+    except msgspec.ValidationError as error:
+        raise openai.UnsupportedParameterError("logit_bias", f"logit_bias: {error}.") from None
+    if found is None and openai.is_given(request.logit_bias):
+        raise openai.UnsupportedParameterError(
+            "logit_bias", f"logit_bias: {MAX_BIASES} tokens are the most."
+        )
+    return tuple((found or {}).items())
+
+
+def _with_seed(generation: GenerationRequest) -> GenerationRequest:
+    """Choose the seed, if the client did not: the same request with the same id has the same one."""
+    if generation.sampling.seed is not None:
+        return generation
+    # What the client knows of the answer already is no part of what it asked for.
+    digest = hashlib.sha256(msgspec.json.encode(replace(generation, known=()))).digest()
+    seed = int.from_bytes(digest[:8]) & SEED_MASK
+    return replace(generation, sampling=replace(generation.sampling, seed=seed))
