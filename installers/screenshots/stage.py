@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from PySide6.QtCore import QCoreApplication, QEvent
+from PySide6.QtCore import QCoreApplication, QEvent, QSize
 from PySide6.QtWidgets import QApplication, QWidget
 from screenshots import home
 from screenshots.talk import conversations
@@ -57,9 +57,10 @@ class Stage:
         qapp: the application.
         work: an empty folder for the chats and the preferences.
         theme: light or dark.
+        size: of the main window, in logical pixels.
     """
 
-    def __init__(self, qapp: QApplication, work: Path, theme: Choice) -> None:
+    def __init__(self, qapp: QApplication, work: Path, theme: Choice, size: QSize) -> None:
         self.theme = Theme(qapp, theme)
         self.backend = ScriptedBackend(no_node)
         self._history = History(work / "chats.sqlite")
@@ -67,6 +68,7 @@ class Stage:
         self.known = conversations(self._history)
         self.chat = Chat(self.backend, self._history)
         self.preferences = PreferencesFile(work / "window.json")
+        self.preferences.change(width=size.width(), height=size.height())
         self._log = work / "node.log"
         self._shown: list[QWidget] = []
 
@@ -113,17 +115,16 @@ class Stage:
         for window in self._shown:
             window.hide()
             window.deleteLater()
-        settle()
+        self.settle()
 
     def _show(self, window: Shown) -> Shown:
         window.show()
         self._shown.append(window)
-        settle()
+        self.settle()
         return window
 
-
-def settle() -> None:
-    """Process events until every layout has its final size."""
-    for _ in range(6):
-        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
-        QCoreApplication.processEvents()
+    def settle(self) -> None:
+        """Process events until every layout has its final size."""
+        for _ in range(6):
+            QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+            QCoreApplication.processEvents()

@@ -1,14 +1,15 @@
-"""Take the pictures of all scenes, and write the page that shows them."""
+"""Take the pictures of all scenes at the scale of this process."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from html import escape
+from collections.abc import Iterable
 from pathlib import Path
 
-from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
+from PySide6.QtCore import QSize
+from PySide6.QtWidgets import QApplication, QMainWindow
 from screenshots.scenes import SCENES
-from screenshots.stage import Stage, settle
+from screenshots.stage import Stage
 
+from potluck_app.language import use
 from potluck_app.theme import Choice
 
 HEIGHTS = {480: 720, 768: 1024, 1180: 760, 1920: 1080}
@@ -21,66 +22,43 @@ def take(
     names: Iterable[str],
     themes: Iterable[Choice],
     widths: Iterable[int],
+    language: str,
 ) -> None:
-    """Write the pictures at the scale of this process, as SCREEN-STATE-THEME-SCALE-WIDTH.png.
+    """Write the pictures, as SCREEN-STATE-THEME-SCALE-WIDTH.png.
 
     Args:
         qapp: the application.
         folder: where they go.
         names: of the scenes.
         themes: light, dark.
-        widths: of the main window, in logical pixels. Dialogs have the width that they choose.
+        widths: of the main window, in logical pixels. All else chooses its width itself, and has
+            one picture.
+        language: the code of a language, such as "de".
 
     Raises:
         OSError: a picture could not be written.
     """
-    scale = round(100 * qapp.devicePixelRatio())
+    use(qapp, language)
+    sizes = [QSize(width, HEIGHTS.get(width, 760)) for width in widths]
     for theme in themes:
         for name in names:
-            with tempfile.TemporaryDirectory() as work:
-                stage = Stage(qapp, Path(work), theme)
-                shown = SCENES[name](stage)
-                for _ in _sizes(shown, widths):
-                    picture = shown.grab()
-                    width = round(picture.deviceIndependentSize().width())
-                    path = folder / f"{name}-{theme}-{scale}-{width}.png"
-                    if not picture.save(str(path)):
-                        raise OSError(f"{path} could not be written")
-                stage.strike()
+            for size in sizes:
+                if not _take(qapp, folder, name, theme, size):
+                    break
 
 
-def _sizes(shown: QWidget, widths: Iterable[int]) -> Iterator[None]:
-    """Give a main window each width in turn; all else has one size, its own."""
-    shown.ensurePolished()
-    settle()
-    if not isinstance(shown, QMainWindow):
-        yield
-        return
-    for width in widths:
-        shown.resize(width, HEIGHTS.get(width, 760))
-        settle()
-        yield
-
-
-def write_index(folder: Path) -> Path:
-    """Write a page with all pictures of a folder, a row for each scene. Returns its path."""
-    rows: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*-*-*-*.png")):
-        name = path.stem.rsplit("-", 3)[0]
-        text = escape(path.stem)
-        rows.setdefault(name, []).append(
-            f'<a href="{text}.png"><img src="{text}.png" alt="{text}" loading="lazy"></a>'
-        )
-    body = "".join(
-        f"<h2>{escape(name)}</h2><div>{''.join(pictures)}</div>" for name, pictures in rows.items()
-    )
-    style = (
-        "body{font:14px sans-serif;background:#888}div{display:flex;gap:8px;overflow-x:auto}"
-        "img{height:300px}"
-    )
-    page = folder / "index.html"
-    page.write_text(
-        f'<!doctype html><meta charset="utf-8"><title>Potluck</title><style>{style}</style>{body}',
-        encoding="utf-8",
-    )
-    return page
+def _take(qapp: QApplication, folder: Path, name: str, theme: Choice, size: QSize) -> bool:
+    """Write the picture of one scene. Returns whether another size gives another picture."""
+    with tempfile.TemporaryDirectory() as work:
+        stage = Stage(qapp, Path(work), theme, size)
+        shown = SCENES[name](stage)
+        stage.settle()
+        picture = shown.grab()
+        scale = round(100 * picture.devicePixelRatio())
+        width = round(picture.deviceIndependentSize().width())
+        path = folder / f"{name}-{theme}-{scale}-{width}.png"
+        if not picture.save(str(path)):
+            raise OSError(f"{path} could not be written")
+        is_main = isinstance(shown, QMainWindow)
+        stage.strike()
+    return is_main
