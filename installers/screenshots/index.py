@@ -6,27 +6,32 @@ from pathlib import Path
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtGui import QColor, QImage, QPainter
 
-COLUMNS = 4
+COLUMNS, MOST = 4, 12  # pictures in a row, and on a sheet
+PREFIX = "sheet-"
 GAP, CAPTION = 16, 22  # in pixels
 LARGEST = QSize(480, 480)  # of a picture on a sheet
 BACK, INK = QColor("#80858f"), QColor("#ffffff")
 
 
 def write_sheets(folder: Path, widths: Container[int]) -> list[Path]:
-    """Write `sheet-THEME-SCALE-WIDTH.png` for the pictures of a folder; returns their paths.
+    """Write `sheet-THEME-SCALE-WIDTH-NUMBER.png` for the pictures of a folder; returns their paths.
 
-    Those of other widths, which are dialogs and menus, share `sheet-THEME-SCALE-others.png`.
+    Those of other widths, which are dialogs and menus, share `sheet-THEME-SCALE-others-NUMBER.png`.
 
     Raises:
         OSError: a sheet could not be written.
     """
     sheets: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*-*-*-*.png")):
-        if not path.name.startswith("sheet-"):
+        if not path.name.startswith(PREFIX):
             _, theme, scale, width = path.stem.rsplit("-", 3)
             kind = width if int(width) in widths else "others"
             sheets.setdefault(f"{theme}-{scale}-{kind}", []).append(path)
-    return [_write(folder / f"sheet-{key}.png", pictures) for key, pictures in sheets.items()]
+    return [
+        _write(folder / f"{PREFIX}{key}-{at // MOST + 1}.png", pictures[at : at + MOST])
+        for key, pictures in sheets.items()
+        for at in range(0, len(pictures), MOST)
+    ]
 
 
 def _write(path: Path, pictures: list[Path]) -> Path:
