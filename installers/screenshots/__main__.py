@@ -1,7 +1,8 @@
 """Draw every screen and state with an invented home: light and dark, 100 % and 150 %, narrow to wide.
 
 Usage: `python installers/screenshots FOLDER`. Needs no display and no node; nothing is measured.
-`FOLDER/index.html` shows all pictures. The pictures of the README come from here.
+The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` show all of one kind
+at a glance. Text that is cut is named at the end. The pictures of the README come from here.
 """
 
 import argparse
@@ -20,11 +21,10 @@ def main() -> None:
     if arguments.scales:
         for scale in arguments.scales:
             _run_at(scale, [*sys.argv[1:], "--scales"])
-        from screenshots.taking import write_index
-
-        print(f"The pictures are in {arguments.folder}: {write_index(arguments.folder)}")
+        print(f"The pictures are in {arguments.folder}. Look at sheet-*.png first.")
         return
     from PySide6.QtWidgets import QApplication
+    from screenshots.index import write_sheets
     from screenshots.scenes import SCENES
     from screenshots.taking import take
 
@@ -33,7 +33,17 @@ def main() -> None:
     if unknown:
         sys.exit(f"There is no scene {', '.join(unknown)}. These are there: {', '.join(SCENES)}.")
     qapp = QApplication(sys.argv[:1])
-    take(qapp, arguments.folder, names, arguments.themes, arguments.widths)
+    for fault in take(
+        qapp,
+        arguments.folder,
+        names,
+        arguments.themes,
+        arguments.widths,
+        arguments.language,
+        arguments.text_size,
+    ):
+        print(fault)
+    write_sheets(arguments.folder, arguments.widths)
 
 
 def _run_at(scale: int, words: list[str]) -> None:
@@ -55,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"
     )
+    parser.add_argument("--language", default="en", metavar="CODE", help="such as de")
+    parser.add_argument("--text-size", type=int, default=14, help="of running text, in pixels")
     parser.add_argument(
         "--scales", nargs="*", type=int, default=(100, 150), help="in percent; none: that of Qt now"
     )

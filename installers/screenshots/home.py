@@ -1,6 +1,6 @@
 """The invented home of the pictures: its computers, its model, and what it says in each state."""
 
-import msgspec
+from msgspec.structs import replace
 
 from potluck.api.doctor import Diagnosis
 from potluck.api.schema import (
@@ -11,6 +11,7 @@ from potluck.api.schema import (
     Node,
     Notice,
     Pairing,
+    PairingState,
     PlanView,
     SpareCopy,
     StageView,
@@ -143,15 +144,53 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
     )
 
 
+def generating(state: ClusterState, *, waiting: int = 0) -> ClusterState:
+    """Return the state while an answer is computed, and so many prompts wait."""
+    wait_s = 40.0 if waiting else None
+    model = replace(state.model, answering=1, waiting=waiting, wait_s=wait_s)
+    return replace(state, model=model)
+
+
+def failed(state: ClusterState) -> ClusterState:
+    """Return the state after a model could not be loaded."""
+    text = "Qwen3 32B needs 4.1 GB more memory. Free some on Old laptop, or add a computer."
+    model = ModelState(name="Qwen3 32B", state="failed", message=text)
+    idle = tuple(
+        c if c.state != "running" else replace(c, state="ready", layers=None, memory_lent=0)
+        for c in state.computers
+    )
+    return replace(state, model=model, computers=idle)
+
+
+def without_old_laptop() -> ClusterState:
+    """Return the state after a computer stopped answering: the others have taken its layers."""
+    state = home()
+    lost = "It stopped answering. Is it switched off, or out of the network?"
+    computers = tuple(
+        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0)
+        if c.node_id == OLD
+        else c
+        for c in state.computers
+    )
+    return replace(state, computers=computers)
+
+
+def pairing(state: ClusterState, step: PairingState) -> ClusterState:
+    """Return the state when its pairing has come so far."""
+    code = "427918" if step in ("confirm", "accepted") else None
+    changed = tuple(replace(each, state=step, code=code) for each in state.pairings)
+    return replace(state, pairings=changed)
+
+
 def with_context(state: ClusterState, context: int) -> ClusterState:
-    model = msgspec.structs.replace(state.model, context=context)
-    return msgspec.structs.replace(state, model=model)
+    model = replace(state.model, context=context)
+    return replace(state, model=model)
 
 
 def alone() -> ClusterState:
     """Return the state of a first start: no other computer is there yet."""
     full = home()
-    me = msgspec.structs.replace(full.computers[0], state="ready", layers=None, memory_lent=0)
+    me = replace(full.computers[0], state="ready", layers=None, memory_lent=0)
     return ClusterState(node=full.node, computers=(me,))
 
 
@@ -205,4 +244,4 @@ DIAGNOSIS = Diagnosis(
 def with_notice(state: ClusterState) -> ClusterState:
     """Return the state with a line about a computer that is gone."""
     text = "Old laptop stopped answering. The reply goes on with the other two, and is slower."
-    return msgspec.structs.replace(state, notices=(Notice(id=1, level="warning", text=text),))
+    return replace(state, notices=(Notice(id=1, level="warning", text=text),))

@@ -129,6 +129,7 @@ RECOMMENDED = (
         LARGE,
     ),
 )
+NOTHING = "No model was found for these words."
 OFFLINE = "The Hugging Face Hub cannot be reached: this computer has no internet just now."
 DOWNLOADS = (
     Download(

@@ -1,15 +1,17 @@
-"""Take the pictures of all scenes, and write the page that shows them."""
+"""Take the pictures of all scenes at the scale of this process."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from html import escape
+from collections.abc import Iterable
 from pathlib import Path
 
-from PySide6.QtWidgets import QApplication, QMainWindow, QWidget
+from PySide6.QtCore import QSize
+from PySide6.QtWidgets import QApplication, QMainWindow
+from screenshots.faults import faults
 from screenshots.scenes import SCENES
-from screenshots.stage import Stage, settle
+from screenshots.stage import Stage
 
-from potluck_app.theme import Choice
+from potluck_app.language import use
+from potluck_app.theme import Choice, Theme
 
 HEIGHTS = {480: 720, 768: 1024, 1180: 760, 1920: 1080}
 """The height of the window for each width, in logical pixels."""
@@ -21,66 +23,50 @@ def take(
     names: Iterable[str],
     themes: Iterable[Choice],
     widths: Iterable[int],
-) -> None:
-    """Write the pictures at the scale of this process, as SCREEN-STATE-THEME-SCALE-WIDTH.png.
+    language: str,
+    text_size: int,
+) -> list[str]:
+    """Write the pictures, as SCREEN-STATE-THEME-SCALE-WIDTH.png. Returns what is cut in them.
 
     Args:
         qapp: the application.
         folder: where they go.
         names: of the scenes.
         themes: light, dark.
-        widths: of the main window, in logical pixels. Dialogs have the width that they choose.
+        widths: of the main window, in logical pixels. All else chooses its width itself, and has
+            one picture.
+        language: the code of a language, such as "de".
+        text_size: of running text, in pixels.
 
     Raises:
         OSError: a picture could not be written.
     """
-    scale = round(100 * qapp.devicePixelRatio())
+    use(qapp, language)
+    sizes = [QSize(width, HEIGHTS.get(width, 760)) for width in widths]
+    found: list[str] = []
     for theme in themes:
+        look = Theme(qapp, theme, text_size)
         for name in names:
-            with tempfile.TemporaryDirectory() as work:
-                stage = Stage(qapp, Path(work), theme)
-                shown = SCENES[name](stage)
-                for _ in _sizes(shown, widths):
-                    picture = shown.grab()
-                    width = round(picture.deviceIndependentSize().width())
-                    path = folder / f"{name}-{theme}-{scale}-{width}.png"
-                    if not picture.save(str(path)):
-                        raise OSError(f"{path} could not be written")
-                stage.strike()
+            for size in sizes:
+                path, cut, is_main = _take(folder, name, look, size)
+                found += [f"{path.stem}: {each}" for each in cut]
+                if not is_main:
+                    break
+    return found
 
 
-def _sizes(shown: QWidget, widths: Iterable[int]) -> Iterator[None]:
-    """Give a main window each width in turn; all else has one size, its own."""
-    shown.ensurePolished()
-    settle()
-    if not isinstance(shown, QMainWindow):
-        yield
-        return
-    for width in widths:
-        shown.resize(width, HEIGHTS.get(width, 760))
-        settle()
-        yield
-
-
-def write_index(folder: Path) -> Path:
-    """Write a page with all pictures of a folder, a row for each scene. Returns its path."""
-    rows: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*-*-*-*.png")):
-        name = path.stem.rsplit("-", 3)[0]
-        text = escape(path.stem)
-        rows.setdefault(name, []).append(
-            f'<a href="{text}.png"><img src="{text}.png" alt="{text}" loading="lazy"></a>'
-        )
-    body = "".join(
-        f"<h2>{escape(name)}</h2><div>{''.join(pictures)}</div>" for name, pictures in rows.items()
-    )
-    style = (
-        "body{font:14px sans-serif;background:#888}div{display:flex;gap:8px;overflow-x:auto}"
-        "img{height:300px}"
-    )
-    page = folder / "index.html"
-    page.write_text(
-        f'<!doctype html><meta charset="utf-8"><title>Potluck</title><style>{style}</style>{body}',
-        encoding="utf-8",
-    )
-    return page
+def _take(folder: Path, name: str, theme: Theme, size: QSize) -> tuple[Path, list[str], bool]:
+    """Write the picture of one scene. Returns its path, what is cut, and whether it is a main window."""
+    with tempfile.TemporaryDirectory() as work:
+        stage = Stage(theme, Path(work), size)
+        shown = SCENES[name](stage)
+        stage.settle()
+        picture = shown.grab()
+        scale = round(100 * picture.devicePixelRatio())
+        width = round(picture.deviceIndependentSize().width())
+        path = folder / f"{name}-{theme.choice}-{scale}-{width}.png"
+        if not picture.save(str(path)):
+            raise OSError(f"{path} could not be written")
+        result = path, faults(shown), isinstance(shown, QMainWindow)
+        stage.strike()
+    return result

@@ -1,0 +1,46 @@
+"""What is wrong in a picture and can be measured: text that is cut, and widgets that stick out."""
+
+from collections.abc import Iterator
+
+from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtWidgets import QAbstractButton, QLabel, QPushButton, QScrollArea, QWidget
+
+_NEAR = 1  # pixels that rounding costs
+
+
+def faults(shown: QWidget) -> list[str]:
+    """Return what is cut or sticks out in a window, dialog or menu, each as one line."""
+    found: list[str] = []
+    for widget in shown.findChildren(QWidget):
+        if widget.isVisibleTo(shown) and not widget.visibleRegion().isEmpty():
+            found += [f"{_name(widget)}: {why}" for why in _faults(widget)]
+    return found
+
+
+def _faults(widget: QWidget) -> Iterator[str]:
+    parent = widget.parentWidget()
+    is_text = isinstance(widget, QLabel | QAbstractButton)
+    if is_text and parent is not None and not parent.rect().contains(_most(widget.geometry())):
+        yield "sticks out"
+    if isinstance(widget, QLabel) and not widget.text().isspace() and widget.pixmap().isNull():
+        if widget.wordWrap():
+            if widget.heightForWidth(widget.width()) > widget.height() + _NEAR:
+                yield "lacks height"
+        elif widget.sizePolicy().horizontalPolicy() != widget.sizePolicy().Policy.Ignored:
+            if widget.sizeHint().width() > widget.width() + _NEAR:
+                yield "is cut"
+    if isinstance(widget, QPushButton) and widget.sizeHint().width() > widget.width() + _NEAR:
+        yield "is cut"
+    if isinstance(widget, QScrollArea) and (inner := widget.widget()) is not None:
+        if inner.width() > widget.viewport().width():
+            yield "is wider than its place"
+
+
+def _most(place: QRect) -> QRect:
+    """Return a rectangle without what rounding costs."""
+    return place.adjusted(_NEAR, _NEAR, -_NEAR, -_NEAR)
+
+
+def _name(widget: QWidget) -> str:
+    text = widget.text() if isinstance(widget, QLabel | QAbstractButton) else ""
+    return widget.objectName() or text or widget.accessibleName() or type(widget).__name__
