@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from PySide6.QtCore import QPoint, QRect, Qt
-from PySide6.QtWidgets import QAbstractButton, QLabel, QPushButton, QScrollArea, QWidget
+from PySide6.QtCore import QRect
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QWidget,
+)
 
 _NEAR = 1  # pixels that rounding costs
 
@@ -22,18 +29,21 @@ def _faults(widget: QWidget) -> Iterator[str]:
     is_text = isinstance(widget, QLabel | QAbstractButton)
     if is_text and parent is not None and not parent.rect().contains(_most(widget.geometry())):
         yield "sticks out"
-    if isinstance(widget, QLabel) and not widget.text().isspace() and widget.pixmap().isNull():
-        if widget.wordWrap():
-            if widget.heightForWidth(widget.width()) > widget.height() + _NEAR:
-                yield "lacks height"
-        elif widget.sizePolicy().horizontalPolicy() != widget.sizePolicy().Policy.Ignored:
-            if widget.sizeHint().width() > widget.width() + _NEAR:
-                yield "is cut"
-    if isinstance(widget, QPushButton) and widget.sizeHint().width() > widget.width() + _NEAR:
-        yield "is cut"
-    if isinstance(widget, QScrollArea) and (inner := widget.widget()) is not None:
-        if inner.width() > widget.viewport().width():
+    if isinstance(widget, QLabel) and widget.wordWrap():
+        if widget.heightForWidth(widget.width()) > widget.height() + _NEAR:
+            yield "lacks height"
+    elif isinstance(widget, QLabel | QPushButton) and not _may_be_cut(widget):
+        if widget.sizeHint().width() > widget.width() + _NEAR:
+            yield "is cut"
+    elif isinstance(widget, QScrollArea):
+        inner = widget.widget()
+        if inner is not None and inner.width() > widget.viewport().width():
             yield "is wider than its place"
+
+
+def _may_be_cut(widget: QWidget) -> bool:
+    """Return whether a widget has no width of its own, such as a line that ends in an ellipsis."""
+    return widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored
 
 
 def _most(place: QRect) -> QRect:
