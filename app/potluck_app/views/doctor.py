@@ -59,7 +59,8 @@ class DoctorDialog(QDialog):
         self.address = button("Enter an address", "doctor-address", self._want_address)
         if on_address is None:
             self.address.hide()
-        self.copy = CopyButton(theme, "Copy all findings", "doctor-copy", self.doctor.report)
+        what = "Copy all findings"
+        self.copy = CopyButton(theme, what, "doctor-copy", self.doctor.report, shown=what)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)
         self._arrange()

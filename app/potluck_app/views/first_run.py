@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import TintedIcon, button, card_frame, fill_page, label, make_page
@@ -54,8 +55,11 @@ class FirstRunView(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
         devices = wording.devices_line(state.me if state is not None else None)
-        prefix = f"This computer: {devices}.   " if devices else ""
-        self._hardware.setText(f"{prefix}Nothing leaves your home network.")
+        parts = (
+            f"This computer: {devices}." if devices else "",
+            "Nothing leaves your home network.",
+        )
+        self._hardware.setText("\n".join(said(part) for part in parts if part))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         direction = QBoxLayout.Direction
