@@ -2,7 +2,8 @@
 
 Usage: `python installers/screenshots FOLDER`. Needs no display and no node; nothing is measured.
 The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` show all of one kind
-at a glance. Text that is cut is named at the end. The pictures of the README come from here.
+at a glance. Text that is cut is named at the end. The pictures of the README come from here;
+`python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png.
 """
 
 import argparse
@@ -18,6 +19,14 @@ def main() -> None:
     """Take the pictures: each scale in a process of its own, since Qt reads it only at its start."""
     arguments = _parser().parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    from screenshots.film import FRAMES, write_film
+
+    if arguments.film:
+        scenes = [scene for scene, _ in FRAMES]
+        words = ["--scales", "--themes", "light", "--widths", "1180", "--only"]
+        _run_at(100, [str(arguments.folder), *words, *scenes])
+        print(f"The animation is {write_film(arguments.folder, 'light-100-1180')}.")
+        return
     if arguments.scales:
         for scale in arguments.scales:
             _run_at(scale, [*sys.argv[1:], "--scales"])
@@ -61,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
+    parser.add_argument("--film", action="store_true", help="the animation alone")
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"

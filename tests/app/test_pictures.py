@@ -51,6 +51,16 @@ def test_each_width_and_scale_has_a_picture_of_its_size(tmp_path: Path) -> None:
     }
 
 
+def test_the_first_minute_is_an_animation_that_a_page_can_show(tmp_path: Path) -> None:
+    result = take(tmp_path, "--film")
+
+    assert result.returncode == 0, result.stderr
+    film = tmp_path / "first-minute.png"
+    assert QImage(str(film)).size() == QImage(str(tmp_path / "first-light-100-1180.png")).size()
+    assert film.read_bytes().count(b"fcTL") == 9  # as many frames as there are scenes
+    assert film.stat().st_size < 2_000_000
+
+
 def test_a_scene_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = take(tmp_path, "--only", "cellar")
 
