@@ -12,12 +12,11 @@ FRAMES = (
     ("first", 3),
     ("chat-empty", 3),
     ("cluster-alone", 3),
-    ("cluster-asking", 4),
-    ("cluster-streaming", 4),
+    ("cluster-streaming", 5),
     ("cluster", 4),
-    ("chat-reading", 2),
-    ("chat-writing", 3),
     ("chat", 4),
+    ("chat-reading", 2),
+    ("chat-writing", 4),
 )
 """The scenes, and how many seconds each is shown."""
 FILE = "first-minute.png"
