@@ -61,6 +61,15 @@ def test_the_first_minute_is_an_animation_that_a_page_can_show(tmp_path: Path) -
     assert film.stat().st_size < 2_000_000
 
 
+def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Path) -> None:
+    scenes = ("first", "cluster-doctor", "worker-free")
+    words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", "de")
+
+    result = take(tmp_path, *words, "--only", *scenes)
+
+    assert result.stdout.splitlines()[:-1] == []  # the last line says where the pictures are
+
+
 def test_a_scene_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = take(tmp_path, "--only", "cellar")
 

@@ -77,9 +77,9 @@ class DoctorDialog(QDialog):
         scroll.setWidget(self._inner)
         vbox(
             label("What keeps computers apart", "title", wrap=True),
-            self.summary,
+            hbox((self.summary, 1), self.copy, spacing=8),
             (scroll, 1),
-            hbox(self.address, self.copy, STRETCH, self.again, self.close_button, spacing=8),
+            hbox(self.address, STRETCH, self.again, self.close_button, spacing=8),
             parent=self,
             margins=(24, 20, 20, 16),
             spacing=12,

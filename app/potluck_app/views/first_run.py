@@ -63,6 +63,8 @@ class FirstRunView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         direction = QBoxLayout.Direction
+        for card in self._roles:  # a column asks for the height at its own width, which is larger
+            card.setMinimumHeight(card.heightForWidth(_CARD_WIDTH))
         is_wide = event.size().width() >= 2 * _CARD_WIDTH + 80
         self._cards.setDirection(direction.LeftToRight if is_wide else direction.TopToBottom)
         for card in self._roles:  # below each other, they are in the middle
@@ -76,7 +78,7 @@ class FirstRunView(QWidget):
         vbox(
             TintedIcon(self._theme, icon, 36, lambda: self._theme.tokens.accent),
             4,
-            label(title, "section"),
+            label(title, "section", wrap=True),
             label(text, "body2", wrap=True),
             20,
             action,
