@@ -80,3 +80,4 @@ def test_a_report_is_copied_and_licences_are_shown(log: Path, qtbot: QtBot) -> N
     dialog = card.show_licences()
 
     assert any(each.text().startswith("torch ") for each in dialog.findChildren(QLabel))
+    assert dialog.height() <= 800  # the list scrolls

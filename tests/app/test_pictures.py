@@ -1,6 +1,5 @@
-"""The pictures of the README can be made again: every window, light and dark."""
+"""The pictures can be taken again: every screen and state, with sheets that show them."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,44 +9,69 @@ from PySide6.QtGui import QImage
 
 pytestmark = [pytest.mark.qt, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-WINDOWS = (
-    "first",
-    "chat",
-    "chat-empty",
-    "chat-edit",
-    "chat-full",
-    "chat-options",
-    "chat-search",
-    "chat-search-empty",
-    "cluster",
-    "cluster-streaming",
-    "models",
-    "models-discover",
-    "models-download",
-    "settings",
-    "worker",
-)
+SCRIPT = Path(__file__).parents[2] / "installers" / "screenshots"
 
 
-def test_every_window_is_drawn_in_both_themes(tmp_path: Path) -> None:
-    script = ROOT / "installers" / "screenshots.py"
-    environ = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
+def take(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, folder, *words],
+        timeout=100,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
-    subprocess.run([sys.executable, script, tmp_path], env=environ, timeout=100, check=True)
 
-    for name in WINDOWS:
-        light, dark = (QImage(str(tmp_path / f"{name}-{t}.png")) for t in ("light", "dark"))
-        assert light.size() == dark.size()
-        assert light.width() >= 380
+def test_every_screen_is_drawn_in_both_themes(tmp_path: Path) -> None:
+    result = take(tmp_path, "--scales", "100", "--widths", "1180")
+
+    assert result.returncode == 0, result.stderr
+    sheets = {path.stem for path in tmp_path.glob("sheet-*.png")}
+    assert {"sheet-light-100-1180-1", "sheet-dark-100-1180-1", "sheet-dark-100-others-1"} <= sheets
+    lights = sorted(set(tmp_path.glob("*-light-100-*.png")) - set(tmp_path.glob("sheet-*")))
+    assert len(lights) > 30
+    for path in lights:
+        other = path.with_name(path.name.replace("-light-", "-dark-"))
+        light, dark = QImage(str(path)), QImage(str(other))
+        assert light.size() == dark.size(), path.name
         assert light.pixelColor(2, 2).lightness() > 200 > 60 > dark.pixelColor(2, 2).lightness()
-        assert (
-            len(
-                {
-                    light.pixel(x, y)
-                    for x in range(0, light.width(), 4)
-                    for y in range(0, light.height(), 4)
-                }
-            )
-            > 20
-        )
+        places = range(0, min(light.width(), light.height()), 4)
+        assert len({light.pixel(x, y) for x in places for y in places}) > 20, path.name
+
+
+def test_each_width_and_scale_has_a_picture_of_its_size(tmp_path: Path) -> None:
+    take(tmp_path, "--only", "chat", "--themes", "dark", "--widths", "480", "1920")
+
+    sizes = {path.stem: QImage(str(path)).width() for path in tmp_path.glob("chat-*.png")}
+    assert sizes == {
+        "chat-dark-100-480": 480,
+        "chat-dark-100-1920": 1920,
+        "chat-dark-150-480": 720,
+        "chat-dark-150-1920": 2880,
+    }
+
+
+def test_the_first_minute_is_an_animation_that_a_page_can_show(tmp_path: Path) -> None:
+    result = take(tmp_path, "--film")
+
+    assert result.returncode == 0, result.stderr
+    film = tmp_path / "first-minute.png"
+    assert QImage(str(film)).size() == QImage(str(tmp_path / "first-light-100-1180.png")).size()
+    assert film.read_bytes().count(b"fcTL") == 8  # as many frames as there are scenes
+    assert film.stat().st_size < 2_000_000
+
+
+def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Path) -> None:
+    scenes = ("first", "cluster-doctor", "worker-free")
+    words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", "de")
+
+    result = take(tmp_path, *words, "--only", *scenes)
+
+    assert result.stdout.splitlines()[:-1] == []  # the last line says where the pictures are
+
+
+def test_a_scene_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = take(tmp_path, "--only", "cellar")
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("There is no scene cellar. These are there: first, ")

@@ -64,7 +64,7 @@ class ClusterView(QWidget):
         self.add = button("Add computer", "cluster-add", self.open_add_dialog)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
         titles = vbox(label("Home cluster", "title"), self.subtitle, spacing=10)
-        head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter))
+        head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter), spacing=16)
         parts = (head, self.model, self._grid, self._join_column, self.looking)
         fill_page(self, "Computers", *parts)
 

@@ -312,9 +312,15 @@ class CopyButton(IconButton):
     """A button that copies what `text` returns, and says so."""
 
     def __init__(
-        self, theme: Theme, accessible_name: str, name: str, text: Callable[[], str]
+        self,
+        theme: Theme,
+        accessible_name: str,
+        name: str,
+        text: Callable[[], str],
+        *,
+        shown: str = "Copy",
     ) -> None:
-        super().__init__(theme, "copy", accessible_name, name, text="Copy")
+        super().__init__(theme, "copy", accessible_name, name, text=shown)
         self._copied = text
         self.clicked.connect(self._copy)
 

@@ -12,10 +12,11 @@ from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import button, label, scrolling
 
 _SIDE = 24
+_TALLEST = 800  # pixels; what is longer, such as a list of packages, scrolls
 
 
 class Dialog(QDialog):
-    """A dialog as high as its parts, or as its screen; its buttons are always in view.
+    """A dialog as high as its parts, where the screen has room, and 800 pixels at most; its buttons are always in view.
 
     Args:
         parent: the dialog belongs to its window.
@@ -44,8 +45,9 @@ class Dialog(QDialog):
         most = screens.room(self.parentWidget() or self)
         width = min(self._width, most.width())
         height = _height(self._inner.layout(), width) + _height(self._foot.layout(), width)
-        self.setFixedSize(width, min(height, most.height()))
-        is_cut = height > most.height()
+        shown = min(height, most.height(), _TALLEST)
+        self.setFixedSize(width, shown)
+        is_cut = height > shown
         policy = Qt.FocusPolicy  # where there is something to scroll to, arrow keys do it
         self._scroll.setFocusPolicy(policy.TabFocus if is_cut else policy.NoFocus)
 

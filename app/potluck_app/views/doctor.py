@@ -59,7 +59,8 @@ class DoctorDialog(QDialog):
         self.address = button("Enter an address", "doctor-address", self._want_address)
         if on_address is None:
             self.address.hide()
-        self.copy = CopyButton(theme, "Copy all findings", "doctor-copy", self.doctor.report)
+        what = "Copy all findings"
+        self.copy = CopyButton(theme, what, "doctor-copy", self.doctor.report, shown=what)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)
         self._arrange()
@@ -76,9 +77,9 @@ class DoctorDialog(QDialog):
         scroll.setWidget(self._inner)
         vbox(
             label("What keeps computers apart", "title", wrap=True),
-            self.summary,
+            hbox((self.summary, 1), self.copy, spacing=8),
             (scroll, 1),
-            hbox(self.address, self.copy, STRETCH, self.again, self.close_button, spacing=8),
+            hbox(self.address, STRETCH, self.again, self.close_button, spacing=8),
             parent=self,
             margins=(24, 20, 20, 16),
             spacing=12,

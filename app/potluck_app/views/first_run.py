@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import TintedIcon, button, card_frame, fill_page, label, make_page
@@ -54,11 +55,16 @@ class FirstRunView(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
         devices = wording.devices_line(state.me if state is not None else None)
-        prefix = f"This computer: {devices}.   " if devices else ""
-        self._hardware.setText(f"{prefix}Nothing leaves your home network.")
+        parts = (
+            f"This computer: {devices}." if devices else "",
+            "Nothing leaves your home network.",
+        )
+        self._hardware.setText("\n".join(said(part) for part in parts if part))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         direction = QBoxLayout.Direction
+        for card in self._roles:  # a column asks for the height at its own width, which is larger
+            card.setMinimumHeight(card.heightForWidth(_CARD_WIDTH))
         is_wide = event.size().width() >= 2 * _CARD_WIDTH + 80
         self._cards.setDirection(direction.LeftToRight if is_wide else direction.TopToBottom)
         for card in self._roles:  # below each other, they are in the middle
@@ -72,7 +78,7 @@ class FirstRunView(QWidget):
         vbox(
             TintedIcon(self._theme, icon, 36, lambda: self._theme.tokens.accent),
             4,
-            label(title, "section"),
+            label(title, "section", wrap=True),
             label(text, "body2", wrap=True),
             20,
             action,

@@ -16,7 +16,6 @@ from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import (
-    ButtonIcon,
     Meter,
     TintedIcon,
     announce,
@@ -140,7 +139,6 @@ class WorkerWindow(QWidget):
         self.start = StartBox()
         self.free = button("Free memory now", "worker-free", backend.free_memory)
         self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
-        self._pause_icon = ButtonIcon(self.pause, theme, "pause", lambda: theme.tokens.text)
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
@@ -228,7 +226,6 @@ class WorkerWindow(QWidget):
             paused = state.node.paused
             self.pause.setText("Resume" if paused else "Pause")
             self.pause.setAccessibleName("Resume sharing" if paused else "Pause sharing")
-            self._pause_icon.set_icon("play" if paused else "pause")
             self.rules.show_rules(state.node.rules)
             self._follow_memory(state)
         else:

@@ -84,6 +84,7 @@ def test_a_command_and_the_whole_report_can_be_copied(
 ) -> None:
     backend.last(PATH).call.done.emit(FOUND)
 
+    assert dialog.copy.text() == "Copy all findings"
     qtbot.mouseClick(dialog.copy, LEFT)
 
     first, second = QGuiApplication.clipboard().text().splitlines()

@@ -1,0 +1,89 @@
+"""Draw every screen and state with an invented home: light and dark, 100 % and 150 %, narrow to wide.
+
+Usage: `python installers/screenshots FOLDER`. Needs no display and no node; nothing is measured.
+The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` show all of one kind
+at a glance. Text that is cut is named at the end. The pictures of the README come from here;
+`python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Take the pictures: each scale in a process of its own, since Qt reads it only at its start."""
+    arguments = _parser().parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    from screenshots.film import FRAMES, write_film
+
+    if arguments.film:
+        scenes = [scene for scene, _ in FRAMES]
+        words = ["--scales", "--themes", "light", "--widths", "1180", "--only"]
+        _run_at(100, [str(arguments.folder), *words, *scenes])
+        print(f"The animation is {write_film(arguments.folder, 'light-100-1180')}.")
+        return
+    if arguments.scales:
+        for scale in arguments.scales:
+            _run_at(scale, [*sys.argv[1:], "--scales"])
+        print(f"The pictures are in {arguments.folder}. Look at sheet-*.png first.")
+        return
+    from PySide6.QtWidgets import QApplication
+    from screenshots.index import write_sheets
+    from screenshots.scenes import SCENES
+    from screenshots.taking import take
+
+    names = arguments.only or list(SCENES)
+    unknown = sorted(set(names) - set(SCENES))
+    if unknown:
+        sys.exit(f"There is no scene {', '.join(unknown)}. These are there: {', '.join(SCENES)}.")
+    qapp = QApplication(sys.argv[:1])
+    for fault in take(
+        qapp,
+        arguments.folder,
+        names,
+        arguments.themes,
+        arguments.widths,
+        arguments.language,
+        arguments.text_size,
+    ):
+        print(fault)
+    write_sheets(arguments.folder, arguments.widths)
+
+
+def _run_at(scale: int, words: list[str]) -> None:
+    """Run this program again with Qt at this scale, in percent."""
+    platform = f"offscreen:configfile={HERE / 'screen.json'}"
+    environ = {**os.environ, "QT_QPA_PLATFORM": platform, "QT_SCALE_FACTOR": str(scale / 100)}
+    status = subprocess.run([sys.executable, str(HERE), *words], env=environ, check=False)
+    if status.returncode:
+        sys.exit(status.returncode)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="screenshots", description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
+    parser.add_argument("--film", action="store_true", help="the animation alone")
+    parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
+    parser.add_argument(
+        "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"
+    )
+    parser.add_argument("--language", default="en", metavar="CODE", help="such as de")
+    parser.add_argument("--text-size", type=int, default=14, help="of running text, in pixels")
+    parser.add_argument(
+        "--scales", nargs="*", type=int, default=(100, 150), help="in percent; none: that of Qt now"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    root = HERE.parents[1]
+    sys.path[:0] = [str(root / "core"), str(root / "app"), str(HERE.parent)]
+    main()

@@ -1,0 +1,247 @@
+"""The invented home of the pictures: its computers, its model, and what it says in each state."""
+
+from msgspec.structs import replace
+
+from potluck.api.doctor import Diagnosis
+from potluck.api.schema import (
+    ClusterState,
+    Computer,
+    Device,
+    ModelState,
+    Node,
+    Notice,
+    Pairing,
+    PairingState,
+    PlanView,
+    SpareCopy,
+    StageView,
+    Transfer,
+)
+from potluck.doctor.sentences import say
+
+GB = 10**9
+ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
+
+
+def _stage(name: str, node_id: str, start: int, stop: int) -> StageView:
+    return StageView(
+        node=name,
+        node_id=node_id,
+        device="cuda:0",
+        layers=(start, stop),
+        embedding=start == 0,
+        head=stop == 64,
+        predicted_ms=(stop - start) * 1.6,
+        memory=(stop - start) * 290_000_000,
+    )
+
+
+PLAN = PlanView(
+    model_id="ab" * 32,
+    model="Qwen3 32B",
+    scheme="int4",
+    context=32768,
+    epoch=3,
+    stages=(
+        _stage("Living-room PC", ME, 0, 34),
+        _stage("MacBook Air", MAC, 34, 52),
+        _stage("Old laptop", OLD, 52, 64),
+    ),
+    predicted_tokens_per_s=8.2,
+    alone={"Living-room PC": None, "MacBook Air": None, "Old laptop": None},
+    explanation="No computer can hold this model alone. Together they answer about 8 tokens a second.",
+)
+
+
+def _computer(node_id: str, name: str, color: int, device: Device, **more: object) -> Computer:
+    known: dict[str, object] = {"paired": True, "online": True, "state": "ready", **more}
+    return Computer(node_id=node_id, name=name, color=color, devices=(device,), **known)  # pyright: ignore[reportArgumentType]
+
+
+def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterState:
+    """Return a home of four computers, and one more that wants to join."""
+    old: dict[str, object] = {
+        "bytes_per_s": 11.2e6,
+        "rtt_ms": 6.0,
+        "layers": (52, 64),
+        "state": "running",
+    }
+    old["memory_lent"] = 3 * GB
+    if streaming:
+        old |= {"state": "receiving", "progress": 0.62}
+    computers = (
+        _computer(
+            ME,
+            "Living-room PC",
+            0,
+            _device("cuda", "RTX 3060", 12, 11.2),
+            is_self=True,
+            paired=False,
+            state="running",
+            layers=(0, 34),
+            memory_lent=int(9.8 * GB),
+        ),
+        _computer(
+            MAC,
+            "MacBook Air",
+            1,
+            _device("mps", "Apple M2", 16, 10),
+            bytes_per_s=52e6,
+            rtt_ms=3.0,
+            state="running",
+            layers=(34, 52),
+            memory_lent=int(5.2 * GB),
+            spare=SpareCopy(
+                model="Qwen3 32B", layers=12, nbytes=int(3.4 * GB), stored=int(3.4 * GB)
+            ),
+        ),
+        _computer(OLD, "Old laptop", 2, _device("cpu", "Core i5-7200U", 8, 3.4), **old),
+        _computer(
+            GAMING,
+            "Gaming PC",
+            3,
+            _device("cuda", "RTX 4070", 12, 11.6),
+            state="paused",
+            detail="It is being used for a game or a film.",
+            bytes_per_s=117e6,
+            rtt_ms=0.3,
+        ),
+        Computer(node_id=STUDY, name="Study PC", joinable=True, online=True, state="pairing"),
+    )
+    pairing = Pairing(
+        id="p1", node_id=STUDY, name="Study PC", role="master", state="confirm", code=code
+    )
+    model = ModelState(
+        name="Qwen3 32B",
+        model_id=PLAN.model_id,
+        state="streaming" if streaming else "ready",
+        progress=0.62 if streaming else None,
+        tokens_per_s=None if streaming else 7.9,
+        plan=PLAN,
+        context=32768,
+    )
+    transfer = Transfer(
+        node_id=OLD,
+        name="Old laptop",
+        sent=2_100_000_000,
+        total=3_400_000_000,
+        bytes_per_s=11.2e6,
+        eta_s=116,
+    )
+    return ClusterState(
+        node=Node(
+            node_id=ME,
+            name="Living-room PC",
+            version="0.1.0",
+            addresses=("192.168.1.20:40231",),
+            role="master",
+            home_id=ME,
+        ),
+        computers=computers,
+        model=model,
+        transfers=(transfer,) if streaming else (),
+        pairings=(pairing,),
+    )
+
+
+def generating(state: ClusterState, *, waiting: int = 0) -> ClusterState:
+    """Return the state while an answer is computed, and so many prompts wait."""
+    wait_s = 40.0 if waiting else None
+    model = replace(state.model, answering=1, waiting=waiting, wait_s=wait_s)
+    return replace(state, model=model)
+
+
+def failed(state: ClusterState) -> ClusterState:
+    """Return the state after a model could not be loaded."""
+    text = "Qwen3 32B needs 4.1 GB more memory. Free some on Old laptop, or add a computer."
+    model = ModelState(name="Qwen3 32B", state="failed", message=text)
+    idle = tuple(
+        c if c.state != "running" else replace(c, state="ready", layers=None, memory_lent=0)
+        for c in state.computers
+    )
+    return replace(state, model=model, computers=idle)
+
+
+def without_old_laptop() -> ClusterState:
+    """Return the state after a computer stopped answering: the others have taken its layers."""
+    state = home()
+    lost = "It stopped answering. Is it switched off, or out of the network?"
+    computers = tuple(
+        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0)
+        if c.node_id == OLD
+        else c
+        for c in state.computers
+    )
+    return replace(state, computers=computers)
+
+
+def pairing(state: ClusterState, step: PairingState) -> ClusterState:
+    """Return the state when its pairing has come so far."""
+    code = "427918" if step in ("confirm", "accepted") else None
+    changed = tuple(replace(each, state=step, code=code) for each in state.pairings)
+    return replace(state, pairings=changed)
+
+
+def with_context(state: ClusterState, context: int) -> ClusterState:
+    model = replace(state.model, context=context)
+    return replace(state, model=model)
+
+
+def alone() -> ClusterState:
+    """Return the state of a first start: no other computer is there yet."""
+    full = home()
+    me = replace(full.computers[0], state="ready", layers=None, memory_lent=0)
+    return ClusterState(node=full.node, computers=(me,))
+
+
+def lent(*, asked: bool = False) -> ClusterState:
+    """Return the state of a computer that helps another one, or is asked to."""
+    me = _computer(
+        OLD,
+        "Old laptop",
+        2,
+        _device("cpu", "Core i5-7200U", 8, 3.4),
+        is_self=True,
+        state="ready" if asked else "running",
+        layers=None if asked else (52, 64),
+    )
+    pairing = Pairing(
+        id="p1", node_id=ME, name="Living-room PC", role="worker", state="confirm", code="427918"
+    )
+    return ClusterState(
+        node=Node(
+            node_id=OLD,
+            name="Old laptop",
+            version="0.1.0",
+            addresses=("192.168.1.23:40231",),
+            role="worker",
+            lent_to=() if asked else ("Living-room PC",),
+        ),
+        computers=(me,),
+        pairings=(pairing,) if asked else (),
+    )
+
+
+def _device(kind: str, name: str, total: float, free: float) -> Device:
+    return Device(kind=kind, name=name, memory_total=int(total * GB), memory_free=int(free * GB))
+
+
+DIAGNOSIS = Diagnosis(
+    findings=(
+        say(
+            "firewall_blocks",
+            "sudo ufw allow 47777/tcp && sudo ufw allow 5353/udp",
+            firewall="ufw",
+            port="47777",
+        ),
+        say("network_ok", networks="192.168.1.0/24", adapters="Wi-Fi"),
+        say("multicast_ok", adapters="Wi-Fi"),
+        say("vpn_none"),
+    )
+)
+
+
+def with_notice(state: ClusterState) -> ClusterState:
+    """Return the state with a line about a computer that is gone."""
+    text = "Old laptop stopped answering. The reply goes on with the other two, and is slower."
+    return replace(state, notices=(Notice(id=1, level="warning", text=text),))

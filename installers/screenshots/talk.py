@@ -1,0 +1,117 @@
+"""The invented chats of the pictures."""
+
+import time
+
+from msgspec.structs import replace
+
+from potluck_app.chats.history import History
+from potluck_app.chats.values import Conversation, Message, Stats, new_id
+
+REPLY = '''Use a **slice in a generator** — it works for any sequence:
+
+```python
+def chunks(seq, n):
+    """Yield slices of length n."""
+    for i in range(0, len(seq), n):
+        yield seq[i:i + n]   # the last one may be shorter
+
+print(list(chunks(list(range(7)), 3)))
+```
+
+- `list(chunks(x, 3))` gives a list of lists
+- for iterators use `itertools.batched` (Python 3.12+)
+'''
+
+_STATS = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, prompt_tokens=3010)
+ANSWER = Message(role="assistant", text=REPLY, stats=_STATS)
+RICH = Message(
+    role="assistant",
+    stats=_STATS,
+    text="""## Two bulges
+
+The **moon** pulls the near side more than the far side, so that the water has *two* bulges. See
+[the physics](https://example.org/tides).
+
+| Who pulls | Share | Period |
+|:--|--:|--:|
+| Moon | 68 % | 12.4 h |
+| Sun | 32 % | 12.0 h |
+
+> The tide-raising force falls with the cube of the distance.
+
+1. New moon and full moon: *spring* tides
+   - both pull along one line
+2. Half moon: *neap* tides
+
+The force is $F = 2GMmr/d^3$, and so:
+
+$$\\frac{F_{moon}}{F_{sun}} = \\frac{M_m}{M_s}\\left(\\frac{d_s}{d_m}\\right)^3$$
+
+---
+
+```sh
+curl --silent --location "https://example.org/tides?station=hamburg&days=14&format=json" | jq '.tides[] | {time, height}'
+```
+
+![a chart of the tides](https://example.org/tides.png)
+""",
+)
+THOUGHTFUL = Message(
+    role="assistant",
+    stats=_STATS,
+    text="<think>It is odd. Its digits sum to 13, so 3 is out. 7 x 55 = 385, no. 11: 3 - 9 + 1 = -5,"
+    " no. 13 x 30 = 390, no. 17 x 23 = 391.</think>No: **391 = 17 x 23**.",
+)
+FAILED = Message(
+    role="assistant",
+    text="Dear Mrs. Weber, thank",
+    status="failed",
+    error="MacBook Air stopped answering, and the model does not fit on the computers that are left:"
+    " 3.4 GB more memory is needed.",
+)
+STOPPED = Message(role="assistant", text="Dear Mrs. Weber, thank", status="stopped", stats=_STATS)
+TOO_LONG = Message(
+    role="assistant",
+    text="",
+    status="failed",
+    error="It is too long.",
+    code="context_length_exceeded",
+)
+
+
+def question(text: str) -> Message:
+    return Message(role="user", text=text)
+
+
+def chat(title: str, asked: Message, answer: Message) -> Conversation:
+    """Return a conversation of one question and its answer."""
+    messages = (replace(asked, id="q"), replace(answer, id="r", parent="q"))
+    return Conversation(id=new_id(), title=title, updated=time.time(), leaf="r", messages=messages)
+
+
+def conversations(history: History) -> list[Conversation]:
+    """Write chats of several days; the newest has a complete reply."""
+    now = time.time()
+    newest = Conversation(
+        id=new_id(),
+        title="Split a list in Python",
+        updated=now,
+        leaf="r2",
+        messages=(
+            Message(id="q", role="user", text="How do I split a list into chunks of n in Python?"),
+            Message(id="r1", parent="q", role="assistant", text="Use a loop.", stats=_STATS),
+            Message(id="r2", parent="q", role="assistant", text=REPLY, stats=_STATS),
+        ),
+    )
+    others = [
+        ("Recipe for four people", 0.02),
+        ("Translate the letter", 0.03),
+        ("Garden irrigation plan", 3),
+        ("Holiday packing list", 5),
+    ]
+    result = [newest] + [
+        Conversation(id=new_id(), title=title, updated=now - days * 86400) for title, days in others
+    ]
+    for conversation in result:
+        history.save(conversation)
+    return result
