@@ -135,6 +135,7 @@ class MainWindow(QMainWindow):
             "options": self._options,
             "regenerate": self._regenerate,
             "copy": self._copy_reply,
+            "copy-code": self._copy_code,
             "escape": self._escape,
             "larger": lambda: self.change_text_size(1),
             "smaller": lambda: self.change_text_size(-1),
@@ -196,6 +197,11 @@ class MainWindow(QMainWindow):
         reply = self.chat.transcript.last_reply()
         if self.chat.isVisible() and reply is not None:
             reply.copy.click()
+
+    def _copy_code(self) -> None:
+        code = self.chat.transcript.last_code()
+        if self.chat.isVisible() and code is not None:
+            code.copy.click()
 
     def _search(self) -> None:
         self.go(self.chat)
