@@ -152,6 +152,27 @@ def test_tools_the_choice_and_the_effort_reach_the_model(server: Server, ai: ope
     assert json.loads(prompt.variables) == {"reasoning_effort": "high"}
 
 
+def test_tools_in_groups_have_the_name_of_the_group_before_theirs(
+    server: Server, ai: openai.OpenAI
+) -> None:
+    group: Any = {"type": "namespace", "name": "math", "description": "Sums.", "tools": [ADD]}
+    called = CallPiece(index=0, id="abc123xyz", name="math__add", arguments="{}")
+    server.backend.pieces = [Piece(text="", token_ids=(8,), calls=(called,))]
+    call = {"type": "function_call", "call_id": "1", "name": "add", "namespace": "math"}
+
+    response: Any = ai.responses.create(
+        model="guide",
+        input=[{"role": "user", "content": "1 + 1?"}, {**call, "arguments": "{}"}],  # type: ignore[list-item]
+        tools=[group],
+    )
+
+    prompt = prompt_of(server)
+    assert prompt.tool_use is not None
+    assert [tool.name for tool in prompt.tool_use.tools] == ["math__add"]
+    assert prompt.turns[1].calls[0].name == "math__add"
+    assert (response.output[0].namespace, response.output[0].name) == ("math", "add")
+
+
 def test_an_answer_may_have_to_follow_a_schema(server: Server, ai: openai.OpenAI) -> None:
     class Sum(BaseModel):
         value: int

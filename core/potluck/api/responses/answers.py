@@ -1,13 +1,15 @@
 """Format the events of one generation as a response: in events of a stream, or as a whole."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from potluck.api.backend import CallPiece, ChatTurn, Finished, Piece, Started, ToolCall
 from potluck.api.openai_checks import json_text
+from potluck.api.responses.asking import SEPARATOR, name_in
 from potluck.api.responses.events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -71,8 +73,14 @@ class ResponseFormat:
         response: what there is of it.
     """
 
-    def __init__(self, response: ModelResponse) -> None:
-        self.response = response
+    def __init__(self, response: ModelResponse, namespaces: Collection[str] = frozenset()) -> None:
+        """Begin an answer.
+
+        Args:
+            response: that has just begun.
+            namespaces: the names of the groups that tools are in.
+        """
+        self.response, self._namespaces = response, namespaces
         self._number = 0
         self._item: OutputItem | None = None  # the one that is being written
         self._call: int | None = None  # the number of the call that it is
@@ -140,7 +148,11 @@ class ResponseFormat:
                 for part in item.content
             ),
             calls=tuple(
-                ToolCall(id=item.call_id, name=item.name, arguments=item.arguments)
+                ToolCall(
+                    id=item.call_id,
+                    name=name_in(item.namespace or None, item.name),
+                    arguments=item.arguments,
+                )
                 for item in items
                 if isinstance(item, CallItem)
             ),
@@ -169,8 +181,15 @@ class ResponseFormat:
 
     def _call_piece(self, call: CallPiece) -> Iterator[Numbered]:
         if self._call != call.index or not isinstance(self._item, CallItem):
+            namespace, _, name = call.name.partition(SEPARATOR)
+            is_in_group = namespace in self._namespaces
             item = CallItem(
-                id=_new("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
+                id=_new("fc"),
+                call_id=call.id,
+                name=name if is_in_group else call.name,
+                namespace=namespace if is_in_group else UNSET,
+                arguments="",
+                status="in_progress",
             )
             yield from self._begin(item, None)
             self._call = call.index

@@ -1,6 +1,6 @@
 """What a request of the Responses API asks of a node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -26,6 +26,7 @@ from potluck.api.openai_checks import is_given, json_text
 from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseRequest, Tool
 from potluck.api.tools import check_tools_size, tool_use
 
+SEPARATOR = "__"  # between the name of a group of tools and that of one
 _LEAST_TOP_P = 1e-9
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 # Tools that OpenAI's servers have. They are offers: a model that is not told of them calls none.
@@ -95,7 +96,9 @@ def _turn(item: Item, where: str) -> ChatTurn:
             return ChatTurn(role=role, content=_text(item.content, f"{where}.content"))
         case "function_call":
             call = ToolCall(
-                id=item.call_id or "", name=item.name or "", arguments=item.arguments or "{}"
+                id=item.call_id or "",
+                name=name_in(item.namespace, item.name or ""),
+                arguments=item.arguments or "{}",
             )
             return ChatTurn(role="assistant", content="", calls=(call,))
         case "function_call_output":
@@ -134,28 +137,46 @@ def _text(content: str | list[Part] | None, where: str) -> str:
     return "\n".join(texts)
 
 
-def _tool_use(asked: ResponseRequest) -> ToolUse | None:
+def namespaces_of(asked: ResponseRequest) -> frozenset[str]:
+    """The names of the groups that tools are in."""
+    return frozenset(tool.name or "" for tool in _tools(asked) if tool.type == "namespace")
+
+
+def name_in(namespace: str | None, name: str) -> str:
+    """What the model calls a tool of a group: it knows no groups."""
+    return f"{namespace}{SEPARATOR}{name}" if namespace else name
+
+
+def _tools(asked: ResponseRequest) -> list[Tool]:
     raw = json_text(asked.tools).encode()
     check_tools_size(raw)
-    functions: list[ToolFunction] = []
-    for number, tool in enumerate(decode(raw or b"[]", list[Tool], field="tools")):
+    return decode(raw or b"[]", list[Tool], field="tools")
+
+
+def _functions(tools: Sequence[Tool], where: str, namespace: str | None) -> Iterator[ToolFunction]:
+    for number, tool in enumerate(tools):
+        place = f"{where}[{number}]"
         if tool.type.startswith(_HOSTED):
             continue
-        if tool.type != "function" or not tool.name:
-            place = f"tools[{number}]"
+        if tool.type == "namespace" and tool.name and namespace is None:
+            yield from _functions(tool.tools or [], f"{place}.tools", tool.name)
+        elif tool.type == "function" and tool.name:
+            yield ToolFunction(
+                name=name_in(namespace, tool.name),
+                description=tool.description,
+                parameters=tool.parameters,
+                strict=tool.strict,
+            )
+        else:
             raise RequestError(
                 400,
                 f"{place}: only tools of the type function, with a name, are offered.",
                 param=place,
             )
-        functions.append(
-            ToolFunction(
-                name=tool.name,
-                description=tool.description,
-                parameters=tool.parameters,
-                strict=tool.strict,
-            )
-        )
+
+
+def _tool_use(asked: ResponseRequest) -> ToolUse | None:
+    functions = list(_functions(_tools(asked), "tools", None))
     choice = asked.tool_choice or "auto"
     if isinstance(choice, NamedChoice):
         if choice.type != "function" or not choice.name:

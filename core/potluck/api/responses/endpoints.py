@@ -27,7 +27,7 @@ from potluck.api.generation import repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.responses.answers import ResponseFormat, new_response
-from potluck.api.responses.asking import of_response, turns_of
+from potluck.api.responses.asking import namespaces_of, of_response, turns_of
 from potluck.api.responses.events import Numbered
 from potluck.api.responses.shapes import Deleted, ResponseRequest
 from potluck.api.responses.stored import Stored, StoredResponses
@@ -78,7 +78,8 @@ class Responses:
         served = await self._models.find(asked.model)
         name, id_ = await self._models.asked(asked.model), request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
-        form = ResponseFormat(new_response(asked, served.name, int(self._clock())))
+        begun = new_response(asked, served.name, int(self._clock()))
+        form = ResponseFormat(begun, namespaces_of(asked))
         if asked.stream:
             return EventStream(
                 self._events(generation, form, turns),

@@ -31,6 +31,7 @@ class Item(Struct, frozen=True, kw_only=True):
     content: str | list[Part] | None = None
     call_id: str | None = None  # of a function_call and its output
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
     summary: list[Part] | None = None  # of reasoning
@@ -42,6 +43,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: str | None = None
     parameters: msgspec.Raw = NOTHING
     strict: bool | None = None
+    tools: "list[Tool] | None" = None  # of a namespace
 
 
 class NamedChoice(Struct, frozen=True, kw_only=True):
@@ -120,6 +122,7 @@ class CallItem(Struct, frozen=True, kw_only=True, tag="function_call"):
     name: str
     arguments: str
     status: Status
+    namespace: str | UnsetType = UNSET
 
 
 OutputItem: TypeAlias = MessageItem | ReasoningItem | CallItem
