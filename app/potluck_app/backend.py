@@ -246,7 +246,7 @@ class Backend(QObject):
             "stream_options": {"include_usage": True},
             "return_token_ids": True,  # they are counted
         }
-        for name in ("temperature", "top_p", "min_p", "max_tokens", "seed"):
+        for name in ("temperature", "top_k", "top_p", "min_p", "max_tokens", "seed"):
             if (value := getattr(settings, name)) is not None:
                 body[name] = value
         body.setdefault("seed", secrets.randbits(_SEED_BITS))  # the same if it is asked for again

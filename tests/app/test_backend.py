@@ -17,7 +17,7 @@ from potluck.api.schema import PlanRequest
 from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, PeerLostError
 from potluck_app.backend import Backend
-from potluck_app.chats.values import Message
+from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Endpoint, Problem
 from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.doctor import Doctor
@@ -108,6 +108,16 @@ def test_the_streamed_text_is_the_text_and_comes_with_its_figures(
     assert end.stats is not None
     assert (end.stats.tokens, end.stats.prompt_tokens) == (3, 3)
     assert (end.stats.tokens_per_s, end.stats.time_to_first_token_s) == (50.0, 0.25)
+
+
+def test_the_options_of_a_chat_reach_the_node(
+    backend: Backend, server: Server, qtbot: QtBot
+) -> None:
+    heard = Heard(backend.chat(HELLO, Settings(top_k=40, seed=7)))
+    qtbot.waitUntil(lambda: bool(heard.ends))
+
+    (asked,) = server.backend.generated
+    assert (asked.sampling.top_k, asked.sampling.seed) == (40, 7)
 
 
 def test_five_thousand_tokens_arrive_whole_in_few_signals(

@@ -61,7 +61,20 @@ def test_a_main_computer_has_its_helper_after_two_clicks(
     assert backend.last("/cluster/pairings/p1").body.accept is True
     backend.say(home(study_pc(paired=True, state="ready")))
     assert not window.cluster.looking.isVisible()
+    assert window.chat.isVisible()  # the third click sends an example
     assert clicks.count == 2
+
+
+def test_who_went_to_another_page_stays_there_when_the_first_helper_is_ready(
+    make_window: Callable[..., MainWindow], backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = make_window(first_run=True)
+    click(window, "first-start", qtbot)
+    window.go(window.models)
+
+    backend.say(home(study_pc(paired=True, state="ready")))
+
+    assert window.models.isVisible()
 
 
 def test_a_helper_lends_after_two_clicks(

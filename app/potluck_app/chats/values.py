@@ -54,6 +54,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     system: str = ""
     temperature: float | None = None
+    top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     max_tokens: int | None = None

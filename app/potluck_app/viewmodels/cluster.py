@@ -140,6 +140,11 @@ def is_member(computer: Computer) -> bool:
     return computer.is_self or computer.paired
 
 
+def has_helper(state: ClusterState) -> bool:
+    """Return whether another computer of this home is ready to help."""
+    return any(is_member(c) and not c.is_self and c.state == "ready" for c in state.computers)
+
+
 def header(state: ClusterState) -> str:
     """Return the header: `Desk and Laptop connected · 76 GB usable for models · 1 waiting`."""
     members = [c for c in state.computers if is_member(c) and (c.online or c.is_self)]

@@ -27,6 +27,7 @@ from potluck_app.views.words import Menu
 WIDTH = 300
 _MAX_SEED = (1 << 63) - 1
 _MAX_TOKENS = 1 << 20
+_MAX_TOP_K = (1 << 31) - 1  # of the API
 
 BUILT_IN: Final = (
     Preset(name="As the model recommends", settings=Settings()),
@@ -50,6 +51,14 @@ class _Number:
 
 _NUMBERS: Final = (
     _Number("temperature", "Temperature", 0, 100, "0: always the likeliest word; 1: freer"),
+    _Number(
+        "top_k",
+        "Top-k",
+        0,
+        _MAX_TOP_K,
+        "Choose among so many of the likeliest words; 0: among all",
+        is_whole=True,
+    ),
     _Number("top_p", "Top-p", 0.01, 1, "Choose among the likeliest words of this share"),
     _Number("min_p", "Min-p", 0, 1, "Leave out words that are far less likely than the best"),
     _Number(

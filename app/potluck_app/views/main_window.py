@@ -13,6 +13,7 @@ from potluck_app import resources
 from potluck_app.backend import Backend, Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
+from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
 from potluck_app.views.banner import Banner
@@ -55,6 +56,7 @@ class MainWindow(QMainWindow):
         self._preferences, self._on_close = preferences, on_close
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
         self._newest = 0  # highest id of a notice
+        self._waits_for_first = False  # the first computer that joins leads to the chat
         self._problem = ""
         self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
         self._problem_over.timeout.connect(self._forget_problem)
@@ -135,6 +137,7 @@ class MainWindow(QMainWindow):
             "options": self._options,
             "regenerate": self._regenerate,
             "copy": self._copy_reply,
+            "copy-code": self._copy_code,
             "escape": self._escape,
             "larger": lambda: self.change_text_size(1),
             "smaller": lambda: self.change_text_size(-1),
@@ -164,6 +167,7 @@ class MainWindow(QMainWindow):
         """Show a page, once the role has been chosen."""
         if self._root.currentIndex() == 1 and self._preferences.current.mode is None:
             return  # the person has to choose the role first
+        self._waits_for_first = False
         self.pages.setCurrentWidget(page)
         self.rail_buttons[page].setChecked(True)
         if page is self.chat:
@@ -197,6 +201,11 @@ class MainWindow(QMainWindow):
         if self.chat.isVisible() and reply is not None:
             reply.copy.click()
 
+    def _copy_code(self) -> None:
+        code = self.chat.transcript.last_code()
+        if self.chat.isVisible() and code is not None:
+            code.copy.click()
+
     def _search(self) -> None:
         self.go(self.chat)
         if self.chat.sidebar.isHidden():
@@ -208,6 +217,7 @@ class MainWindow(QMainWindow):
         self._preferences.change(mode="master")
         self._root.setCurrentIndex(0)
         self.go(self.cluster)  # the page on which other computers appear
+        self._waits_for_first = True
 
     def _set_theme(self, choice: Choice) -> None:
         self._preferences.change(theme=choice)
@@ -221,6 +231,8 @@ class MainWindow(QMainWindow):
         self.models.show_state(state)
         self.settings.show_state(state)
         self.first_run.show_state(state)
+        if self._waits_for_first and state is not None and cluster.has_helper(state):
+            self.go(self.chat)
         self._show_banner()
 
     def _on_connection(self, connection: Connection, _message: str) -> None:

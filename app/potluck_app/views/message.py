@@ -160,6 +160,10 @@ class ReplyMessage(QWidget):
             self.thinking.unfold()
         return found[0] if found else 0
 
+    def last_code(self) -> CodeView | None:
+        """The last block of code of this reply."""
+        return next((b for b in reversed(self._blocks) if isinstance(b, CodeView)), None)
+
     def _draw_from(self, first: int) -> None:
         blocks = self._splitter.blocks
         while len(self._blocks) > len(blocks):

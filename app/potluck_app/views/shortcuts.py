@@ -45,6 +45,7 @@ TABLE: Final[tuple[tuple[str, tuple[Keys, ...]], ...]] = (
             Keys(("Ctrl+I",), "Show or hide the options of this chat", "options"),
             Keys(("Ctrl+R",), "Regenerate the last reply", "regenerate"),
             Keys(("Ctrl+Shift+C",), "Copy the last reply", "copy"),
+            Keys(("Ctrl+Shift+;",), "Copy the last code block", "copy-code"),
             Keys(("Esc",), "Close what is open, or stop the reply", "escape"),
         ),
     ),

@@ -17,6 +17,7 @@ from potluck_app.chats.search import pattern_of
 from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.code import CodeView
 from potluck_app.views.controls import discard
 from potluck_app.views.focus import chain_tabs, tab_stops
 from potluck_app.views.message import ReplyMessage
@@ -79,6 +80,11 @@ class Transcript(Described, QScrollArea):
             if isinstance(view, ReplyMessage):
                 return view
         return None
+
+    def last_code(self) -> CodeView | None:
+        """The newest block of code in the replies that have widgets."""
+        replies = (view for view in reversed(self._views) if isinstance(view, ReplyMessage))
+        return next((code for reply in replies if (code := reply.last_code()) is not None), None)
 
     def last_own(self) -> UserMessage | None:
         """The newest message of the person that has a widget."""

@@ -23,11 +23,12 @@ def test_the_options_of_a_chat_are_set_in_the_drawer(
     assert drawer.isVisible()
     qtbot.keyClicks(drawer.system, "Be brief.")
     qtbot.keyClicks(drawer.fields["temperature"], "0,3")
+    qtbot.keyClicks(drawer.fields["top_k"], "40")
     qtbot.keyClicks(drawer.fields["seed"], "7")
 
     ask(window, backend, "How?")
 
-    assert backend.settings == [Settings(system="Be brief.", temperature=0.3, seed=7)]
+    assert backend.settings == [Settings(system="Be brief.", temperature=0.3, top_k=40, seed=7)]
     qtbot.keyClick(window, Qt.Key.Key_N, CTRL)
     assert drawer.fields["temperature"].text() == drawer.system.toPlainText() == ""
 

@@ -105,6 +105,17 @@ def test_at_the_largest_text_no_page_is_wider_than_its_place(
         qtbot.waitUntil(lambda page=page: page.minimumSizeHint().width() <= page.width() < 640)
 
 
+def test_the_last_code_block_is_copied_also_from_an_older_reply(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    active(window, qtbot)
+    talk(window, backend, "```py\nfirst\n```\n\n```py\nsecond\n```\n", "No code.")
+
+    qtbot.keyClick(window, Qt.Key.Key_Semicolon, CONTROL | SHIFT)
+
+    assert QApplication.clipboard().text() == "second"
+
+
 # --- the way of the Tab key
 
 
