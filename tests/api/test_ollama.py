@@ -9,7 +9,16 @@ import ollama
 import pytest
 from fake_backend import MODEL_ID, TOKEN, Server
 
-from potluck.api.backend import ChatPrompt, ChatTurn, Loading, TextPrompt, Waiting
+from potluck.api.backend import (
+    CallPiece,
+    ChatPrompt,
+    ChatTurn,
+    Loading,
+    Piece,
+    TextPrompt,
+    ToolCall,
+    Waiting,
+)
 from potluck.api.schema import ServedModel
 from potluck.errors import PeerLostError
 
@@ -93,6 +102,75 @@ def test_the_form_of_an_answer_is_json_or_a_schema(client: ollama.Client, server
     assert kinds == ["json_schema", "loose_json_schema", None]
 
 
+def test_tools_and_their_results_reach_the_model(client: ollama.Client, server: Server) -> None:
+    called: Any = {"function": {"name": "add", "arguments": {"a": 1}}}
+    history = [
+        *HI,
+        {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [called]},
+        {"role": "tool", "content": "5", "tool_name": "add"},
+    ]
+    add: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+    client.chat("guide", history, tools=[add])
+
+    (asked,) = server.backend.generated
+    assert isinstance(asked.prompt, ChatPrompt)
+    assert asked.prompt.tool_use is not None
+    assert [tool.name for tool in asked.prompt.tool_use.tools] == ["add"]
+    call = ToolCall(id="", name="add", arguments='{"a":1}')
+    assert asked.prompt.turns[1:] == (
+        ChatTurn(role="assistant", content="", reasoning="Hm.", calls=(call,)),
+        ChatTurn(role="tool", content="5", name="add"),
+    )
+
+
+def test_calls_come_whole_and_after_what_the_model_thinks(
+    client: ollama.Client, server: Server
+) -> None:
+    server.backend.pieces = [
+        Piece(text="", reasoning="Hm", token_ids=(5,)),
+        Piece(text="Wait.", token_ids=(6,)),
+        Piece(text="", token_ids=(7,), calls=(CallPiece(index=0, id="a", name="add"),)),
+        Piece(text="", token_ids=(8,), calls=(CallPiece(index=0, arguments='{"a": 1}'),)),
+        Piece(text="", token_ids=(9,), calls=(CallPiece(index=1, id="b", name="now"),)),
+        Piece(text="", token_ids=(10,), calls=(CallPiece(index=1, arguments='{"cut'),)),
+    ]
+
+    *lines, last = client.chat("guide", HI, stream=True)
+    whole = client.chat("guide", HI).message
+
+    said = [(line.message.thinking, line.message.content) for line in lines]
+    assert said == [("Hm", ""), (None, "Wait."), (None, ""), (None, "")]
+    calls = [call.function for line in lines for call in line.message.tool_calls or ()]
+    assert [(call.name, call.arguments) for call in calls] == [
+        ("add", {"a": 1}),
+        ("now", {"arguments": '{"cut'}),  # the answer ended inside of it
+    ]
+    assert (last.done_reason, last.message.tool_calls) == ("stop", None)
+    assert (whole.thinking, whole.content) == ("Hm", "Wait.")
+    assert [call.function for call in whole.tool_calls or ()] == calls
+    written = client.generate("guide", "hi")
+    assert (written.thinking, written.response) == ("Hm", "Wait.")
+
+
+@pytest.mark.parametrize(
+    ("think", "variables"),
+    [
+        (None, {}),
+        (False, {"enable_thinking": False, "thinking": False}),
+        ("high", {"reasoning_effort": "high"}),
+    ],
+)
+def test_whether_the_model_thinks_reaches_its_template(
+    client: ollama.Client, server: Server, think: Any, variables: dict[str, Any]
+) -> None:
+    client.chat("guide", HI, think=think)
+
+    (asked,) = server.backend.generated
+    assert isinstance(asked.prompt, ChatPrompt)
+    assert json.loads(asked.prompt.variables) == variables
+
+
 def test_models_are_listed_with_what_is_known_of_them(
     client: ollama.Client, server: Server
 ) -> None:
@@ -121,7 +199,7 @@ def test_models_are_listed_with_what_is_known_of_them(
     shown = client.show(str(first.model))
     assert shown.modelinfo is not None
     assert shown.modelinfo["qwen3.context_length"] == 4096
-    assert shown.capabilities == ["completion"]
+    assert shown.capabilities == ["completion", "tools"]
 
 
 def test_version_is_one_that_clients_compare(http: httpx.Client) -> None:
@@ -156,10 +234,7 @@ def test_an_answer_that_breaks_off_ends_with_an_error(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"type": "function"}]},
-        {"think": True},
         {"messages": [{"role": "user", "content": "", "images": ["aGk="]}]},
-        {"messages": [{"role": "tool", "content": "5"}]},
         {"options": {"mirostat": 1}},
     ],
 )

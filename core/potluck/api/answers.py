@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -226,6 +227,15 @@ def whole_calls(pieces: Sequence[Piece]) -> list[CallPiece]:
             call = replace(before, arguments=before.arguments + call.arguments)
         found[call.index] = call
     return list(found.values())
+
+
+def object_of(call: CallPiece) -> str:
+    """The arguments of a whole call, as the text of a JSON object also if the answer was cut off inside of them."""
+    try:
+        msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return msgspec.json.encode({"arguments": call.arguments}).decode()
+    return call.arguments
 
 
 def _delta(piece: Piece) -> openai.Delta:

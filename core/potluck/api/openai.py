@@ -120,12 +120,15 @@ class CallOfTool(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=256)] = ""
 
 
+CallsOfTools: TypeAlias = Annotated[list[CallOfTool], Meta(max_length=MAX_CALLS)]
+
+
 class ChatMessage(Struct, frozen=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same, as some clients send it
-    tool_calls: Annotated[list[CallOfTool], Meta(max_length=MAX_CALLS)] | None = None
+    tool_calls: CallsOfTools | None = None
     tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from potluck.api.answers import whole_calls
+from potluck.api.answers import object_of, whole_calls
 from potluck.api.anthropic.shapes import (
     Answer,
     AnswerBlock,
@@ -117,12 +117,7 @@ def new_id() -> str:
 
 
 def _tool_use(call: CallPiece) -> ToolUseBlock:
-    try:
-        msgspec.json.decode(call.arguments)
-        given = call.arguments
-    except msgspec.DecodeError:  # the answer was cut off inside of it
-        given = msgspec.json.encode({"arguments": call.arguments}).decode()
-    return ToolUseBlock(id=call.id, name=call.name, input=msgspec.Raw(given.encode()))
+    return ToolUseBlock(id=call.id, name=call.name, input=msgspec.Raw(object_of(call).encode()))
 
 
 def _stop(finished: Finished) -> StopDelta:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from potluck.api import openai
-from potluck.api.ollama.shapes import ChatRequest, GenerateRequest, Options, Request
+from potluck.api.ollama.shapes import ChatRequest, GenerateRequest, Message, Options, Request
 from potluck.api.openai_checks import is_given
 
 _ENDLESS = (-1, -2)  # of `num_predict`: no limit, and until the context is full
@@ -19,21 +19,13 @@ def check(request: ChatRequest | GenerateRequest) -> None:
     """
     options = request.options or Options()
     refused = {
-        "think": (bool(request.think), "thinking is not split from the answer yet."),
         "logprobs": (bool(request.logprobs), "ask /v1/chat/completions for them."),
         "options.mirostat": (bool(options.mirostat), "it is not offered. Send temperature."),
         "options.typical_p": (options.typical_p not in (None, 1.0), "it is not offered."),
     }
     if isinstance(request, ChatRequest):
-        messages = request.messages or []
-        refused |= {
-            "tools": (is_given(request.tools), "calling tools is not offered here yet."),
-            "messages": (
-                any(m.role == "tool" or is_given(m.tool_calls) for m in messages),
-                "calling tools is not offered here yet.",
-            ),
-            "images": (any(is_given(m.images) for m in messages), "only text is offered."),
-        }
+        has_images = any(is_given(message.images) for message in request.messages or ())
+        refused |= {"images": (has_images, "only text is offered.")}
     else:
         refused |= {
             "images": (is_given(request.images), "only text is offered."),
@@ -66,11 +58,29 @@ def in_openai_terms(
         prompt = openai.ChatMessage(role="user", content=request.prompt)
         messages = [*(system if request.system else []), prompt]
     else:
-        messages = [
-            openai.ChatMessage(role=message.role, content=message.content)
-            for message in request.messages or []
-        ]
+        messages = [_message(message) for message in request.messages or []]
+        options["tools"] = request.tools
+    if request.think is not None:
+        options |= _thinking(request.think)
     return openai.ChatCompletionRequest(messages=messages, **options)
+
+
+def _message(message: Message) -> openai.ChatMessage:
+    return openai.ChatMessage(
+        role=message.role,
+        content=message.content,
+        reasoning_content=message.thinking,
+        tool_calls=message.tool_calls,
+        name=message.tool_name,
+    )
+
+
+def _thinking(think: bool | str) -> dict[str, Any]:
+    """Whether, or how much, the model thinks, as templates read it."""
+    if isinstance(think, str):
+        return {"reasoning_effort": think}
+    values = msgspec.json.encode({"enable_thinking": think, "thinking": think})
+    return {"chat_template_kwargs": msgspec.Raw(values)}
 
 
 def _options(request: Request) -> dict[str, Any]:

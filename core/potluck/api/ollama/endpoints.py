@@ -9,8 +9,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
-from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,14 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from potluck.api import openai
-from potluck.api.backend import (
-    Answering,
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Piece,
-    Started,
-)
+from potluck.api.backend import Answering, Finished, GenerationEvent, Piece, Started
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -40,19 +31,19 @@ from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.ollama import shapes
+from potluck.api.ollama.answers import LineFormat, joined, time_text
 from potluck.api.ollama.asking import check, in_openai_terms, is_load
 from potluck.api.schema import ServedModel
 from potluck.api.service import refuse_embeddings
+from potluck.api.single import collected
 from potluck.api.streams import LineStream, until_disconnect
 
 logger = logging.getLogger(__name__)
 
-_NANOSECONDS = 10**9
 _QUANTISATION = re.compile(
     r"(?<![a-z0-9])(i?q\d[a-z0-9_]*|bf16|f16|f32)(?![a-z0-9])", re.IGNORECASE
 )
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
-_Asked = TypeVar("_Asked", shapes.ChatRequest, shapes.GenerateRequest)
 
 
 class OllamaApi:
@@ -103,66 +94,40 @@ class OllamaApi:
             f"{model.family}.context_length": model.context,
         }
         shown = shapes.Shown(
-            modified_at=_time(model.created),
+            modified_at=time_text(model.created),
             details=_details(model),
             model_info={name: value for name, value in facts.items() if value},
         )
         return JsonResponse(shown)
 
     async def _chat(self, request: Request) -> Response:
-        return await self._answer(request, await read(request, shapes.ChatRequest), _message)
+        return await self._answer(request, await read(request, shapes.ChatRequest))
 
     async def _generate(self, request: Request) -> Response:
-        return await self._answer(request, await read(request, shapes.GenerateRequest), _response)
+        return await self._answer(request, await read(request, shapes.GenerateRequest))
 
     async def _answer(
-        self,
-        request: Request,
-        asked: _Asked,
-        with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
+        self, request: Request, asked: shapes.ChatRequest | shapes.GenerateRequest
     ) -> Response:
         check(asked)
         model, name = await self._models.asked(_given(asked.model))
         terms = in_openai_terms(asked)
         is_chat = isinstance(terms, openai.ChatCompletionRequest)
-        generation = of_chat(terms) if is_chat else of_completion(terms)[0]
-        id_ = request.state.request_id
-        generation = repeated(replace(generation, model=name, id=id_), 1)[0]
-        lines = self._lines(generation, asked, model.name, with_text)
+        wanted = of_chat(terms) if is_chat else of_completion(terms)[0]
+        (generation,) = repeated(replace(wanted, model=name, id=request.state.request_id), 1)
+        form = LineFormat(
+            model.name,
+            is_chat=isinstance(asked, shapes.ChatRequest),
+            is_load=is_load(asked),
+            clock=self._clock,
+        )
+        events = self._metrics.counted(self._backend.generate(generation))
         if asked.stream is not False:
-            return LineStream(_encoded(lines), refuse_ollama, last_words=_words)
-        return JsonResponse(await until_disconnect(request.receive, _joined(lines, with_text)))
-
-    async def _lines(
-        self,
-        generation: GenerationRequest,
-        asked: _Asked,
-        model: str,
-        with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
-    ) -> AsyncGenerator[shapes.Chunk, None]:
-        """Yield an answer; a piece of text, or nothing new, with each line."""
-        began = self._clock()
-        started: Started | None = None
-        async with aclosing(self._events(generation)) as events:
-            async for event in events:
-                chunk = shapes.Chunk(model=model, created_at=_time(self._clock()))
-                match event:
-                    case Started():
-                        started = event
-                    case Piece():
-                        if event.text:
-                            yield with_text(chunk, event.text)
-                    case Finished():
-                        assert started is not None
-                        chunk = _last(chunk, started, event, self._clock() - began)
-                        if is_load(asked):
-                            chunk = replace(chunk, done_reason="load")
-                        yield with_text(chunk, "")
-                    case _:
-                        yield with_text(chunk, "")
-
-    def _events(self, generation: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        return self._metrics.counted(self._backend.generate(generation))
+            return LineStream(_lines(events, form), refuse_ollama, last_words=_words)
+        started, pieces, finished = await until_disconnect(request.receive, collected(events))
+        form.first(started)
+        lines = [line for piece in pieces for line in form.piece(piece)]
+        return JsonResponse(joined([*lines, *form.last(finished)]))
 
 
 async def running(request: Request) -> Response:
@@ -191,69 +156,32 @@ def _given(name: str) -> str:
     return name
 
 
-async def _encoded(lines: AsyncGenerator[shapes.Chunk, None]) -> AsyncGenerator[bytes, None]:
+async def _lines(
+    events: AsyncGenerator[GenerationEvent, None], form: LineFormat
+) -> AsyncGenerator[bytes, None]:
     """The lines of a stream. An error after the first one is the last; an error before it is raised."""
     is_sent = False
     try:
-        async with aclosing(lines):
-            async for line in lines:
-                is_sent = True
-                yield msgspec.json.encode(line)
+        async with aclosing(events):
+            async for event in events:
+                match event:
+                    case Started():
+                        form.first(event)
+                        lines = []
+                    case Piece():
+                        lines = form.piece(event)
+                    case Finished():
+                        lines = form.last(event)
+                    case _:
+                        lines = [form.waiting()]
+                for line in lines:
+                    is_sent = True
+                    yield msgspec.json.encode(line)
     except Exception as error:
         if not is_sent:
             raise
         logger.info("answer broke off error=%s", type(error).__name__)
         yield _words(error)
-
-
-async def _joined(
-    lines: AsyncGenerator[shapes.Chunk, None],
-    with_text: Callable[[shapes.Chunk, str], shapes.Chunk],
-) -> shapes.Chunk:
-    """All lines of an answer as one."""
-    texts: list[str] = []
-    last: shapes.Chunk | None = None
-    async with aclosing(lines):
-        async for last in lines:
-            texts.append(last.message.content if last.message else last.response or "")
-    assert last is not None
-    return with_text(last, "".join(texts))
-
-
-def _message(chunk: shapes.Chunk, text: str) -> shapes.Chunk:
-    return replace(chunk, message=shapes.AnswerMessage(content=text))
-
-
-def _response(chunk: shapes.Chunk, text: str) -> shapes.Chunk:
-    return replace(chunk, response=text)
-
-
-def _last(
-    chunk: shapes.Chunk, started: Started, finished: Finished, total_s: float
-) -> shapes.Chunk:
-    """The line that says how an answer ended; `total_s` is since its request."""
-    timings, tokens = finished.timings, finished.completion_tokens
-    decode_s = (tokens - 1) / timings.tokens_per_s if timings.tokens_per_s and tokens else 0.0
-    prompt_s = timings.time_to_first_token_s
-    return replace(
-        chunk,
-        done=True,
-        done_reason=finished.reason,
-        total_duration=_ns(total_s),
-        load_duration=_ns(max(0.0, total_s - decode_s - prompt_s)),
-        prompt_eval_count=len(started.prompt_token_ids),
-        prompt_eval_duration=_ns(prompt_s),
-        eval_count=tokens,
-        eval_duration=_ns(decode_s),
-    )
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * _NANOSECONDS)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _model(model: ServedModel) -> shapes.Model:
@@ -262,7 +190,7 @@ def _model(model: ServedModel) -> shapes.Model:
     return shapes.Model(
         name=name,
         model=name,
-        modified_at=_time(model.created),
+        modified_at=time_text(model.created),
         size=model.nbytes,
         digest=digest,
         details=_details(model),

@@ -42,7 +42,9 @@ class Message(Struct, frozen=True, kw_only=True):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     images: msgspec.Raw = _NOTHING
-    tool_calls: msgspec.Raw = _NOTHING
+    thinking: str | None = None
+    tool_calls: openai.CallsOfTools | None = None  # their arguments are objects
+    tool_name: Annotated[str, Meta(max_length=256)] | None = None  # whose result this is
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -85,9 +87,24 @@ class ShowRequest(Struct, frozen=True, kw_only=True):
 # --- responses
 
 
+class CalledFunction(Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: msgspec.Raw  # an object
+    index: int  # of the call in the answer
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """A call of a tool, always whole."""
+
+    id: str
+    function: CalledFunction
+
+
 class AnswerMessage(Struct, frozen=True, kw_only=True):
     content: str
     role: Literal["assistant"] = "assistant"
+    thinking: str | UnsetType = UNSET
+    tool_calls: tuple[Call, ...] | UnsetType = UNSET
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -95,7 +112,8 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
     model: str
     created_at: str
-    response: str | UnsetType = UNSET  # of /api/generate
+    response: str | UnsetType = UNSET  # of /api/generate, as is `thinking`
+    thinking: str | UnsetType = UNSET
     message: AnswerMessage | UnsetType = UNSET  # of /api/chat
     done: bool = False
     done_reason: Literal["stop", "length", "load"] | UnsetType = UNSET
@@ -140,7 +158,8 @@ class Shown(Struct, frozen=True, kw_only=True):
     modified_at: str
     details: Details
     model_info: dict[str, str | int]
-    capabilities: tuple[str, ...] = ("completion",)
+    # A model whose template knows no tools gets them in its system message.
+    capabilities: tuple[str, ...] = ("completion", "tools")
     modelfile: str = ""
     parameters: str = ""
     template: str = ""
