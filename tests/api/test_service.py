@@ -68,9 +68,3 @@ def test_answers_are_counted(server: Server, http: httpx.Client) -> None:
     assert value_of(http, 'potluck_requests_total{end="error"}') >= 1
     assert value_of(http, "potluck_completion_tokens_total") == tokens + len(server.backend.script)
     assert value_of(http, "potluck_requests_running") == 0
-
-
-def test_embeddings_are_refused_in_a_sentence(http: httpx.Client) -> None:
-    answer = http.post("/v1/embeddings", json={"model": "guide", "input": "hi"})
-    assert answer.status_code == 501
-    assert "No model gives embeddings" in answer.json()["error"]["message"]

@@ -20,6 +20,7 @@ from potluck.errors import (
 )
 from potluck.model.chat import ChatFormat
 from potluck.model.gguf_words import TOKENIZER_FIELDS, read_gguf_words
+from potluck.model.pooling import load_pooling
 from potluck.store import gguf_model
 from potluck.store.registry import open_model
 
@@ -30,7 +31,10 @@ def test_the_words_are_written_for_whoever_reads_a_models_folder(
     make: Make, tmp_path: Path
 ) -> None:
     _, folder = make("llama")
-    fields = {"tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
+    fields = {
+        "tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "llama.pooling_type": 1,
+    }
     file = write_gguf(folder, tmp_path / "model.gguf", fields=fields)
 
     model = open_model(file, cache_dir=tmp_path / "cache")
@@ -43,6 +47,7 @@ def test_the_words_are_written_for_whoever_reads_a_models_folder(
     assert chat.stop_ids == {2}
     assert chat.decode(chat.encode("a b\n")) == "a b\n"
     assert chat.render_chat([{"role": "user", "content": "hello"}]) == "hello"
+    assert load_pooling(model.words) == "mean_tokens"
 
 
 def test_words_are_made_once_for_a_file_that_stays(

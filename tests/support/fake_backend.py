@@ -6,6 +6,7 @@ cancelled), but it computes nothing: its answer to every prompt is its `script`.
 
 import asyncio
 import os
+import struct
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from concurrent.futures import Future
@@ -118,6 +119,7 @@ class FakeBackend:
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
         self.pieces: list[api.Piece] = []  # of every answer, in place of `script`
+        self.embedding: tuple[float, ...] = ()  # of every prompt
         self.tested: list[str] = []
         self.forgotten: list[str] = []
         self.held: list[str] = []
@@ -298,7 +300,13 @@ class FakeBackend:
             scored = (api.ChosenToken(chosen=token, best=(token,)),)
             has_logprobs = request.sampling.logprobs is not None
             echo = api.Echo(text="AB", first=b"A", logprobs=scored if has_logprobs else ())
-        yield api.Started(prompt_token_ids=ids, cached_tokens=1, echo=echo)
+        embedding = struct.pack(f"<{len(self.embedding)}f", *self.embedding)
+        yield api.Started(
+            prompt_token_ids=ids,
+            cached_tokens=1,
+            echo=echo,
+            embedding=embedding if request.embeds else b"",
+        )
         for piece in self.pieces:
             yield piece
         if self.pieces:

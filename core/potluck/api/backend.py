@@ -176,6 +176,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     echo: bool = (
         False  # the prompt comes with `Started`, with its log-probabilities if they are asked for
     )
+    embeds: bool = False  # the embedding of the prompt comes with `Started`
     known: tuple[int, ...] = ()  # the first tokens of the answer: it goes on after them
 
 
@@ -270,6 +271,7 @@ class Started(Struct, frozen=True, kw_only=True, tag=True):
     prompt_token_ids: tuple[int, ...]
     cached_tokens: int = 0
     echo: Echo | None = None
+    embedding: bytes = b""  # [D] in f32, little-endian, if `GenerationRequest.embeds`
 
 
 class CallPiece(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,6 +18,7 @@ MAX_STOPS = 16  # OpenAI allows 4
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128  # of one request
 MAX_CALLS = 1024  # of one message
+MAX_INPUTS = 1 << 16  # token ids or texts of one request for embeddings; OpenAI allows 2048 texts
 
 TokenIds = Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 31)]], Meta(max_length=MAX_TOKENS)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -183,6 +184,15 @@ class CompletionRequest(Options, frozen=True, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] | None = None
 
 
+class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
+    """POST /v1/embeddings."""
+
+    input: str | Annotated[list[int | str | TokenIds], Meta(max_length=MAX_INPUTS)]
+    model: Annotated[str, Meta(max_length=4096)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None  # only so many, which have length 1 again
+
+
 # --- measurements, sent with every answer
 
 
@@ -329,6 +339,24 @@ class Completion(_Head, frozen=True, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET
     potluck: Timings | UnsetType = UNSET
+
+
+class Embedding(Struct, frozen=True, kw_only=True):
+    embedding: list[float] | str  # in base64, little-endian f32
+    index: int
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(Struct, frozen=True, kw_only=True):
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+    object: Literal["list"] = "list"
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -106,20 +106,29 @@ def prompts(request: CompletionRequest) -> list[str | list[int]]:
     Raises:
         UnsupportedParameterError: there is none, there are too many, or one is no prompt.
     """
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    if ids and len(ids) == len(prompt):
-        if min(ids) < 0 or max(ids) >= 1 << 31:
-            _refuse(True, "prompt", "prompt: a token id is not below 0 and fits 31 bits.")
-        return [ids]
-    found = [item for item in prompt if not isinstance(item, int)]
-    _refuse(bool(ids) or not found, "prompt", "prompt: give a text, token ids, or a list of these.")
+    found = texts_or_ids(request.prompt, "prompt")
     answers = len(found) * (request.best_of or request.n or 1)
     _refuse(
         answers > MAX_ANSWERS,
         "prompt",
         f"prompt: this asks for {answers} answers, and {MAX_ANSWERS} are the most of one request.",
     )
+    return found
+
+
+def texts_or_ids(prompt: str | list[int | str | list[int]], field: str) -> list[str | list[int]]:
+    """Return one or several texts, each as text or token ids.
+
+    Raises:
+        UnsupportedParameterError: there is none, or one of them is neither.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        if min(ids) < 0 or max(ids) >= 1 << 31:
+            _refuse(True, field, f"{field}: a token id is not below 0 and fits 31 bits.")
+        return [ids]
+    found = [item for item in prompt if not isinstance(item, int)]
+    _refuse(bool(ids) or not found, field, f"{field}: give a text, token ids, or a list of these.")
     return found

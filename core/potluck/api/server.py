@@ -22,6 +22,7 @@ from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
+from potluck.api.embeddings import Embeddings
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.metrics import Metrics
@@ -89,6 +90,7 @@ def _answering(backend: Answering, *, health: bool) -> list[Route]:
     service = Service(backend, metrics)
     return [
         *Completions(backend, metrics).routes(),
+        *Embeddings(backend, metrics).routes(),
         *Messages(backend, metrics).routes(),
         *Responses(backend, metrics).routes(),
         *OllamaApi(backend, metrics).routes(),

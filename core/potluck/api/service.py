@@ -1,4 +1,4 @@
-"""What programs ask besides answers: `/health`, `/metrics`, `/tokenize` and `/detokenize`; embeddings are refused.
+"""What programs ask besides answers: `/health`, `/metrics`, `/tokenize` and `/detokenize`.
 
 `/tokenize` and `/detokenize` take and give the fields of llama.cpp's server and of vLLM's, which differ in names alone.
 """
@@ -91,7 +91,6 @@ class Service:
             route("/metrics", "GET", self._give_metrics),
             route("/tokenize", "POST", self._tokenize),
             route("/detokenize", "POST", self._detokenize),
-            route("/v1/embeddings", "POST", refuse_embeddings),
         ]
 
     async def _health(self, request: Request) -> Response:
@@ -125,15 +124,6 @@ class Service:
     async def _tokens(self, prompt: Prompt, model: str | None) -> Tokens:
         _, name = await self._models.asked(model)
         return await self._backend.tokens(TokensRequest(prompt=prompt, model=name))
-
-
-async def refuse_embeddings(request: Request) -> Response:
-    """POST /v1/embeddings, which no model can answer yet: the stages of a model give its next token alone."""
-    raise RequestError(
-        501,
-        "No model gives embeddings here: Potluck computes the next token of a text alone. Ask a"
-        " program that runs an embedding model.",
-    )
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:

@@ -161,10 +161,11 @@ class ModelsAtHand:
         planned = deployment.planned
         if turn.model not in (None, planned.model.name):
             raise NotFoundError(f"{turn.model} is not loaded any more; {planned.model.name} is.")
-        text, defaults = await self.words.of(planned.model)
+        words = await self.words.of(planned.model)
         loaded = LoadedModel(
-            text=text,
-            defaults=defaults,
+            text=words.text,
+            defaults=words.defaults,
+            pooling=words.pooling,
             generator=generator,
             stage_names=planned.stage_names,
             vocab_size=planned.model.config.vocab_size,

@@ -2,11 +2,21 @@
 
 import asyncio
 from pathlib import Path
+from typing import NamedTuple
 
 from potluck.cluster.text.client import ModelText, open_text
 from potluck.errors import UsageError
 from potluck.model.defaults import GenerationDefaults, load_defaults
+from potluck.model.pooling import load_pooling
 from potluck.store.registry import LocalModel
+
+
+class ModelWords(NamedTuple):
+    """The words of one model."""
+
+    text: ModelText
+    defaults: GenerationDefaults
+    pooling: str  # see `potluck.model.pooling`
 
 
 class Words:
@@ -15,10 +25,10 @@ class Words:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._reading = asyncio.Lock()
-        self._read: tuple[ModelText, GenerationDefaults] | None = None
+        self._read: ModelWords | None = None
 
-    async def of(self, model: LocalModel) -> tuple[ModelText, GenerationDefaults]:
-        """The words of a model, and the sampling that it recommends.
+    async def of(self, model: LocalModel) -> ModelWords:
+        """The words of a model.
 
         Raises:
             UsageError: it has none.
@@ -30,14 +40,17 @@ class Words:
                 " to be measured. Load a model to talk with."
             )
         async with self._reading:
-            if self._read is None or self._read[0].folder != folder:
+            if self._read is None or self._read.text.folder != folder:
                 await self.close()
-                text = await open_text(folder, self._log)
-                self._read = (text, await asyncio.to_thread(load_defaults, folder))
+                self._read = ModelWords(
+                    await open_text(folder, self._log),
+                    await asyncio.to_thread(load_defaults, folder),
+                    await asyncio.to_thread(load_pooling, folder),
+                )
             return self._read
 
     async def close(self) -> None:
         """End the process that runs the tokenizer."""
         read, self._read = self._read, None
         if read is not None:
-            await read[0].close()
+            await read.text.close()

@@ -44,7 +44,7 @@ class ForwardPass:
         Returns:
             Of each step its result, or why no token could be chosen.
         """
-        is_token = len(steps) == 1 and steps[0].length == 1 and steps[0].scoring is None
+        is_token = len(steps) == 1 and steps[0].length == 1 and steps[0].is_choice_alone
         if is_token and self._token_step is not None:
             return [self._run_token(self._token_step, steps[0], sessions[0])]
         return self._run(steps, sessions)
@@ -80,10 +80,22 @@ class ForwardPass:
             output = self._choose(*self.head.next_logits(x[-1:]), steps[0], sessions[0])
             if scores and isinstance(output, Output):
                 output = replace(output, scores=scores)
-            return [output]
+            return [self._with_embedding(output, steps[0], x[-1:])]
         logits = self.head.logits(x)
-        rows = zip(logits, steps, sessions, strict=True)
-        return [self._choose(row, None, tokens, known) for row, tokens, known in rows]
+        rows = zip(logits, x.split(1), steps, sessions, strict=True)
+        return [
+            self._with_embedding(self._choose(row, None, tokens, known), tokens, hidden)
+            for row, hidden, tokens, known in rows
+        ]
+
+    def _with_embedding(
+        self, output: Output | Exception, tokens: StepTokens, hidden: Tensor
+    ) -> Output | Exception:
+        """Add the embedding of a step's last token, with these hidden states (1, D), if it is wanted."""
+        if isinstance(output, Exception) or not (tokens.sampling and tokens.sampling.embeds):
+            return output
+        assert self.head is not None
+        return replace(output, embedding=self.head.embedding(hidden))
 
     def run_layers(self, steps: Sequence[StepTokens], caches: Sequence[SessionCache]) -> Tensor:
         """Hidden states after the last layer (T, D), of the tokens of all steps one after the other."""

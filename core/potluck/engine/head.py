@@ -84,6 +84,11 @@ class StageHead:
             ]
         return tuple(found)
 
+    def embedding(self, hidden: Tensor) -> bytes:
+        """The final norm of one token's hidden states (1, D), as (D,) in f32."""
+        assert self._weights.norm is not None
+        return self._weights.norm(hidden).float().cpu().numpy().tobytes()
+
     def _scaled(self, logits: Tensor, best: int | None) -> tuple[Tensor, int | None]:
         """Apply scale and softcap. Equal logits may appear, so `best` is dropped where they apply."""
         config = self._weights.config

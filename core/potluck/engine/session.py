@@ -19,6 +19,7 @@ class Output:
     hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
     choice: Choice | None = None  # None also if no token was asked for
     scores: tuple[Choice, ...] = ()  # the targets of `StepTokens.scoring`
+    embedding: bytes = b""  # of the last token, (D,) in f32, if `Sampling.embeds`
 
 
 class StepTokens(NamedTuple):
@@ -32,6 +33,11 @@ class StepTokens(NamedTuple):
     sampling: Sampling | None
     prompt_end: int | None = None
     scoring: Scoring | None = None
+
+    @property
+    def is_choice_alone(self) -> bool:
+        """Whether nothing is wanted of the head but a token."""
+        return self.scoring is None and not (self.sampling is not None and self.sampling.embeds)
 
     @property
     def length(self) -> int:

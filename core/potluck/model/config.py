@@ -40,8 +40,9 @@ from potluck.model.powers import power
 from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Rope, read_ropes
 
-EMBEDDING = "model.embed_tokens.weight"
-FINAL_NORM = "model.norm.weight"
+BASE = "model."  # the decoder, beside its head
+EMBEDDING = BASE + "embed_tokens.weight"
+FINAL_NORM = BASE + "norm.weight"
 LM_HEAD = "lm_head.weight"
 
 

@@ -29,6 +29,7 @@ from potluck.model.gguf_config import FACTORS, Config, GgufFile, read_gguf_confi
 from potluck.model.gguf_words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
+from potluck.model.pooling import POOLING, pooling_of_gguf
 from potluck.model.quantized import GGUF
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
@@ -36,7 +37,7 @@ from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
 logger = logging.getLogger(__name__)
 
-WORDS_VERSION = 3  # increase it when the words made from the same file change
+WORDS_VERSION = 4  # increase it when the words made from the same file change
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
@@ -201,9 +202,13 @@ def _write_words(
         # A crash from here on leaves a record that the words are incomplete.
         making = _Made(WORDS_VERSION, str(file.path), None)
         write_atomically(record, msgspec.json.encode(making))
-        (folder / "tokenizer.json").unlink(missing_ok=True)  # built of the fields of another file
+        # Those of another file, which was here before.
+        for name in ("tokenizer.json", POOLING):
+            (folder / name).unlink(missing_ok=True)
         for name, data in read_gguf_words(metadata).items():
             write_atomically(folder / name, data)
+        if (pooling := pooling_of_gguf(metadata)) is not None:
+            write_atomically(folder / POOLING, pooling)
         if file.stamp.is_settled:
             write_atomically(record, made)
     return folder

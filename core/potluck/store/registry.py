@@ -7,13 +7,13 @@ them in a thread. Files are never executed or unpickled.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import cast
 
 from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
 from potluck.ids import Digest
-from potluck.model.config import ModelConfig
+from potluck.model.config import BASE, ModelConfig
 from potluck.model.manifest import (
     LENGTH_SIZE,
     Manifest,
@@ -121,6 +121,11 @@ def _open_model(
                 file="tokenizer.json",
             )
         spans, words = _read_spans(folder), folder
+        if config.embedding_name.removeprefix(BASE) in spans:
+            spans = _with_base(spans)
+            # Nothing but embeddings is to be computed with it, for which any head will do.
+            raw["tie_word_embeddings"] = True
+            config = ModelConfig.from_dict(raw)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
@@ -225,6 +230,15 @@ def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
                 file=shard,
             )
     return {tensor: (files[shard], by_shard[shard][tensor]) for tensor, shard in weight_map.items()}
+
+
+def _with_base(
+    spans: Mapping[str, tuple[ModelFile, TensorSpan]],
+) -> dict[str, tuple[ModelFile, TensorSpan]]:
+    """Add what the names of a model lack that was saved without its head, such as one for embeddings."""
+    return {
+        BASE + name: (file, replace(span, name=BASE + name)) for name, (file, span) in spans.items()
+    }
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
-from potluck.model.limits import MAX_VOCAB
+from potluck.model.limits import MAX_HIDDEN, MAX_VOCAB
 from potluck.wire.fields import Count, Seconds, SessionName, Shape
 from potluck.wire.messages import MAX_TOKENS, Message
 
@@ -84,6 +84,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ) = None
     """The tokens that a grammar allows: their ids, or one bit for each token of the vocabulary, the lowest
     bit of the first byte for token 0. None: all."""
+    embeds: bool = False  # the hidden state of the last token is wanted as well
 
     @property
     def needs_history(self) -> bool:
@@ -156,6 +157,8 @@ class Result(Message, frozen=True, tag="result"):
     top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
     scores: Annotated[tuple[TokenScore, ...], Meta(max_length=MAX_CHUNK_TOKENS)] = ()
     """Of the targets, in their order."""
+    embedding: Annotated[bytes, Meta(max_length=4 * MAX_HIDDEN)] = b""
+    """The hidden state of the last token after the final norm, [D] in F32, if it was wanted."""
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
     more: Count = 0  # so many results follow at once of tokens that were computed with this one
 

@@ -65,12 +65,12 @@ class LineFormat:
             self._line(),
             done=True,
             done_reason="load" if self._is_load else reason,
-            total_duration=_ns(total_s),
-            load_duration=_ns(max(0.0, total_s - decode_s - prompt_s)),
+            total_duration=nanoseconds(total_s),
+            load_duration=nanoseconds(max(0.0, total_s - decode_s - prompt_s)),
             prompt_eval_count=len(self._started.prompt_token_ids),
-            prompt_eval_duration=_ns(prompt_s),
+            prompt_eval_duration=nanoseconds(prompt_s),
             eval_count=tokens,
-            eval_duration=_ns(decode_s),
+            eval_duration=nanoseconds(decode_s),
         )
 
     def _finished_calls(self) -> Iterator[Chunk]:
@@ -118,5 +118,6 @@ def _call(call: CallPiece) -> Call:
     return Call(id=call.id, function=function)
 
 
-def _ns(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
+    """Seconds as Ollama counts them."""
     return round(seconds * _NANOSECONDS)

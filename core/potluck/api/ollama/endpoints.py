@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from potluck.api import openai
 from potluck.api.backend import Answering, Finished, GenerationEvent, Piece, Started
+from potluck.api.embeddings import Embeddings, vector_of
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -31,10 +32,9 @@ from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.ollama import shapes
-from potluck.api.ollama.answers import LineFormat, joined, time_text
+from potluck.api.ollama.answers import LineFormat, joined, nanoseconds, time_text
 from potluck.api.ollama.asking import check, in_openai_terms, is_load
 from potluck.api.schema import ServedModel
-from potluck.api.service import refuse_embeddings
 from potluck.api.single import collected
 from potluck.api.streams import LineStream, until_disconnect
 
@@ -55,6 +55,7 @@ class OllamaApi:
         self._backend = backend
         self._metrics = metrics
         self._models = Models(backend)
+        self._embeddings = Embeddings(backend, metrics)
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -70,7 +71,8 @@ class OllamaApi:
             route("/api/chat", "POST", self._chat),
             route("/api/generate", "POST", self._generate),
             *(route(f"/api/{name}", "POST", _not_offered) for name in ("pull", "create", "push")),
-            *(route(f"/api/{name}", "POST", refuse_embeddings) for name in ("embed", "embeddings")),
+            route("/api/embed", "POST", self._embed),
+            route("/api/embeddings", "POST", self._embed_one),
         ]
 
     async def _version(self, request: Request) -> Response:
@@ -105,6 +107,24 @@ class OllamaApi:
 
     async def _generate(self, request: Request) -> Response:
         return await self._answer(request, await read(request, shapes.GenerateRequest))
+
+    async def _embed(self, request: Request) -> Response:
+        asked = await read(request, shapes.EmbedRequest)
+        inputs = [asked.input] if isinstance(asked.input, str) else asked.input
+        began = self._clock()
+        model, started = await self._embeddings.of(request, _given(asked.model), inputs)
+        embedded = shapes.Embedded(
+            model=model,
+            embeddings=[vector_of(each.embedding, asked.dimensions) for each in started],
+            prompt_eval_count=sum(len(each.prompt_token_ids) for each in started),
+            total_duration=nanoseconds(self._clock() - began),
+        )
+        return JsonResponse(embedded)
+
+    async def _embed_one(self, request: Request) -> Response:
+        asked = await read(request, shapes.EmbeddingsRequest)
+        _, (started,) = await self._embeddings.of(request, _given(asked.model), [asked.prompt])
+        return JsonResponse(shapes.OneEmbedded(embedding=vector_of(started.embedding)))
 
     async def _answer(
         self, request: Request, asked: shapes.ChatRequest | shapes.GenerateRequest

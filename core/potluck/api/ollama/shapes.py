@@ -77,6 +77,21 @@ class GenerateRequest(Request, frozen=True, kw_only=True):
     context: msgspec.Raw = _NOTHING
 
 
+class EmbedRequest(Struct, frozen=True, kw_only=True):
+    """POST /api/embed."""
+
+    model: _Name
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=openai.MAX_INPUTS)]
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+
+
+class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
+    """POST /api/embeddings, of older clients."""
+
+    model: _Name
+    prompt: str
+
+
 class ShowRequest(Struct, frozen=True, kw_only=True):
     """POST /api/show. Older clients write `name`."""
 
@@ -159,11 +174,26 @@ class Shown(Struct, frozen=True, kw_only=True):
     details: Details
     model_info: dict[str, str | int]
     # A model whose template knows no tools gets them in its system message.
-    capabilities: tuple[str, ...] = ("completion", "tools")
+    capabilities: tuple[str, ...] = ("completion", "tools", "embedding")
     modelfile: str = ""
     parameters: str = ""
     template: str = ""
     license: str = ""
+
+
+class Embedded(Struct, frozen=True, kw_only=True):
+    """The answer to POST /api/embed."""
+
+    model: str
+    embeddings: list[list[float]]
+    prompt_eval_count: int
+    total_duration: int
+
+
+class OneEmbedded(Struct, frozen=True, kw_only=True):
+    """The answer to POST /api/embeddings."""
+
+    embedding: list[float]
 
 
 class Version(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from potluck.api.backend import (
     ChatPrompt,
     Finished,
@@ -28,9 +30,16 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, conversation_of
 from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import ContextExceededError, EngineError, GrammarError, PromptError
+from potluck.errors import (
+    ContextExceededError,
+    EngineError,
+    GrammarError,
+    PromptError,
+    UsageError,
+)
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer
+from potluck.model.pooling import LAST
 from potluck.wire.activation_messages import Sampling, TokenBias
 
 logger = logging.getLogger(__name__)
@@ -50,6 +59,7 @@ class LoadedModel:
         generator: computes its tokens.
         stage_names: the computer of each stage, in the order of the pipeline.
         vocab_size: how many token ids its weights know; a tokenizer may know others.
+        pooling: which hidden states are its embedding: see `potluck.model.pooling`.
     """
 
     text: ModelText
@@ -57,6 +67,15 @@ class LoadedModel:
     generator: Generator
     stage_names: tuple[str, ...]
     vocab_size: int
+    pooling: str = LAST
+
+    def check_embeds(self) -> None:
+        """Raise UsageError for a model whose embeddings are not that of the last token."""
+        if self.pooling != LAST:
+            raise UsageError(
+                f"The embeddings of this model are made of several tokens ({self.pooling}), and Potluck"
+                " gives that of the last token alone. Ask for those of another model."
+            )
 
 
 @dataclass(slots=True)
@@ -162,8 +181,11 @@ async def _answer(
     """Yield the events of `complete`."""
     prompt = encoded.token_ids
     sampling = _sampling(request.sampling, loaded.defaults, len(prompt))
+    if request.embeds:
+        loaded.check_embeds()
+        sampling = replace(sampling, embeds=True)
     is_scored = request.echo and sampling.logprobs is not None
-    if request.max_tokens == 0 and not is_scored:
+    if request.max_tokens == 0 and not (is_scored or request.embeds):
         yield _started(loaded, request, prompt, Usage())
         yield Finished(
             reason="length", completion_tokens=0, timings=watch.timings(Usage(), loaded.stage_names)
@@ -187,14 +209,17 @@ async def _answer(
         known=request.known,
         grammar=None if is_over else grammar,
         is_scored=is_scored,
+        is_kept=not request.embeds,
     )
+    embedding = b""
     async with aclosing(stream):
         async for token in stream:
             if not isinstance(token, Token):
                 yield token
                 continue
             _check_token(token, loaded.vocab_size)
-            if request.max_tokens == 0:  # it was computed for the log-probabilities of the prompt
+            embedding = token.embedding
+            if request.max_tokens == 0:  # it was computed for what is said of the prompt
                 break
             watch.add(token)
             if len(watch.tokens) == 1:
@@ -203,8 +228,8 @@ async def _answer(
             yield piece
             if is_over:
                 break
-    if not watch.tokens:  # the known tokens are the whole answer
-        yield _started(loaded, request, prompt, usage)
+    if not watch.tokens:  # the known tokens are the whole answer, or there is none
+        yield replace(_started(loaded, request, prompt, usage), embedding=embedding)
     if (rest := text.finish()) is not None:
         yield rest
     is_over = is_over or (grammar is not None and grammar.is_over)

@@ -36,12 +36,17 @@ class Conversations:
             oldest = min(free, key=lambda each: each.last_used)
             if oldest is source:
                 return oldest
-            self._all.remove(oldest)
-            pipeline.close(oldest.session)
+            self.drop(oldest)
         name = SessionId(secrets.token_hex(8))
         chosen = Conversation(name) if source is None else source.fork(name, prompt)
         self._all.append(chosen)
         return chosen
+
+    def drop(self, conversation: Conversation) -> None:
+        """Forget a conversation and its caches."""
+        self._all.remove(conversation)
+        if conversation.pipeline is not None:
+            conversation.pipeline.close(conversation.session)
 
     def is_being_computed(self, prompt: Sequence[int], pipeline: Pipeline) -> bool:
         """Whether other answers will soon have computed more of this prompt than is worth computing twice."""

@@ -185,6 +185,7 @@ class Generator:
         known: Sequence[int] = (),
         grammar: Grammar | None = None,
         is_scored: bool = False,
+        is_kept: bool = True,
     ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -203,6 +204,7 @@ class Generator:
             known: the first tokens of the answer, which were given out before.
             grammar: what the answer has to follow, in its state after the known tokens; None: anything.
             is_scored: whether the log-probabilities of the prompt's tokens are wanted in `usage`.
+            is_kept: whether another prompt may go on with it.
 
         Raises:
             GrammarError: the grammar costs too much.
@@ -239,7 +241,8 @@ class Generator:
                     assert token is not None
                     if not is_computed:
                         # The prompt now: what ends a stage may overtake the end of the answer.
-                        conversation.keep()
+                        if is_kept:
+                            conversation.keep()
                         usage.cached_tokens = max(usage.cached_tokens, conversation.restored)
                         is_computed = True
                         if known:
@@ -255,7 +258,10 @@ class Generator:
                     yield token
             finally:
                 ahead.stop()
-                conversation.keep()
+                if is_kept:
+                    conversation.keep()
+                else:
+                    self._conversations.drop(conversation)
                 conversation.turn, conversation.last_used = None, self._clock()
                 self._tell()
 

@@ -16,6 +16,7 @@ class Token:
     top: tuple[TokenLogprob, ...]
     seconds: float  # since the step was sent
     compute_ms: tuple[float, ...]  # of each stage, in order
+    embedding: bytes = b""  # of the token before it, (D,) in f32, if `Sampling.embeds`
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,4 +46,5 @@ def token_of(result: Result, seconds: float) -> Token:
         top=result.top,
         seconds=seconds,
         compute_ms=result.compute_ms,
+        embedding=result.embedding,
     )

@@ -137,6 +137,7 @@ def _result(message: Forward, output: Output, compute_ms: tuple[float, ...], mor
         scores=tuple(
             TokenScore(logprob=score.logprob or 0.0, top=_top(score)) for score in output.scores
         ),
+        embedding=output.embedding,
         compute_ms=compute_ms,
         more=more,
     )
