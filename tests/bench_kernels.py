@@ -70,7 +70,7 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
-from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput
 from potluck.model.families import PRE_NORMS
 from potluck.model.formats import PACKED_FORMATS, PackedFormat
 
@@ -200,7 +200,7 @@ class LayerParts:
             torch.zeros((2, self.heads.kv_heads, 1024, width), dtype=dtype) for _ in self.layers
         ]
         ones = torch.ones(self.heads.rotary_dim)
-        self.angles = [(ones, ones)]
+        self.angles = [Angles(ones, ones)]
         self.hidden, self.attended = torch.randn(1, model.hidden), torch.randn(1, model.attended)
         self.gate_up = torch.randn(1, 2 * model.intermediate)
         self.qkv = torch.randn(1, model.matrices["qkv"][0])
@@ -301,7 +301,7 @@ def prefill_layer(
         cache = torch.zeros(
             (2, model.kv_heads, position + tokens, model.head_dim), dtype=torch.float16
         )
-        angles = torch.ones(tokens, model.head_dim), torch.zeros(tokens, model.head_dim)
+        angles = Angles(torch.ones(tokens, model.head_dim), torch.zeros(tokens, model.head_dim))
 
         def products(inputs: dict[int, QuantisedInput] = inputs) -> None:
             for matrix in matrices:

@@ -97,7 +97,8 @@ def test_rotation_turns_pairs_and_keeps_their_length() -> None:
     x = torch.randn(5, 3, 8)
     turned = x.clone()
 
-    rotate(turned, *rotary.angles(position=700, tokens=5))
+    angles = rotary.angles(position=700, tokens=5)
+    rotate(turned, angles.cosines, angles.sines)
 
     pairs, turned_pairs = x.view(5, 3, 2, 4), turned.view(5, 3, 2, 4)
     torch.testing.assert_close(turned_pairs.norm(dim=2), pairs.norm(dim=2))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
-from potluck.errors import InvalidConfigError
+from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families import FAMILIES
 
@@ -27,7 +27,7 @@ def config_class(architecture: str) -> Any:
     return getattr(transformers, text if hasattr(transformers, text) else f"{name}Config")
 
 
-@pytest.mark.parametrize("architecture", sorted(set(FAMILIES) - {WITH_PICTURES}))
+@pytest.mark.parametrize("architecture", sorted(FAMILIES))
 def test_missing_fields_are_what_transformers_takes_for_them(architecture: str) -> None:
     named = {"architectures": [architecture]}
     whole = config_class(architecture)(**SIZES, eos_token_id=2).to_dict()
@@ -62,11 +62,31 @@ def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
     )
     assert config.eos_token_ids == (1, 106)
     assert config.tie_word_embeddings
-    assert set(config.head_tensors()) == {
-        "language_model.model.norm.weight",
-        "language_model.model.embed_tokens.weight",
-    }
-    assert "language_model.model.layers.33.self_attn.q_norm.weight" in config.layer_tensors(33)
+    assert set(config.head_tensors()) == {"model.norm.weight", "model.embed_tokens.weight"}
+    assert "model.layers.33.self_attn.q_norm.weight" in config.layer_tensors(33)
+
+
+def test_the_first_gemma_means_the_tanh_of_gelu_by_either_name() -> None:
+    def activation(name: str) -> str:
+        fields = {**SIZES, "architectures": ["GemmaForCausalLM"], "hidden_act": name}
+        feed_forward = ModelConfig.from_dict(fields).layers[0].feed_forward
+        return feed_forward.activation
+
+    assert activation("gelu") == activation("gelu_pytorch_tanh") == "gelu_pytorch_tanh"
+
+
+def test_the_text_of_a_larger_model_is_of_the_family_that_its_type_says() -> None:
+    def read(model_type: str | None) -> ModelConfig:
+        text = {**SIZES, "num_key_value_heads": 8, "head_dim": 32}
+        if model_type is not None:
+            text["model_type"] = model_type
+        whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+        return ModelConfig.from_dict(whole)
+
+    assert read(None) == read("mistral")
+    assert read("ministral3").ropes[0].query_scale is not None
+    with pytest.raises(UnknownArchitectureError, match=r"text part of the model .* mamba"):
+        read("mamba")
 
 
 PUBLISHED: dict[str, tuple[int, Mapping[str, Any]]] = {

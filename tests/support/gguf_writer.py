@@ -23,10 +23,14 @@ FAMILIES = {
     "Gemma3ForCausalLM": "gemma3",
     "Olmo2ForCausalLM": "olmo2",
     "GraniteForCausalLM": "granite",
+    "GemmaForCausalLM": "gemma",
+    "Olmo3ForCausalLM": "olmo2",
+    "SeedOssForCausalLM": "seed_oss",
+    "Ministral3ForCausalLM": "mistral3",
     "SmolLM3ForCausalLM": "smollm3",
     "Exaone4ForCausalLM": "exaone4",
 }
-INTERLEAVED = ("llama", "granite", "smollm3")
+INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 
 
@@ -121,7 +125,7 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(everywhere["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    if head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3")):
+    if head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss")):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     turned = int(head_dim * everywhere.get("partial_rotary_factor", 1.0))
@@ -159,6 +163,11 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
                 windows = [kind == "sliding_attention" for kind in config["layer_types"]]
                 writer.add_sliding_window_pattern(windows)
                 writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        case "olmo2" if config.get("sliding_window"):
+            writer.add_sliding_window(config["sliding_window"])
+        case "mistral3":
+            writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+            writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
         case "granite":
             writer.add_attention_scale(config["attention_multiplier"])
             writer.add_embedding_scale(config["embedding_multiplier"])

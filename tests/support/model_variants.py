@@ -47,7 +47,6 @@ MULTIPLIERS = {
     "attention_multiplier": 0.21,
     "logits_scaling": 5.0,
 }
-PICTURES = "Gemma3 with pictures"
 TINY_EYE = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -55,6 +54,29 @@ TINY_EYE = {
     "num_attention_heads": 2,
     "image_size": 28,
     "patch_size": 14,
+}
+TINY_QWEN_EYE = {
+    "hidden_size": 8,
+    "out_hidden_size": 48,
+    "intermediate_size": 8,
+    "depth": 1,
+    "num_heads": 2,
+    "deepstack_visual_indexes": [0],
+}
+WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # a family's name here: the configs of its text, of the whole and of its eye
+    "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
+    "Mistral with pictures": ("MistralConfig", "Mistral3", TINY_EYE),
+    "Ministral 3 with pictures": ("Ministral3Config", "Mistral3", TINY_EYE),
+    "Qwen2.5 with pictures": ("Qwen2_5_VLTextConfig", "Qwen2_5_VL", TINY_QWEN_EYE),
+    "Qwen3 with pictures": ("Qwen3VLTextConfig", "Qwen3VL", TINY_QWEN_EYE),
+}
+QUERY_SCALE = {
+    **YARN,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.3,
 }
 QWEN_MOE = {
     "num_experts": 7,
@@ -151,8 +173,51 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gemma 3, text of a model with pictures": (
-        PICTURES,
+        "Gemma3 with pictures",
         {**GEMMA, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "mistral, text of a model with pictures": ("Mistral with pictures", {"sliding_window": None}),
+    "ministral 3": (
+        "Ministral 3 with pictures",
+        {"head_dim": 16, "rope_parameters": QUERY_SCALE},
+    ),
+    "ministral 3, alone": (
+        "Ministral3",
+        {"head_dim": 20, "rope_parameters": QUERY_SCALE},
+    ),
+    "qwen 2.5, text of a model with pictures": (
+        "Qwen2.5 with pictures",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "mrope_section": [2, 2, 2],
+            }
+        },
+    ),
+    "qwen 3, text of a model with pictures": (
+        "Qwen3 with pictures",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "mrope_section": [3, 3, 2],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
+    "seed oss": ("SeedOss", {"head_dim": 16, "attention_out_bias": True}),
+    "gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
+    "olmo 3": (
+        "Olmo3",
+        {
+            **SLIDING,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+        },
     ),
     "olmo 2": ("Olmo2", {}),
     "olmo 2, no shared key heads, bias": (

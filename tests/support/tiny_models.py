@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
-from model_variants import PICTURES, SHAPE, TINY_EYE, VARIANTS, WIDE_VARIANTS
+from model_variants import SHAPE, VARIANTS, WIDE_VARIANTS, WITH_PICTURES
 from torch import Tensor
 
 from potluck.engine.reading import StoredTensor
@@ -20,6 +20,7 @@ from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
+from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
 
 CPU = torch.device("cpu")
@@ -221,15 +222,18 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
     # A deep copy: a config of transformers changes its arguments.
     shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
     whole, text = f"{family}Config", f"{family}TextConfig"
-    if family == PICTURES:
-        text = "Gemma3TextConfig"
-    config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     name = f"{family}ForCausalLM"
-    if family == PICTURES:
-        name = "Gemma3ForConditionalGeneration"
-        config = transformers.Gemma3Config(
-            text_config=config.to_dict(), vision_config=TINY_EYE, image_token_index=10**6
+    if family in WITH_PICTURES:
+        text, kind, eye = WITH_PICTURES[family]
+        config = getattr(transformers, f"{kind}Config")(
+            text_config=getattr(transformers, text)(**shape).to_dict(),
+            vision_config=eye,
+            image_token_index=10**6,
+            tie_word_embeddings=shape.get("tie_word_embeddings", False),
         )
+        name = f"{kind}ForConditionalGeneration"
+    else:
+        config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     # Eager attention is the implementation that supports a softcap.
     config._attn_implementation = "eager"
     return getattr(transformers, name)(config).eval()
@@ -243,11 +247,12 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
     tensors: list[StoredTensor] = []
+    names = decoder_names(header)
     for name, entry in header.items():
         begin, end = (start + offset for offset in entry["data_offsets"])
         tensors.append(
             StoredTensor(
-                name=name,
+                name=names[name],
                 dtype=entry["dtype"],
                 shape=tuple(entry["shape"]),
                 digest=Digest(hashlib.sha256(data[begin:end]).hexdigest()),

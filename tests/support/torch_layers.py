@@ -14,12 +14,11 @@ from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.kernels.tensors import DTYPES, FloatWeight, Weight
+from potluck.engine.kernels.tensors import DTYPES, Angles, FloatWeight, Weight
 from potluck.model.families import PRE_NORMS, LayerNorms, QkNormKind
 from potluck.model.formats import PackedFormat, WeightFormat
 
 EPSILON = 1e-5
-Angles = tuple[Tensor, Tensor]
 
 
 def make_heads(
@@ -56,12 +55,20 @@ def make_qk_norm(heads: Heads) -> Tensor | None:
             return torch.rand((heads.heads + heads.kv_heads) * heads.head_dim) + 0.5
 
 
-def make_angles(heads: Heads, position: int, tokens: int = 1, slowest: float = 0.01) -> Angles:
-    """Return cosines and signed sines, (T, 1, rotary_dim)."""
+def make_angles(
+    heads: Heads,
+    position: int,
+    tokens: int = 1,
+    slowest: float = 0.01,
+    *,
+    has_factors: bool = False,
+) -> Angles:
+    """Return cosines and signed sines, (T, 1, rotary_dim), and factors of queries, if they are wanted."""
     speeds = torch.linspace(1, slowest, heads.rotary_dim // 2)
     angle = torch.arange(position, position + tokens)[:, None] * speeds
     cos, sin = angle.cos(), angle.sin()
-    return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+    factors = 1 + torch.rand(tokens, 1, 1) if has_factors else None
+    return Angles(torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None], factors)
 
 
 def rotate(qkv: Tensor, heads: Heads, angles: Angles | None, norm: Tensor | None) -> Tensor:
@@ -83,6 +90,8 @@ def rotate(qkv: Tensor, heads: Heads, angles: Angles | None, norm: Tensor | None
         a, b = qkv[:, :turned, :half].clone(), qkv[:, :turned, half : 2 * half].clone()
         qkv[:, :turned, :half] = a * cos - b * sin
         qkv[:, :turned, half : 2 * half] = b * cos + a * sin
+        if angles.query_factors is not None:
+            qkv[:, : heads.heads] *= angles.query_factors
     return qkv
 
 

@@ -114,8 +114,10 @@ class Attention:
         if self.qk_norm is not None:
             qk.copy_(self.qk_norm(qk))
         if self._rope is not None:
-            cos, sin = step.angles[self._rope]
+            cos, sin, query_factors = step.angles[self._rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
+            if query_factors is not None:
+                qkv[:, :H].mul_(query_factors)
         cache.write(step.position, qkv[:, H:])
         return self.attend(qkv[:, :H], cache, step)
 

@@ -45,6 +45,7 @@ from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
 from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
+from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import tensor_format
 
@@ -89,10 +90,10 @@ def build_weights(
     table = None
     if embedding and first is None:
         with filling.layer():
-            table = builder.matrix(config.embedding_name)
+            table = builder.matrix(EMBEDDING)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
-            norm = builder.norm(config.final_norm_name, config.rms_norm_eps)
+            norm = builder.norm(FINAL_NORM, config.rms_norm_eps)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []

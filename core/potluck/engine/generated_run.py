@@ -35,7 +35,11 @@ class GeneratedRun(Run):
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
-        self, hidden: int, cache: SessionCache, position: int, angles: Sequence[tuple[int, int]]
+        self,
+        hidden: int,
+        cache: SessionCache,
+        position: int,
+        angles: Sequence[tuple[int, int, int]],
     ) -> None:
         """Run one token through the layers without any torch operator.
 
@@ -43,7 +47,7 @@ class GeneratedRun(Run):
             hidden: the address of D hidden states in f32, which are updated in place.
             cache: of all layers of the stage.
             position: of the token.
-            angles: for each rope of the model, the addresses of the position's cosines and sines, f32.
+            angles: for each rope of the model, the addresses of the position's angles, f32.
         """
         if self._placed is not cache.place:
             own = cache.layers[self.layers]
@@ -55,7 +59,7 @@ class GeneratedRun(Run):
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
         own, self._placed = caches[self.layers], None
-        angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
+        angles = [angles.float() for angles in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
         shared = [one.shared for one in own]
         self._decoder(hidden, memory, step.position, angles, firsts, shared)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from potluck.engine.angles import cosines_and_sines
+from potluck.engine.kernels.tensors import Angles
 from potluck.model.powers import natural_logarithm, power
 from potluck.model.rope import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    QueryScale,
     Rope,
     YarnScaling,
 )
@@ -95,22 +97,31 @@ class Rotary:
         self._frequencies, self._factor = rotary_frequencies(rope, context)
         self._dtype, self._device = dtype, device
         self._cos = self._sin = torch.empty((0, 1, rope.dim), dtype=dtype, device=device)
+        self._query_scale = rope.query_scale
+        self._factors = torch.empty((0, 1, 1), dtype=dtype, device=device)
         self._positions = 0
         self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
 
-    def angles(self, position: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, (T, 1, dim) each, as `rotate` takes them."""
+    def angles(self, position: int, tokens: int) -> Angles:
+        """Those of tokens from this position on."""
         end = position + tokens
         if end > self._positions:
             self._grow(max(end, self._positions * 9 // 8, 512))
-        return self._cos[position:end], self._sin[position:end]
+        return Angles(
+            self._cos[position:end],
+            self._sin[position:end],
+            None if self._query_scale is None else self._factors[position:end],
+        )
 
-    def addresses(self, position: int) -> tuple[int, int]:
-        """The addresses of one position's cosines and sines; valid until the table grows."""
+    def addresses(self, position: int) -> tuple[int, int, int]:
+        """The addresses of one position's angles, the last 0 if there are no factors; valid until the table grows."""
         if position >= self._positions:
             self.angles(position, 1)
         offset = position * self._row_bytes
-        return self._addresses[0] + offset, self._addresses[1] + offset
+        factor = 0
+        if self._query_scale is not None:
+            factor = self._factors.data_ptr() + position * self._dtype.itemsize
+        return self._addresses[0] + offset, self._addresses[1] + offset, factor
 
     def _grow(self, positions: int) -> None:
         # Angles in f32 as the models were trained; f64 would differ by 1e-3 at position 30,000.
@@ -123,8 +134,20 @@ class Rotary:
         cos = torch.cat((cos, cos), -1)[:, None].to(self._device, self._dtype)
         sin = torch.cat((-sin, sin), -1)[:, None].to(self._device, self._dtype)
         self._cos, self._sin = torch.cat((self._cos, cos)), torch.cat((self._sin, sin))
+        if (scale := self._query_scale) is not None:
+            factors = [
+                query_factor(scale, position) for position in range(self._positions, positions)
+            ]
+            added = torch.tensor(factors)[:, None, None].to(self._device, self._dtype)
+            self._factors = torch.cat((self._factors, added))
         self._positions = positions
         self._addresses = self._cos.data_ptr(), self._sin.data_ptr()
+
+
+def query_factor(scale: QueryScale, position: int) -> float:
+    """What multiplies the queries at a position."""
+    times = position // scale.original_max_position
+    return 1.0 + scale.beta * natural_logarithm(1.0 + times)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:

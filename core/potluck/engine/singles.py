@@ -33,7 +33,7 @@ class Singles:
         """Run a token of each session, (T, D) of 16 bits, through the layers."""
         dtype = x.dtype
         for step in steps:
-            step.angles = [(cosines.float(), sines.float()) for cosines, sines in step.angles]
+            step.angles = [angles.float() for angles in step.angles]
         for index, layer in enumerate(self._layers):
             own = [cache.layers[index] for cache in caches]
             x = layer.forward_all(x.float(), own, steps).to(dtype)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from potluck.api.hub import Format
-from potluck.model.families import FAMILIES
+from potluck.model.families import WITH_TEXT
 from potluck.model.quantized import GGUF_BLOCKS
 
 SAFETENSORS = "safetensors"
@@ -166,7 +166,8 @@ def _as_text(config: Mapping[str, object]) -> Mapping[str, object]:
     """GGUF files have a multimodal model's decoder alone."""
     text = config.get("text_config")
     names = config.get("architectures")
-    if not isinstance(text, dict) or not isinstance(names, list):
+    if not isinstance(text, dict) or not isinstance(names, list) or not names:
         return config
-    alone = [str(name).replace("ForConditionalGeneration", "ForCausalLM") for name in names]
-    return {**text, "architectures": alone} if alone and alone[0] in FAMILIES else config
+    families = WITH_TEXT.get(str(names[0]), {})
+    family = families.get(str(text.get("model_type")), next(iter(families.values()), None))
+    return config if family is None else {**text, "architectures": [family]}

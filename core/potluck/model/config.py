@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.families import FAMILIES, Activation, Family
+from potluck.model.families import FAMILIES, WITH_TEXT, Activation, Family
 from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
     AttentionSpec,
@@ -36,14 +36,12 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
+from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Rope, read_ropes
 
-BASE = "model."  # the decoder, beside its head
-EMBEDDING = BASE + "embed_tokens.weight"
-FINAL_NORM = BASE + "norm.weight"
-LM_HEAD = "lm_head.weight"
+_ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,6 @@ class ModelConfig:
     """The config of a model. Every value is checked, and the values agree with each other."""
 
     architecture: str
-    prefix: str  # of all names of tensors, if the decoder is part of a larger model
     vocab_size: int
     hidden_size: int
     head_dim: int
@@ -79,24 +76,16 @@ class ModelConfig:
         """
         fields = Fields(config)
         architecture = _architecture(fields)
-        return _read(fields, architecture, FAMILIES[architecture])
+        return _read(fields, architecture)
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
     @property
-    def embedding_name(self) -> str:
-        return self.prefix + EMBEDDING
-
-    @property
-    def final_norm_name(self) -> str:
-        return self.prefix + FINAL_NORM
-
-    @property
     def head_name(self) -> str:
         """The name of the head's matrix; with tied embeddings it is the embedding's."""
-        return self.prefix + (EMBEDDING if self.tie_word_embeddings else LM_HEAD)
+        return EMBEDDING if self.tie_word_embeddings else LM_HEAD
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
@@ -111,7 +100,7 @@ class ModelConfig:
         )
 
     def layer_prefix(self, layer: int) -> str:
-        return f"{self.prefix}model.layers.{layer}."
+        return f"{BASE}layers.{layer}."
 
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
         """Names and shapes of all tensors of one layer."""
@@ -129,12 +118,12 @@ class ModelConfig:
         return self.experts is not None and f".{self.experts.facts.block}.experts." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
-        return {self.embedding_name: (self.vocab_size, self.hidden_size)}
+        return {EMBEDDING: (self.vocab_size, self.hidden_size)}
 
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
         return {
-            self.final_norm_name: (self.hidden_size,),
+            FINAL_NORM: (self.hidden_size,),
             self.head_name: (self.vocab_size, self.hidden_size),
         }
 
@@ -153,17 +142,27 @@ def _architecture(fields: Fields) -> str:
     if not names:
         raise invalid("architectures", fields.value("architectures"), "must name the model's class")
     for name in names:
-        if name in FAMILIES:
+        if name in FAMILIES or name in WITH_TEXT:
             return name
-    raise unknown_architecture("The model", names[0], FAMILIES)
+    raise unknown_architecture("The model", names[0], (*FAMILIES, *WITH_TEXT))
 
 
-def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
-    fields = whole
-    if family.text_config:
-        fields = whole.fields("text_config")
-        if "eos_token_id" in whole:
-            fields = fields.having({"eos_token_id": whole.value("eos_token_id")})
+def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
+    """The fields of the decoder in a larger model, and its family."""
+    fields = whole.fields("text_config") if "text_config" in whole else whole
+    name = next(iter(texts))
+    if fields is not whole:
+        name = fields.text("model_type", name)
+        above = {name: whole.value(name) for name in _ABOVE if name in whole}
+        fields = fields.having(above)
+    if name not in texts:
+        raise unknown_architecture("The text part of the model", name, texts)
+    return fields, FAMILIES[texts[name]]
+
+
+def _read(whole: Fields, architecture: str) -> ModelConfig:
+    texts = WITH_TEXT.get(architecture)
+    fields, family = (whole, FAMILIES[architecture]) if texts is None else _text_of(whole, texts)
     name = "use_bidirectional_attention"
     if value := whole.value(name) or fields.value(name):
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
@@ -193,7 +192,6 @@ def _read(whole: Fields, architecture: str, family: Family) -> ModelConfig:
     experts = read_experts(fields, family)
     return ModelConfig(
         architecture=architecture,
-        prefix="language_model." if family.text_config else "",
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
         head_dim=attention.head_dim,
@@ -299,7 +297,8 @@ def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
 
 
 def _activation(fields: Fields, family: Family) -> Activation:
-    match fields.text(family.activation, "silu"):
+    name = fields.text(family.activation, "silu")
+    match family.activation_names.get(name, name):
         case "silu":
             return "silu"
         case "gelu_pytorch_tanh":

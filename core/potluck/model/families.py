@@ -8,7 +8,7 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
@@ -95,8 +95,6 @@ class Family:
     """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    # the decoder is part of a larger model, as are its config and its tensors
-    text_config: bool = False
 
     norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight
@@ -107,6 +105,7 @@ class Family:
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     fused: bool = False  # files have qkv_proj and gate_up_proj
     activation: str = "hidden_act"
+    activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     experts: ExpertFacts | None = None
 
     windows: WindowPattern = "none"
@@ -152,6 +151,7 @@ _QWEN_DEFAULTS: Mapping[str, object] = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
+_THREE_AXES: Mapping[str, str] = {"mrope": "default"}  # text has the same position on all of them
 _GEMMA_DEFAULTS: Mapping[str, object] = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -201,6 +201,27 @@ FAMILIES: Mapping[str, Family] = {
         },
         windows="all",
     ),
+    # Ministral 3, Devstral 2
+    "Ministral3ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 262144,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16384,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        windows="all",
+    ),
     "MixtralForCausalLM": Family(
         defaults={
             "num_key_value_heads": 8,
@@ -216,12 +237,14 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen2ForCausalLM": Family(
         defaults=_QWEN_DEFAULTS,
         qkv_bias=True,
+        scaling_names=_THREE_AXES,
         windows="last",
         layer_types=True,
         window_switch="use_sliding_window",
     ),
     "Qwen3ForCausalLM": Family(
         defaults=_QWEN_DEFAULTS | {"head_dim": 128},
+        scaling_names=_THREE_AXES,
         qk_norm="head",
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -256,6 +279,21 @@ FAMILIES: Mapping[str, Family] = {
         partial_rotary=True,
         scaling_names={"su": "longrope", "yarn": "longrope"},
     ),
+    "GemmaForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+            "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+        },
+        unit_offset=True,
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        activation_names={"gelu": "gelu_pytorch_tanh"},
+        root_embedding=True,
+        exceeds_f16=True,
+    ),
     "Gemma2ForCausalLM": Family(
         defaults=_GEMMA_DEFAULTS
         | {
@@ -278,13 +316,39 @@ FAMILIES: Mapping[str, Family] = {
         exceeds_f16=True,
     ),
     "Gemma3ForCausalLM": _GEMMA_3,
-    "Gemma3ForConditionalGeneration": replace(_GEMMA_3, text_config=True),  # its text part
     "Olmo2ForCausalLM": Family(
         defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
         norms=POST_NORMS,
         qk_norm="projection",
         qkv_bias="attention_bias",
         output_bias="attention_bias",
+    ),
+    "Olmo3ForCausalLM": Family(
+        defaults={
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        norms=POST_NORMS,
+        qk_norm="projection",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        windows="pattern",
+        layer_types=True,
+        local_theta="rope_theta",
+    ),
+    "SeedOssForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 524288,
+            "attention_bias": True,
+        },
+        qkv_bias="attention_bias",
+        output_bias="attention_out_bias",
+        mlp_bias="mlp_bias",
     ),
     "SmolLM3ForCausalLM": Family(
         defaults={
@@ -326,3 +390,17 @@ FAMILIES: Mapping[str, Family] = {
         rope_layers="windowed",
     ),
 }
+
+WITH_TEXT: Mapping[str, Mapping[str, str]] = {
+    "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {
+        "mistral": "MistralForCausalLM",
+        "ministral3": "Ministral3ForCausalLM",
+    },
+    "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
+    "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
+}
+"""Models of more than text: for each `model_type` that their `text_config` may have, the family of their text.
+
+The first one is taken where it says nothing.
+"""

@@ -329,6 +329,29 @@ def _gemma3(keys: _Keys, config: Config) -> None:
         _windows(keys, config)
 
 
+def _olmo3(keys: _Keys, config: Config) -> None:
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    if "attention.sliding_window_pattern" in keys:
+        _windows(keys, config)
+
+
+def _seed_oss(keys: _Keys, config: Config) -> None:
+    config["attention_out_bias"] = "blk.0.attn_output.bias" in keys.file.shapes
+
+
+def _mistral3(keys: _Keys, config: Config) -> None:
+    scaling = cast("Config | None", config.pop("rope_scaling", None))
+    if scaling is None:  # Mistral Small 3 and its like
+        config["architectures"] = ["MistralForCausalLM"]
+        config["sliding_window"] = None
+        return
+    if "rope.scaling.yarn_log_multiplier" in keys:
+        scaling["attention_factor"] = 1.0  # as its two magnitudes are equal
+    if "attention.temperature_scale" in keys:
+        scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale")
+    config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
+
+
 def _granite(keys: _Keys, config: Config) -> None:
     for name, key in (
         ("attention_multiplier", "attention.scale"),
@@ -363,12 +386,18 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen3": _Family(architecture="Qwen3ForCausalLM"),
     "qwen3moe": _Family(architecture="Qwen3MoeForCausalLM", more=_qwen3_experts),
     "phi3": _Family(architecture="Phi3ForCausalLM", more=_phi3),
+    "gemma": _Family(architecture="GemmaForCausalLM", norms_are_whole=True),
     "gemma2": _Family(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": _Family(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
     "olmo2": _Family(architecture="Olmo2ForCausalLM"),
+    "olmo3": _Family(architecture="Olmo3ForCausalLM", more=_olmo3),
+    "seed_oss": _Family(architecture="SeedOssForCausalLM", more=_seed_oss),
+    "mistral3": _Family(
+        architecture="Ministral3ForCausalLM", interleaved_heads=True, more=_mistral3
+    ),
     "granite": _Family(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
     "smollm3": _Family(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
     "exaone4": _Family(architecture="Exaone4ForCausalLM", more=_exaone4),
 }
-GGUF_ARCHITECTURES = frozenset(_FAMILIES) - {"mixtral"}
-"""The names that GGUF files have for the families that can be run; Mixtral's is llama."""
+GGUF_ARCHITECTURES = frozenset(_FAMILIES) - {"mixtral", "olmo3"}
+"""The names that GGUF files have for the families that can be run; Mixtral's is llama, OLMo 3's olmo2."""

@@ -70,12 +70,24 @@ Scaling = LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongSca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScale:
+    """Queries are multiplied by 1 + beta · ln(1 + ⌊position / original⌋): attention stays sharp in long texts.
+
+    See https://arxiv.org/abs/2501.19399.
+    """
+
+    beta: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
     """Rope (https://arxiv.org/abs/2104.09864) of the first `dim` values of each head."""
 
     dim: int
     theta: float = 10000.0
     scaling: Scaling | None = None
+    query_scale: QueryScale | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +177,9 @@ def _rope(
     key = "rope_type" if "rope_type" in parameters else "type"
     kind = parameters.text(key, "default")
     kind = family.scaling_names.get(kind, kind)
+    query_scale = _query_scale(parameters, max_position)
     if kind == "default":
-        return Rope(dim=dim, theta=theta)
+        return Rope(dim=dim, theta=theta, query_scale=query_scale)
     if (read := _SCALINGS.get(kind)) is None:
         known = ", ".join(("default", *_SCALINGS))
         raise invalid(parameters.path(key), kind, f"must be one of {known}")
@@ -174,7 +187,17 @@ def _rope(
     name = "original_max_position_embeddings"
     if name in fields:
         parameters = parameters.having({name: fields.value(name)})
-    return Rope(dim=dim, theta=theta, scaling=read(parameters, dim, max_position))
+    scaling = read(parameters, dim, max_position)
+    return Rope(dim=dim, theta=theta, scaling=scaling, query_scale=query_scale)
+
+
+def _query_scale(parameters: Fields, max_position: int) -> QueryScale | None:
+    if (name := "llama_4_scaling_beta") not in parameters:
+        return None
+    return QueryScale(
+        beta=parameters.number(name, 0.0, MAX_FACTOR),
+        original_max_position=_original(parameters, max_position),
+    )
 
 
 def _factor(parameters: Fields, default: float | None = None) -> float:

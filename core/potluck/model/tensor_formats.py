@@ -26,6 +26,7 @@ from potluck.model.formats import (
     WeightFormat,
 )
 from potluck.model.layers import Shape
+from potluck.model.naming import EMBEDDING
 from potluck.model.schemes import Scheme
 
 SMALL_MODEL_BYTES = 100_000_000
@@ -78,7 +79,7 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     if name == config.head_name:
         is_coarse = stored is not None and stored.has_coarse_head
         return formats.layers if is_coarse else formats.head
-    if name == config.embedding_name:
+    if name == EMBEDDING:
         return formats.embedding
     is_higher = stored is not None and stored.has_higher_precision(name)
     return _HIGHER_PRECISION if is_higher else formats.layers

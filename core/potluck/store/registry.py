@@ -13,7 +13,7 @@ from typing import cast
 
 from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
 from potluck.ids import Digest
-from potluck.model.config import BASE, ModelConfig
+from potluck.model.config import ModelConfig
 from potluck.model.manifest import (
     LENGTH_SIZE,
     Manifest,
@@ -23,6 +23,7 @@ from potluck.model.manifest import (
     make_manifest,
     parse_header,
 )
+from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stored import find_stored
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
@@ -121,11 +122,11 @@ def _open_model(
                 file="tokenizer.json",
             )
         spans, words = _read_spans(folder), folder
-        if config.embedding_name.removeprefix(BASE) in spans:
-            spans = _with_base(spans)
+        if EMBEDDING.removeprefix(BASE) in spans:
             # Nothing but embeddings is to be computed with it, for which any head will do.
             raw["tie_word_embeddings"] = True
             config = ModelConfig.from_dict(raw)
+        spans = _renamed(spans)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
@@ -232,12 +233,13 @@ def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
     return {tensor: (files[shard], by_shard[shard][tensor]) for tensor, shard in weight_map.items()}
 
 
-def _with_base(
+def _renamed(
     spans: Mapping[str, tuple[ModelFile, TensorSpan]],
 ) -> dict[str, tuple[ModelFile, TensorSpan]]:
-    """Add what the names of a model lack that was saved without its head, such as one for embeddings."""
+    """The tensors under our names."""
     return {
-        BASE + name: (file, replace(span, name=BASE + name)) for name, (file, span) in spans.items()
+        ours: (spans[name][0], replace(spans[name][1], name=ours))
+        for name, ours in decoder_names(spans).items()
     }
 
 

@@ -23,7 +23,7 @@ from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
-from potluck.engine.kernels.tensors import DTYPES
+from potluck.engine.kernels.tensors import DTYPES, Angles
 from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
@@ -141,9 +141,10 @@ THREADED = ("llama", "qwen 2, 16 bits", "qwen 3 moe")
 ON_EVERY_PATH = ("gemma 2", "granite", "olmo 2, f16", *THREADED)
 
 
-def angles_at(shape: LayerShape, position: int) -> list[tuple[Tensor, Tensor]]:
-    """Of two kinds of rotary."""
-    return [make_angles(shape.attention, position, slowest=slow) for slow in (0.01, 0.2)]
+def angles_at(shape: LayerShape, position: int) -> list[Angles]:
+    """Of two kinds of rope, of which one has factors of queries."""
+    first = make_angles(shape.attention, position, slowest=0.01)
+    return [first, make_angles(shape.attention, position, slowest=0.2, has_factors=True)]
 
 
 @pytest.mark.parametrize(

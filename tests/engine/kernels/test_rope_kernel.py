@@ -32,14 +32,15 @@ every_heads = pytest.mark.parametrize(
 @every_path
 @every_heads
 @pytest.mark.parametrize("tokens", [1, 5])
-@pytest.mark.parametrize("turns", [True, False])
+@pytest.mark.parametrize("turns", [True, False, "with factors"])
 def test_queries_and_keys_turn_and_are_cached(
-    path: Path, heads: Heads, tokens: int, turns: bool
+    path: Path, heads: Heads, tokens: int, turns: bool | str
 ) -> None:
     dtype = DTYPES[heads.cache_kind]
     qkv = torch.randn(tokens, heads.heads + 2 * heads.kv_heads, heads.head_dim)
     norm = make_qk_norm(heads)
-    angles = make_angles(heads, 11, tokens) if turns else None
+    has_factors = turns == "with factors"
+    angles = make_angles(heads, 11, tokens, has_factors=has_factors) if turns else None
     expected = rotate(qkv, heads, angles, norm)
     cache = make_cache(heads, 3 + tokens + 1, dtype).fill_(9)
 

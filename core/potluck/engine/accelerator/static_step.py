@@ -24,7 +24,7 @@ class StaticInputs:
         """Make memory for inputs of these shapes. `load` describes the arguments."""
         self.hidden = torch.empty_like(x)  # (1, D)
         self.rows = {window: torch.zeros(1, dtype=torch.int64, device=x.device) for window in rows}
-        self.angles = [(cos.clone(), sin.clone()) for cos, sin in step.angles]  # (1, 1, dim) each
+        self.angles = [angles.clone() for angles in step.angles]
 
     def load(self, x: Tensor, step: Step, rows: Mapping[int | None, int]) -> None:
         """Write the inputs of a token.
@@ -37,9 +37,8 @@ class StaticInputs:
         self.hidden.copy_(x)
         for window, row in rows.items():
             self.rows[window].fill_(row)
-        for (cos, sin), (new_cos, new_sin) in zip(self.angles, step.angles, strict=True):
-            cos.copy_(new_cos)
-            sin.copy_(new_sin)
+        for angles, new in zip(self.angles, step.angles, strict=True):
+            angles.copy_(new)
 
 
 class StaticStep(Step):

@@ -21,7 +21,7 @@ from potluck.engine.kernels.generated import (
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.kernels.tensors import Weight
+from potluck.engine.kernels.tensors import Angles, Weight
 from potluck.model.families import Activation, LayerNorms
 
 Expert = tuple[Weight, Weight]
@@ -141,7 +141,7 @@ class Decoder:
         hidden: Tensor,
         caches: Sequence[Tensor],
         position: int,
-        angles: Sequence[tuple[Tensor, Tensor]],
+        angles: Sequence[Angles],
         firsts: Sequence[int] | None = None,
         shared: Sequence[Tensor | None] | None = None,
     ) -> None:
@@ -152,8 +152,7 @@ class Decoder:
             caches: of each layer, (2, Hkv, rows, K), or K + 4 if int8; the token's keys and values are
                 written.
             position: of the token; so many tokens are cached.
-            angles: of the position, for each kind of rotary cosines and signed sines, `rotary_dim` of
-                them, f32, as `rotary.rotate` takes them.
+            angles: of the position, for each kind of rope, f32.
             firsts: as `place` takes them.
             shared: likewise.
         """
@@ -161,22 +160,22 @@ class Decoder:
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
         self.place(caches, firsts, shared)
-        for rope in self._ropes:
-            for part in angles[rope]:
-                assert part.dtype == torch.float32
-                assert part.numel() == self._shape.attention.rotary_dim
-        addresses = [(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles]
+        width = self._shape.attention.rotary_dim
+        addresses = [
+            each.addresses(width) if rope in self._ropes else (0, 0, 0)
+            for rope, each in enumerate(angles)
+        ]
         self.step(hidden.data_ptr(), position, addresses)
 
-    def step(self, hidden: int, position: int, angles: Sequence[tuple[int, int]]) -> None:
+    def step(self, hidden: int, position: int, angles: Sequence[tuple[int, int, int]]) -> None:
         """Run one token through the layers, with the caches that were placed last.
 
-        What `__call__` does, but given addresses: of D hidden states, f32, and of cosines and sines.
+        What `__call__` does, but given addresses: of D hidden states, f32, and of angles.
         """
         assert position < self._capacity, "no room in the cache"
         for rope in self._ropes:
             here = self._angles[1 + rope]
-            here.cosines, here.sines = angles[rope]
+            here.cosines, here.sines, here.query_factors = angles[rope]
         self._step.hidden, self._step.position = hidden, position
         if position >= self._room:
             self._make_room(2 * position + 1)

@@ -35,7 +35,7 @@ from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import Reading
-from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput
 from potluck.model.config import Activation
 
 KINDS = {
@@ -138,7 +138,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         qkv: Tensor,
         cache: Tensor,
         position: int,
-        angles: tuple[Tensor, Tensor] | None,
+        angles: Angles | None,
         norm: Tensor | None,
         first: int = 0,
     ) -> None:
@@ -149,19 +149,16 @@ class GeneratedKernels(CompiledKernels, Kernels):
             qkv: (T, (H + 2 Hkv)·K), f32: of each token queries, keys, values.
             cache: (2, Hkv, capacity, K), or K + 4 if int8.
             position: of the first token.
-            angles: cosines and signed sines, `rotary_dim` for each token, f32, as `rotary.rotate`
-                takes them; None: no rope.
+            angles: of the tokens, f32; None: no rope.
             norm: f32 weights of the norm, those of queries first; None where the shape has no norm.
             first: the position of the cache's first row.
         """
         tokens = len(qkv)
         _check(shape, qkv, cache, position - first)
         assert (norm is None) == (shape.qk_norm is None)
-        for part in angles or ():
-            assert part.dtype == torch.float32
-            assert part.is_contiguous()
-            assert part.numel() == tokens * shape.rotary_dim
-        cosines, sines = (0, 0) if angles is None else (part.data_ptr() for part in angles)
+        cosines, sines, factors = (0, 0, 0)
+        if angles is not None:
+            cosines, sines, factors = angles.addresses(tokens * shape.rotary_dim)
         query_norm = key_norm = 0
         if norm is not None:
             normed = shape.heads if shape.qk_norm == "projection" else 1
@@ -172,6 +169,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             qkv=qkv.data_ptr(),
             cosines=cosines,
             sines=sines,
+            query_factors=factors,
             query_norm=query_norm,
             key_norm=key_norm,
             position=position,

@@ -48,10 +48,11 @@ from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 
 
 class Angles(Record):
-    """Cosines and signed sines of a position, for one kind of rope; null where a layer has no rope."""
+    """How a position is turned by one kind of rope, as `RopeAndCache` takes it; null where a layer has no rope."""
 
     cosines = Address(KIND_F32)
     sines = Address(KIND_F32)
+    query_factors = Address(KIND_F32)
 
 
 class Expert(Record):
@@ -310,6 +311,7 @@ class _Layer:
             qkv=step.wide,
             cosines=angles.cosines,
             sines=angles.sines,
+            query_factors=angles.query_factors,
             query_norm=layer.query_norm,
             key_norm=layer.key_norm,
             keys=layer.keys,

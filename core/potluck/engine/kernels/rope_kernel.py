@@ -27,6 +27,7 @@ class RopeAndCache(Record):
     qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K)
     cosines = Address(KIND_F32)  # null: no rope
     sines = Address(KIND_F32)
+    query_factors = Address(KIND_F32)  # of each token one, which multiplies its queries; null: none
     query_norm = Address(KIND_F32)  # never read where the shape has no norm
     key_norm = Address(KIND_F32)
     keys = Address(I8)  # of the first head and position 0
@@ -49,6 +50,10 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
             with e.loop(0, shape.heads + shape.kv_heads) as head:
                 _rope(e, queries + head * shape.head_dim, cosines, sines + half, half)
+        with e.if_then(given.query_factors.is_set):
+            factor = given.query_factors[token]
+            for span in e.spans(shape.heads * shape.head_dim, LANES):
+                queries[span] = queries[span] * factor
         with e.loop(0, shape.kv_heads) as head:
             for source, cache in ((keys, given.keys), (values, given.values)):
                 target = cache.skip(head, given.head_stride)

@@ -1,7 +1,8 @@
 """Weights and quantised inputs of the kernels, and what their bytes mean, in torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -223,3 +224,44 @@ class Arena:
             self._slab = Slab(max(whole, _TOGETHER))
             taken = self._slab.take(nbytes, align=VECTOR)
         return taken
+
+
+class Angles(NamedTuple):
+    """How the queries and keys of some tokens are turned."""
+
+    cosines: Tensor  # (T, 1, dim), of which both halves are equal
+    sines: Tensor  # (T, 1, dim), of which the first half is negative
+    query_factors: Tensor | None = None  # (T, 1, 1), which multiply the queries; None: ones
+
+    def float(self) -> "Angles":
+        """The same in f32."""
+        return self._with(Tensor.float)
+
+    def clone(self) -> "Angles":
+        """The same in memory of its own."""
+        return self._with(Tensor.clone)
+
+    def copy_(self, other: "Angles") -> None:
+        """Take the numbers of others of the same shapes."""
+        self.cosines.copy_(other.cosines)
+        self.sines.copy_(other.sines)
+        if self.query_factors is not None and other.query_factors is not None:
+            self.query_factors.copy_(other.query_factors)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Angles":
+        factors = self.query_factors
+        return Angles(
+            change(self.cosines), change(self.sines), None if factors is None else change(factors)
+        )
+
+    def addresses(self, count: int) -> tuple[int, int, int]:
+        """Where so many cosines and sines are, and the factors, which must be f32; 0: there are none."""
+        for part in self:
+            assert part is None or (part.dtype == torch.float32 and part.is_contiguous())
+        assert self.cosines.numel() == self.sines.numel() == count
+        factors = self.query_factors
+        return (
+            self.cosines.data_ptr(),
+            self.sines.data_ptr(),
+            0 if factors is None else factors.data_ptr(),
+        )

@@ -1,0 +1,26 @@
+"""The names of a decoder's tensors: one way to write them, however the files do.
+
+A decoder that is part of a larger model, one with a vision tower for example, is stored below that; one that was saved
+without its head has no `model.` before its names.
+"""
+
+from collections.abc import Iterable
+
+BASE = "model."  # the decoder, beside its head
+EMBEDDING = BASE + "embed_tokens.weight"
+FINAL_NORM = BASE + "norm.weight"
+LM_HEAD = "lm_head.weight"
+
+_BASES = (BASE, "model.language_model.", "language_model.model.", "language_model.", "")
+
+
+def decoder_names(stored: Iterable[str]) -> dict[str, str]:
+    """Of each name in a model's files, our name. Tensors beside the decoder keep theirs."""
+    names = set(stored)
+    base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
+    beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
+    found = {name: name if name in beside else BASE + name.removeprefix(base) for name in names}
+    above = base.removesuffix(BASE)  # the head is beside the decoder
+    if above + LM_HEAD in names:
+        found[above + LM_HEAD] = LM_HEAD
+    return found
