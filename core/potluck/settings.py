@@ -90,6 +90,16 @@ class Folders:
         return self.config / "settings.json"
 
     @property
+    def program_keys(self) -> Path:
+        """What is kept of the keys of programs."""
+        return self.config / "program-keys.json"
+
+    @property
+    def program_key_uses(self) -> Path:
+        """When each of them was used last."""
+        return self.state / "program-key-uses.json"
+
+    @property
     def sessions(self) -> Path:
         """Caches of conversations, which contain what was said."""
         return self.cache / "sessions"

@@ -4,19 +4,23 @@ import asyncio
 import http.client
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fake_backend import TOKEN, FakeBackend, Server
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from potluck.api.endpoint import refuse
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.api.schema import ServedModel
 from potluck.api.server import local_app, public_app
 from potluck.api.taken import Listens
 from potluck.errors import UsageError
+from potluck.program_keys import ProgramKeys, Right
 
 pytestmark = pytest.mark.net
 
@@ -111,7 +115,8 @@ async def ask_public(headers: dict[str, str], method: str = "GET", **options: An
         {"origin": "http://localhost:3000"},
         {"origin": "http://localhost:8001"},
         {"origin": "null"},
-        {"origin": "app://page", "sec-fetch-site": "none"},
+        {"origin": "https://app.example", "sec-fetch-site": "none"},
+        {"origin": "http://tauri.localhost.evil.example"},
         {"sec-fetch-site": "same-site"},
         {"host": "rebound.example"},
     ],
@@ -179,12 +184,57 @@ def test_v1_refuses_in_openais_shape(server: Server) -> None:
 def test_a_public_listener_beyond_loopback_needs_a_key() -> None:
     backend = asyncio.run(make_backend())
 
-    with pytest.raises(UsageError, match="--key"):
+    with pytest.raises(UsageError, match="potluck keys add"):
         public_app(backend, host="0.0.0.0", key=None)
 
 
 async def make_backend() -> FakeBackend:
     return FakeBackend()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["app://obsidian.md", "vscode-webview://1a2b", "tauri://localhost", "http://tauri.localhost"],
+)
+def test_the_pages_of_apps_use_a_listener(origin: str) -> None:
+    page = {"origin": origin, "sec-fetch-site": "cross-site"}
+    asked = page | {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, x-api-key, x-stainless-os",
+    }
+
+    async def scenario() -> list[Any]:
+        return [await ask_public(page), await ask_public(asked, "OPTIONS")]
+
+    answer, preflight = asyncio.run(scenario())
+    assert (answer.status_code, preflight.status_code) == (200, 200)
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
+
+
+def test_a_page_without_an_origin_needs_the_key() -> None:
+    """A file, or a frame of any website: the browser calls both null."""
+
+    async def scenario() -> list[int]:
+        key = "a-key-that-is-long"
+        app = public_app(FakeBackend(), host="127.0.0.1", key=key)
+        server = HttpServer()
+        port = await server.start(app, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{port}/v1/models"
+        async with httpx.AsyncClient(trust_env=False) as http:
+            statuses = [
+                (await http.get(url, headers={"origin": "null", "x-api-key": given})).status_code
+                for given in (key, "another")
+            ]
+        await server.stop()
+        return statuses
+
+    assert asyncio.run(scenario()) == [200, 401]
+
+
+def test_programs_in_containers_use_a_listener_by_the_name_that_they_know() -> None:
+    answer = asyncio.run(ask_public({"host": "host.docker.internal:8000"}))
+    assert answer.status_code == 200
 
 
 def test_a_public_listener_with_a_key_answers_any_name() -> None:
@@ -297,3 +347,58 @@ def test_an_address_with_many_wrong_keys_waits_and_others_do_not() -> None:
         return [*guesses, *right, here[-1], await status("127.0.0.1", "a-key-that-is-long")]
 
     assert asyncio.run(scenario()) == [401] * 10 + [429] * 2 + [429, 200] + [401, 200]
+
+
+OTHER = ServedModel(name="other", created=1)
+
+
+@pytest.mark.parametrize(
+    ("may", "statuses"),
+    [
+        (("ask",), {"/v1/models": 200, "loaded": 200, "other": 403, "/metrics": 403}),
+        (("ask", "load"), {"/v1/models": 200, "loaded": 200, "other": 200, "/metrics": 403}),
+        (("metrics",), {"/v1/models": 403, "loaded": 403, "other": 403, "/metrics": 200}),
+    ],
+)
+def test_a_programs_key_says_what_the_program_may_do(
+    tmp_path: Path, may: tuple[Right, ...], statuses: dict[str, int]
+) -> None:
+    keys = ProgramKeys(tmp_path / "keys.json", tmp_path / "uses.json")
+    key = keys.add("notes", may)
+
+    async def scenario() -> dict[str, int]:
+        backend = FakeBackend()
+        loaded = replace(backend.current.served[0], is_loaded=True)
+        backend.update(served=(loaded, OTHER))
+        app = public_app(backend, host="0.0.0.0", key=None, programs=keys)
+        server = HttpServer()
+        port = await server.start(app, "127.0.0.1", 0)
+        headers = {"authorization": f"Bearer {key}"}
+        found: dict[str, int] = {}
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False
+        ) as http:
+            for path in ("/v1/models", "/metrics"):
+                found[path] = (await http.get(path)).status_code
+            for name, model in (("loaded", loaded.name), ("other", OTHER.name)):
+                body = {"model": model, "prompt": "hi"}
+                found[name] = (await http.post("/v1/completions", json=body)).status_code
+            keys.revoke("notes")
+            assert (await http.get("/v1/models")).status_code == 401
+        await server.stop()
+        return found
+
+    assert asyncio.run(scenario()) == statuses
+
+
+def test_on_this_computer_a_key_is_needed_by_nobody_but_its_rights_count(tmp_path: Path) -> None:
+    keys = ProgramKeys(tmp_path / "keys.json", tmp_path / "uses.json")
+    metrics = {"authorization": f"Bearer {keys.add('prometheus', ('metrics',))}"}
+
+    async def scenario() -> list[int]:
+        return [
+            (await ask_public(headers, programs=keys)).status_code
+            for headers in ({}, {"authorization": "Bearer none"}, metrics)
+        ]
+
+    assert asyncio.run(scenario()) == [200, 200, 403]

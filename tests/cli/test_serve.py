@@ -78,7 +78,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--host", "0.0.0.0"], "--key"), (["--key", "short"], "too short")],
+    [(["--host", "0.0.0.0"], "potluck keys add"), (["--key", "short"], "too short")],
 )
 def test_serve_asks_for_a_good_key(
     server: Server, potluck: Potluck, capsys: Output, words: list[str], said: str

@@ -103,7 +103,7 @@ class Completions:
         best_of: int | None = None,
     ) -> Response:
         """Answer each of the prompts `asked.n` times, with the best of `best_of` answers."""
-        model, name = await self._models.asked(asked.model)
+        model, name = await self._models.asked(request, asked.model)
         wanted = asked.n or 1
         tried = max(best_of or wanted, wanted)
         id_ = request.state.request_id

@@ -66,7 +66,7 @@ class Embeddings:
         self, request: Request, model: str | None, inputs: Sequence[str | list[int]]
     ) -> tuple[str, list[Started]]:
         """The name of the model that was asked for, and what it says of each input."""
-        served, name = await self._models.asked(model)
+        served, name = await self._models.asked(request, model)
         generations = [
             GenerationRequest(
                 prompt=TextPrompt(each) if isinstance(each, str) else TokenPrompt(tuple(each)),

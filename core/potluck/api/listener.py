@@ -5,10 +5,10 @@ own. The guard refuses requests before anything is routed or read:
 
 - A loopback listener refuses a `Host` that is not loopback (after DNS rebinding to 127.0.0.1, a web
   page still sends its own name) and the requests of web pages (`Origin`, `Sec-Fetch-Site`), also of
-  those from `localhost`, unless their origin is listed.
+  those from `localhost`, unless their origin is listed or that of an app.
 - Without a key, a loopback listener refuses other users of this computer, where the system tells.
-- If the listener has a key, the key is compared in constant time. An address that sent too many wrong
-  ones waits, unless it is this computer's: there, one program could keep all others out.
+- A key is compared in constant time. An address that sent too many wrong ones waits, unless it is this
+  computer's: there, one program could keep all others out. A program's own key says what it may do.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ import ipaddress
 import math
 import socket
 import sys
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -33,9 +34,15 @@ from potluck.api.peer_user import Address, is_own_user
 from potluck.api.taken import Listens, port_taken
 from potluck.api.wrong_keys import WrongKeys
 from potluck.errors import UsageError
+from potluck.program_keys import RIGHTS, Right
 from potluck.reasons import reason
 
+Programs: TypeAlias = Callable[[str], Collection[Right] | None]
+
 BACKLOG = 128
+# What programs in containers call this computer. No website can have these names.
+_CONTAINERS_SAY = ("host.docker.internal", "host.containers.internal")
+_DONE: Mapping[Right, str] = {"ask": "ask a model", "metrics": "read the metrics"}
 _STOPS = {"type": "http.disconnect", "stops": True}  # see `streams.wait_disconnect`
 SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after this time are cut off
 
@@ -43,11 +50,14 @@ SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after th
 class Guard:
     """An ASGI application that passes requests on to another application, or refuses them.
 
+    What the program may do that asks is the `may` of the request's state: names of `program_keys.RIGHTS`.
+
     Args:
-        key: the key that `Authorization: Bearer` must carry; None: no key is needed.
-        loopback: whether only this computer may reach the listener.
+        key: that `Authorization: Bearer` or `x-api-key` may carry, for everything; None: there is none.
+        loopback: whether only this computer may reach the listener. Without `key`, it needs none then.
         refuse: returns the error format of a path, since `/v1` uses OpenAI's shape.
-        origins: of web pages that may use a loopback listener.
+        origins: returns whether web pages of an origin may use a loopback listener.
+        programs: returns what the program with a key may do; None: it is no program's.
         is_own: whether the program at the first of two ends is this user's.
     """
 
@@ -58,14 +68,15 @@ class Guard:
         key: str | None,
         loopback: bool,
         refuse: Callable[[str], Callable[[Exception], Response]],
-        origins: Collection[str] = (),
+        origins: Callable[[str], bool] = lambda _: False,
+        programs: Programs = lambda _: None,
         is_own: Callable[[Address, Address], bool] = is_own_user,
     ) -> None:
         self._app = app
         self._key = key
         self._loopback = loopback
-        self._refuse = refuse  # path → error format: `/v1` uses OpenAI's shape
-        self._origins = origins
+        self._refuse = refuse
+        self._origins, self._programs = origins, programs
         self._is_own = is_own
         self._wrong = WrongKeys()
 
@@ -73,33 +84,40 @@ class Guard:
         if scope["type"] != "http":  # neither WebSockets nor lifespan events
             return
         try:
-            self._check(scope)
+            may = self._check(scope)
         except RequestError as error:
             response = self._refuse(scope["path"])(error)
             if error.status == 401:
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)
             return
+        scope.setdefault("state", {})["may"] = may
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> Collection[Right]:
+        """What the program may do that asks."""
         headers, client = Headers(scope=scope), scope["client"]
         if self._loopback:
             self._check_local(headers)
-        if self._key is not None:
-            self._check_key(self._key, headers, client[0])
-        elif not self._is_own(client, scope["server"]):
+        may = self._rights_of(headers, client[0])
+        if may is None and not self._is_own(client, scope["server"]):
             raise RequestError(
                 403,
-                "This comes from another user of the computer. Who started `potluck serve` can"
-                " let other users in with a key (--key).",
+                "This comes from another user of the computer, who needs a key: `potluck keys add NAME`"
+                " makes one.",
             )
+        may = RIGHTS if may is None else may
+        needed: Right = "metrics" if scope["path"] == "/metrics" else "ask"
+        if needed not in may:
+            raise RequestError(403, f"The key of this program does not let it {_DONE[needed]}.")
+        return may
 
     def _check_local(self, headers: Headers) -> None:
-        if not is_loopback_host(_host_of(f"//{headers.get('host', '')}")):
+        host = _host_of(f"//{headers.get('host', '')}")
+        if host not in _CONTAINERS_SAY and not is_loopback_host(host):
             raise RequestError(403, "This listener answers to localhost only; the Host is another.")
         origin = headers.get("origin")
-        if origin in self._origins:
+        if origin is not None and self._origins(origin):
             return
         site = headers.get("sec-fetch-site", "none")
         if origin is not None or site not in ("none", "same-origin"):
@@ -109,24 +127,35 @@ class Guard:
                 " one origin in, such as http://localhost:3000.",
             )
 
-    def _check_key(self, key: str, headers: Headers, host: str) -> None:
+    def _rights_of(self, headers: Headers, host: str) -> Collection[Right] | None:
+        """What the key of a request gives; None: it has none of ours, and needs none."""
         if wait_s := self._wrong.wait_s(host):
             raise RequestError(
                 429,
                 "Too many wrong keys came from this address."
                 f" It may try again in {math.ceil(wait_s / 60)} minutes.",
             )
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if not given:  # Anthropic's clients
-            scheme, given = "bearer", headers.get("x-api-key", "")
-        if scheme.lower() == "bearer" and _same(given.strip(), key):
-            return
+        given = _key_in(headers)
+        if self._key is not None and _same(given, self._key):
+            return RIGHTS
+        if given and (may := self._programs(given)) is not None:
+            return may
+        if self._loopback and self._key is None:
+            return None
         if given and not is_loopback_host(host):
             self._wrong.note(host)
         raise RequestError(
             401,
             "The key is missing or wrong: send it as `Authorization: Bearer KEY`, or as `x-api-key`.",
         )
+
+
+def _key_in(headers: Headers) -> str:
+    """The key that a request carries; empty: it has none."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if not given:  # Anthropic's clients
+        return headers.get("x-api-key", "").strip()
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def _host_of(url: str) -> str:

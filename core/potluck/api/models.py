@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from potluck.api import openai
 from potluck.api.backend import Answering
-from potluck.api.endpoint import JsonResponse
+from potluck.api.endpoint import JsonResponse, RequestError
 from potluck.api.schema import ServedModel
 from potluck.errors import ModelNotFoundError
 
@@ -32,24 +32,34 @@ class Models:
         """GET /v1/models/{name}."""
         return JsonResponse(_info(await self.find(request.path_params["name"])))
 
+    async def asked(self, request: Request, name: str | None) -> tuple[ServedModel, str | None]:
+        """The model of this name, and its own name; None: the request is for the loaded one.
+
+        Raises:
+            ModelNotFoundError: there is none of this name.
+            RequestError: it would have to be loaded, which this program may not have done.
+        """
+        model = await self.find(name)
+        if not name or name == ALIAS:
+            return model, None
+        if not model.is_loaded and "load" not in request.state.may:
+            raise RequestError(
+                403,
+                f"The key of this program does not let it load {model.name}. It may ask the model"
+                f" that is loaded, under the name {ALIAS}.",
+                param="model",
+            )
+        return model, model.name
+
     async def find(self, name: str | None) -> ServedModel:
         """The model of this name; without a name, the first.
 
         Raises:
             ModelNotFoundError: there is none.
         """
-        model, _ = await self.asked(name)
-        return model
-
-    async def asked(self, name: str | None) -> tuple[ServedModel, str | None]:
-        """The model of this name, and its own name; None: the request is for the loaded one.
-
-        Raises:
-            ModelNotFoundError: there is none of this name.
-        """
         served = await self._backend.served_models()
         if not name or name == ALIAS:
-            return served[0], None
+            return served[0]
         model = named(name, served)
         if model is None:
             names = ", ".join([*(model.name for model in served[:_SHOWN]), ALIAS])
@@ -57,7 +67,7 @@ class Models:
                 f"The model “{name[:200]}” is not on this computer. What can be asked for: {names}.",
                 param="model",
             )
-        return model, model.name
+        return model
 
 
 def named(name: str, served: Sequence[ServedModel]) -> ServedModel | None:

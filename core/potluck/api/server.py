@@ -3,12 +3,12 @@
 local_app   /cluster/* and what public_app has   loopback, the node's own token
 public_app  /v1/*, Ollama's /api/*, /health /metrics /tokenize /detokenize   loopback without a key, or anywhere with one
 
-Web pages use neither, but for the origins that `potluck serve --origin` lists: their browsers are told
-so (CORS).
+Web pages use neither, but for the origins that `potluck serve --origin` lists, and the pages of apps that run on
+this computer: their browsers are told so (CORS).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,16 +24,22 @@ from potluck.api.cluster import ClusterApi
 from potluck.api.completions import Completions
 from potluck.api.embeddings import Embeddings
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
-from potluck.api.listener import Guard, HttpServer, is_loopback_host
+from potluck.api.listener import Guard, HttpServer, Programs, is_loopback_host
 from potluck.api.metrics import Metrics
 from potluck.api.ollama.endpoints import OllamaApi, refuse_ollama, running
 from potluck.api.request_ids import RequestIds
 from potluck.api.responses.endpoints import Responses
 from potluck.api.service import Service
 from potluck.errors import UsageError
+from potluck.program_keys import ProgramKeys, Right
 
 __all__ = ["HttpServer", "local_app", "public_app"]
 
+# Pages of Electron, VS Code, Tauri and Capacitor, which no website can be.
+_APPS = (
+    r"(?:app|vscode-webview|vscode-file|tauri|capacitor|ionic)://[A-Za-z0-9._:-]*",
+    r"https?://tauri\.localhost",
+)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers write it (RFC 6454)
 
 
@@ -44,15 +50,21 @@ def local_app(backend: Backend, token: str) -> ASGIApp:
 
 
 def public_app(
-    backend: Answering, *, host: str, key: str | None, origins: Sequence[str] = ()
+    backend: Answering,
+    *,
+    host: str,
+    key: str | None,
+    origins: Sequence[str] = (),
+    programs: ProgramKeys | None = None,
 ) -> ASGIApp:
     """Return OpenAI's API for other programs, to listen on this host.
 
     Args:
         backend: what answers.
         host: where it listens.
-        key: that programs must send; None: none.
-        origins: of the web pages that may use it.
+        key: that any program may send; None: none.
+        origins: of the web pages that may use it, beside those of apps.
+        programs: the keys that programs have of their own.
 
     Raises:
         UsageError: other computers could reach the host, and there is no key; or what should be an
@@ -66,23 +78,36 @@ def public_app(
                 param="origins",
             )
     loopback = is_loopback_host(host)
-    if not loopback and not key:
+    if not loopback and not key and not (programs is not None and programs.all()):
         raise UsageError(
-            f"Listening on {host} lets other computers in: that needs a key (--key)."
-            " Without one, listen on 127.0.0.1.",
+            f"Listening on {host} lets other computers in: that needs a key. Make one for each program"
+            " (`potluck keys add NAME`), or listen on 127.0.0.1.",
             param="key",
         )
+    listed = [re.escape(origin) for origin in origins]
+    # Any page can have the origin "null": it needs a key that only its user can give it.
+    known = [*listed, *_APPS, *([] if loopback and key is None else ["null"])]
+    pattern = re.compile("|".join(known))
     routes = [Route("/", running), *_answering(backend, health=True)]
-    app = _guarded(routes, key=key, loopback=loopback, origins=origins)
-    if not origins:
-        return app
+    app = _guarded(
+        routes,
+        key=key,
+        loopback=loopback,
+        origins=lambda origin: pattern.fullmatch(origin) is not None,
+        programs=lambda text: _rights(programs, text),
+    )
     return CORSMiddleware(
         app,
-        allow_origins=origins,
+        allow_origin_regex=pattern.pattern,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=["x-request-id"],
     )
+
+
+def _rights(programs: ProgramKeys | None, text: str) -> Collection[Right] | None:
+    key = None if programs is None else programs.find(text)
+    return None if key is None else key.may
 
 
 def _answering(backend: Answering, *, health: bool) -> list[Route]:
@@ -99,10 +124,17 @@ def _answering(backend: Answering, *, health: bool) -> list[Route]:
 
 
 def _guarded(
-    routes: list[Route], *, key: str | None, loopback: bool, origins: Sequence[str] = ()
+    routes: list[Route],
+    *,
+    key: str | None,
+    loopback: bool,
+    origins: Callable[[str], bool] = lambda _: False,
+    programs: Programs = lambda _: None,
 ) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
-    guard = Guard(app, key=key, loopback=loopback, refuse=_refusal, origins=origins)
+    guard = Guard(
+        app, key=key, loopback=loopback, refuse=_refusal, origins=origins, programs=programs
+    )
     return RequestIds(guard)
 
 

@@ -102,7 +102,7 @@ class Service:
 
     async def _tokenize(self, request: Request) -> Response:
         asked = await read(request, TokenizeRequest)
-        found = await self._tokens(_prompt(asked), asked.model)
+        found = await self._tokens(request, _prompt(asked), asked.model)
         ids = list(found.token_ids)
         pieces = [
             Piece(id=token_id, piece=_text_or_bytes(piece))
@@ -118,11 +118,11 @@ class Service:
 
     async def _detokenize(self, request: Request) -> Response:
         asked = await read(request, DetokenizeRequest)
-        found = await self._tokens(TokenPrompt(tuple(asked.tokens)), asked.model)
+        found = await self._tokens(request, TokenPrompt(tuple(asked.tokens)), asked.model)
         return JsonResponse(Detokenized(content=found.text, prompt=found.text))
 
-    async def _tokens(self, prompt: Prompt, model: str | None) -> Tokens:
-        _, name = await self._models.asked(model)
+    async def _tokens(self, request: Request, prompt: Prompt, model: str | None) -> Tokens:
+        _, name = await self._models.asked(request, model)
         return await self._backend.tokens(TokensRequest(prompt=prompt, model=name))
 
 

@@ -1,11 +1,12 @@
-"""The commands below `potluck models`, and their help."""
+"""The commands below `potluck models` and `potluck keys`, and their help."""
 
 import argparse
 from collections.abc import Callable
 from typing import TypeAlias
 
 from potluck.cli.options import add_json
-from potluck.cli.values import number
+from potluck.cli.values import number, rights
+from potluck.program_keys import USUAL
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
 """Adds a command: its name, the function that runs it, what it does, and examples."""
@@ -113,3 +114,30 @@ def add_upkeep_commands(add: Add) -> None:
     )
     idle.add_argument("minutes", nargs="?", metavar="MINUTES", type=number(float, 0, 1_000_000))
     add_json(idle)
+
+
+def add_key_commands(add: Add) -> None:
+    """Add the commands for the keys of programs."""
+    more = add(
+        "add",
+        "keys:add_key",
+        "Make the key of a program, and print it. It is shown this once.",
+        "potluck keys add open-webui",
+        "potluck keys add notes --may ask",
+    )
+    more.add_argument("name", metavar="NAME", help="of the program")
+    more.add_argument(
+        "--may",
+        type=rights,
+        default=USUAL,
+        metavar="LIST",
+        help="what it may do: ask the loaded model (ask), have others loaded (load), read /metrics"
+        " (metrics); usually ask,load",
+    )
+    revoke = add(
+        "revoke",
+        "keys:revoke_key",
+        "Take the key of a program back. It is refused at once.",
+        "potluck keys revoke open-webui",
+    )
+    revoke.add_argument("name", metavar="NAME", help="of the program")

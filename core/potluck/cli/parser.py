@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from potluck import __version__
 from potluck.cli.completion import USE
-from potluck.cli.model_commands import add_library_commands, add_upkeep_commands
+from potluck.cli.model_commands import add_key_commands, add_library_commands, add_upkeep_commands
 from potluck.cli.options import (
     add_bench,
     add_home,
@@ -46,6 +46,7 @@ Commands for models:
   chat [PROMPT]           ask once, or talk; what comes through a pipe is a prompt, too
   models                  the models on this computer; list, search, pull, rm, verify, prune
   serve                   an OpenAI-compatible server for other programs
+  keys                    the keys of programs that may use it; add, revoke
   plan                    which computer would compute which layers, and how fast
   bench                   how fast a model runs, and how fast it could at best
   demo                    three nodes on this computer: pair, plan, stream and chat
@@ -262,15 +263,28 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "serve:serve",
         "Load a model and answer other programs as OpenAI's API does, until Ctrl-C.",
         "potluck serve --model ~/models/Qwen3-8B --port 8000",
-        "potluck serve --host 0.0.0.0 --key A-LONG-SECRET     (for other computers too)",
+        "potluck serve --host 0.0.0.0     (for other computers too; first: potluck keys add NAME)",
     )
     add_model(serve)
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
     serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
-    serve.add_argument("--key", help="ask programs for this key; must, beyond this computer")
+    serve.add_argument("--key", help="one key for all programs, beside those of `potluck keys`")
     serve.add_argument(
         "--origin", action="append", default=[], help="let web pages of this origin in; repeatable"
     )
+
+    keys = _command(
+        commands,
+        "keys",
+        "keys:list_keys",
+        "List the keys of programs that may use `potluck serve`. Each program has its own, which is\n"
+        "printed once, and may be taken back at any time.",
+        "potluck keys add open-webui",
+        "potluck keys add prometheus --may metrics",
+        "potluck keys revoke open-webui",
+    )
+    add_json(keys)
+    add_key_commands(partial(_command, keys.add_subparsers(metavar="", prog="potluck keys")))
 
     models = _command(
         commands,

@@ -12,11 +12,13 @@ from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanVie
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.keeping import keep_going
+from potluck.cli.keys import program_keys
 from potluck.cli.plan import plan_request
 from potluck.cli.terminal import put, say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import PotluckError, UsageError
 from potluck.front.server import FrontServer
+from potluck.settings import Folders
 
 KEY_VARIABLE = "POTLUCK_KEY"  # safer than an option: other programs can read the command line
 KEY_LENGTH = 16
@@ -27,7 +29,10 @@ def serve(options: argparse.Namespace) -> int:
     asked = ListenRequest(
         host=options.host, port=options.port, key=_key(options), origins=tuple(options.origin)
     )
-    with closing(FrontServer(asked)) as front:  # a port that is taken is told at once
+    programs = program_keys(Folders.of(options.home))
+    with closing(
+        FrontServer(asked, programs=programs)
+    ) as front:  # a port that is taken is told at once
         host = f"[{asked.host}]" if ":" in asked.host else asked.host
         url = f"http://{host}:{front.port}/v1"
         say(f"{url} is open. Programs are answered as soon as the model is loaded.")

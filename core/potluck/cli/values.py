@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from potluck.program_keys import RIGHTS, Right
+
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -37,6 +39,14 @@ def layers(text: str) -> tuple[tuple[str, int], ...]:
             raise argparse.ArgumentTypeError(f"“{share}” is not NAME=N")
         shares.append((name.strip(), int(count)))
     return tuple(shares)
+
+
+def rights(text: str) -> tuple[Right, ...]:
+    """Convert `ask,load` to what a program may do."""
+    words = {word.strip() for word in text.split(",")}
+    if unknown := words.difference(RIGHTS):
+        raise argparse.ArgumentTypeError(f"“{min(unknown)}” is none of {', '.join(RIGHTS)}")
+    return tuple(right for right in RIGHTS if right in words)
 
 
 def counts(text: str) -> tuple[int, ...]:

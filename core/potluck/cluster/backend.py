@@ -49,6 +49,7 @@ from potluck.errors import ModelError, NotFoundError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.net.discovery import Discovery
 from potluck.net.transport import show
+from potluck.program_keys import ProgramKeys
 from potluck.store.registry import LocalModel
 from potluck.wire import proofs
 from potluck.wire.token import PairingToken
@@ -72,6 +73,7 @@ class Parts:
     library: NodeLibrary
     doctor: Doctor
     at_hand: ModelsAtHand
+    program_keys: ProgramKeys
 
 
 class NodeBackend:
@@ -324,7 +326,13 @@ class NodeBackend:
                 f"The window answers other programs on port {request.port} already. Turn that off,"
                 " or choose another port."
             )
-        app = public_app(self, host=request.host, key=request.key, origins=request.origins)
+        app = public_app(
+            self,
+            host=request.host,
+            key=request.key,
+            origins=request.origins,
+            programs=self._parts.program_keys,
+        )
         server = HttpServer()
         port = await server.start(app, request.host, request.port)
         self._listeners[port] = (request.host, server)

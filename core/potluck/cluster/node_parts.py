@@ -43,6 +43,7 @@ from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
+from potluck.program_keys import ProgramKeys
 from potluck.settings import Folders, cpu_threads, load_settings
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
@@ -250,6 +251,7 @@ class NodeParts:
                 library=self.library,
                 doctor=doctor,
                 at_hand=self.at_hand,
+                program_keys=ProgramKeys(folders.program_keys, folders.program_key_uses),
             )
         )
 

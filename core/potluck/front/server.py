@@ -10,6 +10,7 @@ from potluck.api.server import HttpServer, public_app
 from potluck.api.taken import Listens
 from potluck.client import Client
 from potluck.front.front import Front, Patience
+from potluck.program_keys import ProgramKeys
 
 _T = TypeVar("_T")
 
@@ -17,15 +18,27 @@ _T = TypeVar("_T")
 class FrontServer:
     """Holds a port, and answers there by a node as long as there is one."""
 
-    def __init__(self, asked: ListenRequest, patience: Patience | None = None) -> None:
-        """Listen.
+    def __init__(
+        self,
+        asked: ListenRequest,
+        patience: Patience | None = None,
+        *,
+        programs: ProgramKeys | None = None,
+    ) -> None:
+        """Listen; `programs` are the keys that programs have of their own.
 
         Raises:
             UsageError: the port is taken or not allowed, or other computers could reach it and
                 there is no key.
         """
         self._front = Front() if patience is None else Front(patience)
-        app = public_app(self._front, host=asked.host, key=asked.key, origins=asked.origins)
+        app = public_app(
+            self._front,
+            host=asked.host,
+            key=asked.key,
+            origins=asked.origins,
+            programs=programs,
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="front", daemon=True)
         self._thread.start()

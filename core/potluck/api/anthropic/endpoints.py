@@ -74,14 +74,14 @@ class Messages:
 
     async def _count(self, request: Request) -> Response:
         asked = await read(request, CountRequest)
-        _, model = await self._models.asked(_known(asked.model))
+        _, model = await self._models.asked(request, _known(asked.model))
         found = await self._backend.tokens(TokensRequest(prompt=prompt_of(asked), model=model))
         return JsonResponse(Counted(input_tokens=len(found.token_ids)))
 
     async def _answer(self, request: Request) -> Response:
         asked = await read(request, MessageRequest)
         wanted = of_message(asked)
-        served, name = await self._models.asked(_known(asked.model))
+        served, name = await self._models.asked(request, _known(asked.model))
         id_ = request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
         if asked.stream:

@@ -130,7 +130,7 @@ class OllamaApi:
         self, request: Request, asked: shapes.ChatRequest | shapes.GenerateRequest
     ) -> Response:
         check(asked)
-        model, name = await self._models.asked(_given(asked.model))
+        model, name = await self._models.asked(request, _given(asked.model))
         terms = in_openai_terms(asked)
         is_chat = isinstance(terms, openai.ChatCompletionRequest)
         wanted = of_chat(terms) if is_chat else of_completion(terms)[0]

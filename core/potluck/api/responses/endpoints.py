@@ -76,7 +76,7 @@ class Responses:
             before = self._stored.get(asked.previous_response_id, "previous_response_id")
             turns = [*before.turns, *turns]
         wanted = of_response(asked, turns)
-        served, name = await self._models.asked(asked.model)
+        served, name = await self._models.asked(request, asked.model)
         id_ = request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
         begun = new_response(asked, served.name, int(self._clock()))
