@@ -4,6 +4,8 @@ import asyncio
 import http.client
 import signal
 import socket
+import ssl
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from potluck.api.endpoint import refuse
+from potluck.api.endpoint import MAX_BODY, refuse
 from potluck.api.listener import Guard, HttpServer, is_loopback_host
 from potluck.api.schema import ServedModel
 from potluck.api.server import local_app, public_app
 from potluck.api.taken import Listens
 from potluck.errors import UsageError
+from potluck.net.identity import Identity
 from potluck.program_keys import ProgramKeys, Right
 
 pytestmark = pytest.mark.net
@@ -402,3 +405,32 @@ def test_on_this_computer_a_key_is_needed_by_nobody_but_its_rights_count(tmp_pat
         ]
 
     assert asyncio.run(scenario()) == [200, 200, 403]
+
+
+def test_a_listener_with_a_certificate_of_the_home_is_encrypted(tmp_path: Path) -> None:
+    identity = Identity.load_or_create(tmp_path / "identity", "Desk")
+    home = identity.create_home("Desk")
+    (tmp_path / "serve.pem").write_bytes(
+        identity.issue_server(["desk.local", "localhost"], [ip_address("127.0.0.1")])
+    )
+    (tmp_path / "home.pem").write_bytes(home.ca_pem)
+
+    async def scenario() -> None:
+        app = public_app(FakeBackend(), host="127.0.0.1", key=None)
+        server = HttpServer()
+        port = await server.start(app, "127.0.0.1", 0, certificate=tmp_path / "serve.pem")
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "home.pem"))
+        for host in ("127.0.0.1", "localhost"):
+            url = f"https://{host}:{port}/v1/completions"
+            async with httpx.AsyncClient(verify=trusting, trust_env=False) as http:
+                answer = await http.post(url, json={"prompt": "hi"})
+                assert answer.status_code == 200, answer.text
+                # Refused before it was read.
+                large = await http.post(url, content=b" " * (MAX_BODY + 1))
+                assert large.status_code == 413
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await http.get(f"https://127.0.0.1:{port}/health")
+        await server.stop()
+
+    asyncio.run(scenario())

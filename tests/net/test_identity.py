@@ -4,9 +4,13 @@ import json
 import os
 import stat
 import sys
+from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from tls_sides import join, make
 
 from potluck.errors import IdentityError, PairingError
@@ -225,6 +229,22 @@ def test_a_certificate_with_a_foreign_key_gets_none(tmp_path: Path) -> None:
     assert home.home_id != master.node_id
     with pytest.raises(PairingError, match="could not prove"):
         master.issue(stolen)
+
+
+def test_a_servers_certificate_is_no_members(tmp_path: Path) -> None:
+    desk, laptop = make(tmp_path, "desk"), make(tmp_path, "laptop")
+    home = desk.create_home("Anna's home")
+    pem = desk.issue_server(["desk.local"], [ip_address("192.168.1.2")])
+    issued = x509.load_pem_x509_certificate(pem[pem.index(b"-----BEGIN CERTIFICATE") :])
+    authority = x509.load_pem_x509_certificate(home.ca_pem)
+
+    issued.verify_directly_issued_by(authority)
+    uses = issued.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    assert issued.not_valid_after_utc - issued.not_valid_before_utc <= timedelta(days=398)
+    for identity in (desk, laptop):
+        with pytest.raises(PairingError):
+            certificates.check_member(authority, issued, identity.node_id, "worker")
 
 
 def test_a_signature_is_of_one_key_over_one_text(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().__init__(config, **options)
         self.host = ""
         self._places = config.places
-        self._piece = bytearray(PIECE)
+        self._piece = memoryview(bytearray(PIECE))  # asyncio's TLS writes into slices of it
         self._is_answered_early = False  # before the body was read
         self._end: asyncio.TimerHandle | None = None
 
@@ -79,7 +79,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.host = self.client[0] if self.client else ""
         self._is_idle()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._piece
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -92,8 +92,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self._is_answered_early = True
-            with suppress(OSError):  # the client is gone
-                self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half of a connection
+                with suppress(OSError):  # the client is gone
+                    self.transport.write_eof()
             return
         self._look()  # the next request may have arrived already
 

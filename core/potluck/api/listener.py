@@ -20,6 +20,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -189,8 +190,12 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, app: ASGIApp, host: str, port: int) -> int:
+    async def start(
+        self, app: ASGIApp, host: str, port: int, *, certificate: Path | None = None
+    ) -> int:
         """Start to listen, and return the bound port.
+
+        With a file that has a key and its certificate, connections are encrypted by TLS.
 
         Raises:
             UsageError: the port is taken or not allowed, or `host` is not this computer's.
@@ -210,6 +215,7 @@ class HttpServer:
             backlog=BACKLOG,
             timeout_keep_alive=math.ceil(self._places.idle_s),
             timeout_graceful_shutdown=SHUTDOWN_S,
+            ssl_certfile=certificate,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))

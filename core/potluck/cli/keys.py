@@ -1,12 +1,17 @@
 """`keys`: the keys of programs that use `potluck serve`."""
 
 import argparse
+import socket
 import time
+from pathlib import Path
 
 from potluck.cli.printing import put, say
 from potluck.cli.terminal import put_json, put_table
+from potluck.files import write_atomically
+from potluck.net.identity import Identity
+from potluck.net.interfaces import own_interfaces
 from potluck.program_keys import ProgramKeys
-from potluck.settings import Folders, exclusive
+from potluck.settings import Folders, exclusive, load_settings
 
 _WAIT_S = 5.0  # for another `potluck keys`
 
@@ -56,6 +61,32 @@ def revoke_key(options: argparse.Namespace) -> int:
         program_keys(folders).revoke(options.name)
     say(f"The key of “{options.name}” is refused from now on.")
     return 0
+
+
+def authority(options: argparse.Namespace) -> int:
+    """Print the certificate of this computer's home."""
+    home = _own_home(Folders.of(options.home)).own_home
+    assert home is not None
+    put(home.ca_pem.decode().strip())
+    return 0
+
+
+def server_certificate(folders: Folders) -> Path:
+    """Have the home issue a certificate for a server on this computer, and return the file of it and its key."""
+    name = socket.gethostname()
+    own = sorted({interface.ip for interface in own_interfaces()}, key=str)
+    names = dict.fromkeys([name, f"{name.partition('.')[0]}.local", "localhost"])
+    file = folders.state / "serve.pem"
+    write_atomically(file, _own_home(folders).issue_server(tuple(names), own))
+    return file
+
+
+def _own_home(folders: Folders) -> Identity:
+    """This computer's identity, with a home of its own."""
+    name = load_settings(folders.settings_file).shown_name
+    identity = Identity.load_or_create(folders.identity, name)
+    identity.create_home(name)
+    return identity
 
 
 def _day(seconds: float | None) -> str:

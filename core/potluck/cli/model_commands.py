@@ -141,3 +141,11 @@ def add_key_commands(add: Add) -> None:
         "potluck keys revoke open-webui",
     )
     revoke.add_argument("name", metavar="NAME", help="of the program")
+    add(
+        "authority",
+        "keys:authority",
+        "Print the certificate of this computer's home, which programs on other computers trust when\n"
+        "they use `potluck serve --tls`. It is no secret.",
+        "potluck keys authority > home.pem",
+        "SSL_CERT_FILE=home.pem python program.py",
+    )

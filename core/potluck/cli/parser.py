@@ -263,12 +263,17 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "serve:serve",
         "Load a model and answer other programs as OpenAI's API does, until Ctrl-C.",
         "potluck serve --model ~/models/Qwen3-8B --port 8000",
-        "potluck serve --host 0.0.0.0     (for other computers too; first: potluck keys add NAME)",
+        "potluck serve --host 0.0.0.0 --tls     (for other computers too; first: potluck keys add NAME)",
     )
     add_model(serve)
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
     serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
     serve.add_argument("--key", help="one key for all programs, beside those of `potluck keys`")
+    serve.add_argument(
+        "--tls",
+        action="store_true",
+        help="encrypt; programs trust the file that `potluck keys authority` prints",
+    )
     serve.add_argument(
         "--origin", action="append", default=[], help="let web pages of this origin in; repeatable"
     )

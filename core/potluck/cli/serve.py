@@ -8,11 +8,12 @@ import argparse
 import os
 from contextlib import closing, suppress
 
+from potluck.api.listener import is_loopback_host
 from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanView
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.keeping import keep_going
-from potluck.cli.keys import program_keys
+from potluck.cli.keys import program_keys, server_certificate
 from potluck.cli.plan import plan_request
 from potluck.cli.terminal import put, say
 from potluck.client import Client, NodeGoneError
@@ -29,12 +30,16 @@ def serve(options: argparse.Namespace) -> int:
     asked = ListenRequest(
         host=options.host, port=options.port, key=_key(options), origins=tuple(options.origin)
     )
-    programs = program_keys(Folders.of(options.home))
+    folders = Folders.of(options.home)
+    certificate = server_certificate(folders) if options.tls else None
+    # A port that is taken is told at once.
     with closing(
-        FrontServer(asked, programs=programs)
-    ) as front:  # a port that is taken is told at once
+        FrontServer(asked, programs=program_keys(folders), certificate=certificate)
+    ) as front:
         host = f"[{asked.host}]" if ":" in asked.host else asked.host
-        url = f"http://{host}:{front.port}/v1"
+        url = f"{'http' if certificate is None else 'https'}://{host}:{front.port}/v1"
+        if certificate is None and not is_loopback_host(asked.host):
+            say("Who is on the network can read keys and prompts. --tls encrypts them.")
         say(f"{url} is open. Programs are answered as soon as the model is loaded.")
         client, _ = open_client(options)
         serving = _Serving(front, url, plan_request(options), client)

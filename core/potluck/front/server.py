@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from potluck.api.schema import ListenRequest
@@ -24,8 +25,15 @@ class FrontServer:
         patience: Patience | None = None,
         *,
         programs: ProgramKeys | None = None,
+        certificate: Path | None = None,
     ) -> None:
-        """Listen; `programs` are the keys that programs have of their own.
+        """Listen.
+
+        Args:
+            asked: where, and who may ask.
+            patience: with a node that is away.
+            programs: the keys that programs have of their own.
+            certificate: the file of a key and its certificate, for TLS; None: nothing is encrypted.
 
         Raises:
             UsageError: the port is taken or not allowed, or other computers could reach it and
@@ -44,7 +52,9 @@ class FrontServer:
         self._thread.start()
         self._server = HttpServer(name=Listens.SERVE)
         try:
-            self.port = self._run(self._server.start(app, asked.host, asked.port))
+            self.port = self._run(
+                self._server.start(app, asked.host, asked.port, certificate=certificate)
+            )
         except BaseException:
             self._end()
             raise

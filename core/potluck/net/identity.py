@@ -23,7 +23,8 @@ refuses a member's connection without a certificate.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -51,7 +52,7 @@ from potluck.net.homes import (
 from potluck.net.peer import PeerIdentity, peer_identity
 from potluck.reasons import reason
 from potluck.wire import certificates
-from potluck.wire.certificates import PAIRING_NAME, tls_name
+from potluck.wire.certificates import PAIRING_NAME, IpAddress, tls_name
 from potluck.wire.messages import MAX_REVOKED
 
 MAX_HOMES = 64  # each has its own TLS contexts and names
@@ -200,6 +201,29 @@ class Identity:
         if node_id in home.revoked:
             self.set_revoked(home.home_id, home.revoked - {node_id})
         return certificates.to_pem(member)
+
+    def issue_server(self, names: Sequence[str], addresses: Sequence[IpAddress]) -> bytes:
+        """A new key, and the certificate of the own home for a server with it, in PEM.
+
+        Args:
+            names: that programs call this computer; the first one is shown to people.
+            addresses: likewise.
+
+        Raises:
+            IdentityError: there is no own home, or its key is damaged.
+        """
+        home = self._require_own_home()
+        authority = x509.load_pem_x509_certificate(home.ca_pem)
+        key = certificates.new_key()
+        certificate = certificates.issue_server(
+            authority,
+            read_key(self.folder / _HOME_KEY),
+            key.public_key(),
+            names,
+            addresses,
+            datetime.now(UTC),
+        )
+        return certificates.key_to_pem(key) + certificates.to_pem(certificate)
 
     def add_home(self, *, ca_pem: bytes, certificate_pem: bytes, name: str, master: NodeId) -> Home:
         """Join a home, or join it again with a new certificate.

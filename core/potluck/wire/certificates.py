@@ -13,6 +13,9 @@ import base64
 import binascii
 import datetime
 import hashlib
+import ipaddress
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -23,6 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from potluck.errors import PairingError
 from potluck.ids import HomeId, NodeId, Role, is_digest, short
 
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 DOMAIN = "potluck.internal"  # .internal is reserved for private use; no resolver answers it
 PAIRING_NAME = f"pair.{DOMAIN}"
 MAX_CERTIFICATE = 4096  # bytes; ours have about 600
@@ -31,6 +36,9 @@ _BEGINNING = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NEVER = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)  # RFC 5280, 4.1.2.5
 _HOME_CHARACTERS = 32  # of the home's id in a name: 128 bits are unique, and a label holds 63
 _NAME_CHARACTERS = 64  # X.520's limit of a common name
+_SERVER_DAYS = 397
+_ROLE = NameOID.ORGANIZATIONAL_UNIT_NAME
+_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -138,6 +146,34 @@ def issue_member(
     return builder.sign(authority_key, hashes.SHA256())
 
 
+def issue_server(
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
+    names: Sequence[str],
+    addresses: Sequence[IpAddress],
+    now: datetime.datetime,
+) -> x509.Certificate:
+    """Issue the certificate of a server for programs of the home, which is no member: it cannot be a client.
+
+    It is valid for 397 days from yesterday on: browsers and Apple's systems take none that is valid longer.
+    """
+    alternatives = [
+        *(x509.DNSName(name) for name in names),
+        *(x509.IPAddress(address) for address in addresses),
+    ]
+    day = datetime.timedelta(days=1)
+    builder = _builder(
+        _subject(names[0]),
+        authority.subject,
+        key,
+        authority_key.public_key(),
+        valid=(now - day, now + _SERVER_DAYS * day),
+        uses=[ExtendedKeyUsageOID.SERVER_AUTH],
+    ).add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    return builder.sign(authority_key, hashes.SHA256())
+
+
 def check_member(
     authority: x509.Certificate, member: x509.Certificate, node_id: NodeId, role: Role
 ) -> None:
@@ -227,10 +263,6 @@ def peer_certificate(data: bytes) -> x509.Certificate:
     return certificate
 
 
-_ROLE = NameOID.ORGANIZATIONAL_UNIT_NAME
-_USES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-
-
 def _subject(name: str) -> x509.Name:
     text = "".join(c for c in name if c.isprintable())[:_NAME_CHARACTERS] or "Potluck"
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
@@ -243,6 +275,8 @@ def _builder(
     issuer_key: ec.EllipticCurvePublicKey,
     *,
     authority: bool = False,
+    valid: tuple[datetime.datetime, datetime.datetime] = (_BEGINNING, _NEVER),
+    uses: Sequence[x509.ObjectIdentifier] = _USES,
 ) -> x509.CertificateBuilder:
     """The common fields of all our certificates. OpenSSL checks the rules of RFC 5280 strictly."""
     builder = (
@@ -251,8 +285,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_BEGINNING)
-        .not_valid_after(_NEVER)
+        .not_valid_before(valid[0])
+        .not_valid_after(valid[1])
         .add_extension(
             x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True
         )
@@ -276,5 +310,5 @@ def _builder(
         )
     )
     if not authority:
-        builder = builder.add_extension(x509.ExtendedKeyUsage(_USES), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     return builder
