@@ -20,6 +20,12 @@ SessionId = NewType("SessionId", str)
 Role: TypeAlias = Literal["master", "worker"]
 """What a member may do in its home; its certificate has the role."""
 
+Right: TypeAlias = Literal["ask", "load", "metrics"]
+"""What a program may do by its key: ask the loaded model, have another one loaded, read `/metrics`."""
+
+RIGHTS: tuple[Right, ...] = ("ask", "load", "metrics")
+USUAL_RIGHTS: tuple[Right, ...] = ("ask", "load")
+
 DIGEST_LENGTH = 64  # hex characters of SHA-256
 
 _GROUP = 4

@@ -11,19 +11,16 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from potluck.errors import NotFoundError, UsageError
 from potluck.files import write_atomically
+from potluck.ids import USUAL_RIGHTS, Right
 
 logger = logging.getLogger(__name__)
 
-Right: TypeAlias = Literal["ask", "load", "metrics"]
-RIGHTS: tuple[Right, ...] = ("ask", "load", "metrics")
-USUAL: tuple[Right, ...] = ("ask", "load")
 MOST_KEYS = 256
 
 _PREFIX = "potluck-"  # by which people and scanners of code know what it is
@@ -37,7 +34,7 @@ class ProgramKey(Struct, frozen=True, kw_only=True):
     Attributes:
         name: of the program.
         digest: SHA-256 of the key, in hex.
-        may: ask the model that is loaded (`ask`), have another model loaded in its place (`load`), read `/metrics`.
+        may: what it may do.
         made: when, as Unix time.
     """
 
@@ -75,7 +72,7 @@ class ProgramKeys:
         self._read()
         return tuple(self._keys.values())
 
-    def add(self, name: str, may: Sequence[Right] = USUAL) -> str:
+    def add(self, name: str, may: Sequence[Right] = USUAL_RIGHTS) -> str:
         """Make the key of a program, and return it. It is kept nowhere.
 
         Raises:

@@ -22,8 +22,9 @@ from potluck.api.schema import ServedModel
 from potluck.api.server import local_app, public_app
 from potluck.api.taken import Listens
 from potluck.errors import UsageError
+from potluck.ids import Right
 from potluck.net.identity import Identity
-from potluck.program_keys import ProgramKeys, Right
+from potluck.program_keys import ProgramKeys
 
 pytestmark = pytest.mark.net
 

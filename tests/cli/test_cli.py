@@ -98,29 +98,25 @@ def test_the_home_may_stand_before_or_after_the_command(tmp_path: Path, potluck:
 
 
 @pytest.mark.slow
-def test_a_command_starts_at_once_and_without_what_it_does_not_need() -> None:
+def test_a_command_starts_without_what_it_does_not_need() -> None:
+    """Each of these takes longer to import than all the rest."""
     code = (
-        "import sys, time\n"
-        "began = time.process_time()\n"
+        "import sys\n"
+        "def loaded(*names): return sorted(set(names) & set(sys.modules))\n"
         "import potluck.cli\n"
-        "seconds = time.process_time() - began\n"
+        "print(loaded('msgspec', 'logging', 'prompt_toolkit'))\n"
         "import potluck.cli.chat, potluck.cli.computers, potluck.cli.demo, potluck.demo\n"
-        "heavy = {'torch', 'asyncio', 'starlette', 'uvicorn', 'zeroconf', 'cryptography', 'PySide6'}\n"
-        "print(seconds, heavy & set(sys.modules))\n"
+        "print(loaded('torch', 'asyncio', 'starlette', 'uvicorn', 'zeroconf', 'cryptography', 'PySide6'))\n"
     )
     core = str(Path(package.__file__).parents[1])
-
-    def run() -> list[str]:
-        environ = os.environ | {"PYTHONPATH": core}
-        words = [sys.executable, "-c", code]
-        return subprocess.run(
-            words, env=environ, capture_output=True, text=True, check=True
-        ).stdout.split(" ", 1)
-
-    runs = [run() for _ in range(3)]
-
-    assert [heavy.strip() for _, heavy in runs] == ["set()"] * 3
-    assert min(float(seconds) for seconds, _ in runs) < 0.1
+    started = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": core},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert started.stdout.split("\n")[:2] == ["[]", "[]"]
 
 
 def test_a_reader_that_goes_away_is_no_traceback(

@@ -1,205 +1,296 @@
-"""The endpoints `/cluster` and `/health`, which the window and the commands use."""
+"""The operations of `/cluster` and `/health`, which the window and the commands use."""
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
 from typing import TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from potluck.api import benching, schema, weights
-from potluck.api.backend import HOLDERS, Backend, Failed, GenerationRequest, Holder, TokensRequest
-from potluck.api.endpoint import (
-    Endpoint,
-    Handler,
-    JsonResponse,
-    RequestError,
-    describe,
-    read,
-    refuse,
+from potluck.api.backend import (
+    HOLDERS,
+    Backend,
+    Failed,
+    GenerationEvent,
+    GenerationRequest,
+    Holder,
+    Tokens,
+    TokensRequest,
 )
-from potluck.api.library_api import LibraryApi
-from potluck.api.streams import EventStream
-
-logger = logging.getLogger(__name__)
+from potluck.api.doctor import Diagnosis
+from potluck.api.endpoint import RequestError, describe
+from potluck.api.library_api import library_operations
+from potluck.api.operations import Operation
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 
-_P = TypeVar("_P", schema.LoadProgress, benching.BenchProgress)
+_P = TypeVar("_P", schema.LoadProgress, benching.BenchProgress, weights.VerifyProgress)
 
 
-class ClusterApi:
-    """The endpoints of `/cluster`."""
+def cluster_operations(backend: Backend) -> Sequence[Operation]:
+    """All operations of the local API."""
+    return [
+        *library_operations(backend.library),
+        *_looks(backend),
+        *_computers(backend),
+        *_models(backend),
+        *_answers(backend),
+    ]
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
 
-    def routes(self) -> list[Route]:
-        def route(
-            method: str, path: str, handler: Handler, *, holder: Holder | None = "request"
-        ) -> Route:
-            hold = nullcontext if holder is None else (lambda: self._backend.hold(holder))
-            return Route(path, Endpoint(handler, refuse, hold), methods=[method])
+def _looks(backend: Backend) -> Sequence[Operation]:
+    """What is, and the end of the node."""
+    return [
+        Operation(
+            method="GET",
+            path="/health",
+            does="Whether the node runs.",
+            run=lambda _, __: backend.health(),
+            gives=schema.Health,
+            holder=None,
+        ),
+        Operation(
+            method="GET",
+            path="/cluster",
+            does="The state of everything.",
+            run=lambda _, __: backend.state(),
+            gives=schema.ClusterState,
+            holder=None,
+        ),
+        Operation(
+            method="GET",
+            path="/cluster/events",
+            does="The state whenever it changes, at most ten times a second.",
+            run=lambda _, at: _states(backend, _holder(at["holder"])),
+            gives=schema.ClusterState,
+            query={"holder": f"Who looks, and keeps the node from ending: {', '.join(HOLDERS)}."},
+            is_stream=True,
+            holder=None,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/doctor",
+            does="Look for what keeps computers apart.",
+            run=lambda _, __: backend.examine(),
+            gives=Diagnosis,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/shutdown",
+            does="End the node soon.",
+            run=lambda _, __: backend.shutdown(),
+            holder=None,
+        ),
+    ]
 
-        library = LibraryApi(self._backend.library)
-        return [
-            *(route(method, path, handler) for method, path, handler in library.handlers()),
-            route("GET", "/health", self._health, holder=None),
-            route("GET", "/cluster", self._state, holder=None),
-            route("GET", "/cluster/events", self._events, holder=None),
-            route("POST", "/cluster/pairings", self._pair),
-            route("POST", "/cluster/pairings/{id}", self._decide_pairing),
-            route("POST", "/cluster/invites", self._invite),
-            route("POST", "/cluster/join", self._join),
-            route("POST", "/cluster/connect", self._connect),
-            route("DELETE", "/cluster/computers/{node_id}", self._forget),
-            route("POST", "/cluster/computers/{node_id}", self._change),
-            route("POST", "/cluster/computers/{node_id}/link", self._test_link),
-            route("POST", "/cluster/doctor", self._examine),
-            route("POST", "/cluster/role", self._set_role),
-            route("POST", "/cluster/plan", self._plan),
-            route("POST", "/cluster/model", self._load),
-            route("DELETE", "/cluster/model", self._unload),
-            route("POST", "/cluster/models/verify", self._verify),
-            route("POST", "/cluster/models/prune", self._prune),
-            route("POST", "/cluster/bench", self._bench),
-            route("POST", "/cluster/answers", self._answer, holder="serve"),
-            route("POST", "/cluster/tokens", self._tokens),
-            route("GET", "/cluster/served", self._served),
-            route("POST", "/cluster/listeners", self._listen),
-            route("DELETE", "/cluster/listeners/{port:int}", self._close_listener),
-            route("POST", "/cluster/shutdown", self._shutdown, holder=None),
-        ]
 
-    async def _health(self, request: Request) -> Response:
-        return JsonResponse(self._backend.health())
+def _computers(backend: Backend) -> Sequence[Operation]:
+    """Computers join, leave, and are changed."""
+    return [
+        Operation(
+            method="POST",
+            path="/cluster/pairings",
+            does="Ask a computer to pair by sight.",
+            run=lambda asked, _: backend.pair(asked.target),
+            takes=schema.PairingRequest,
+            gives=schema.Pairing,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/pairings/{pairing_id}",
+            does="Say whether both screens show the same digits.",
+            run=lambda asked, at: backend.decide_pairing(at["pairing_id"], asked.accept),
+            takes=schema.PairingDecision,
+            gives=schema.Pairing,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/invites",
+            does="Make a token that lets one computer join.",
+            run=lambda _, __: backend.invite(),
+            gives=schema.Invite,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/join",
+            does="Join the home of a token.",
+            run=lambda asked, _: backend.join(asked.token),
+            takes=schema.JoinRequest,
+            gives=schema.Joined,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/connect",
+            does="Look for a computer at an address.",
+            run=lambda asked, _: backend.connect(asked.address),
+            takes=schema.ConnectRequest,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/computers/{node_id}",
+            does="Rename, pause or limit a computer.",
+            run=lambda asked, at: backend.change_computer(at["node_id"], asked),
+            takes=schema.ComputerChange,
+        ),
+        Operation(
+            method="DELETE",
+            path="/cluster/computers/{node_id}",
+            does="Let a computer in no longer.",
+            run=lambda _, at: backend.forget(at["node_id"]),
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/computers/{node_id}/link",
+            does="Measure the link to a computer now.",
+            run=lambda _, at: backend.test_link(at["node_id"]),
+            gives=schema.LinkTest,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/role",
+            does="Change what this computer does, and its settings.",
+            run=lambda asked, _: backend.set_role(asked),
+            takes=schema.RoleRequest,
+        ),
+    ]
 
-    async def _state(self, request: Request) -> Response:
-        return JsonResponse(self._backend.state())
 
-    async def _events(self, request: Request) -> Response:
-        holder = request.query_params.get("holder")
-        known: Holder | None = next((each for each in HOLDERS if each == holder), None)
-        if holder is not None and known is None:
-            raise RequestError(400, f"holder: one of {', '.join(HOLDERS)}.", param="holder")
-        return EventStream(self._states(known), refuse)
+def _models(backend: Backend) -> Sequence[Operation]:
+    """A model is planned, loaded, measured; weights are looked after."""
+    return [
+        Operation(
+            method="POST",
+            path="/cluster/plan",
+            does="Say who would compute what, how fast, and why. Nothing is loaded.",
+            run=lambda asked, _: backend.plan(asked),
+            takes=schema.PlanRequest,
+            gives=schema.PlanView,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/model",
+            does="Load a model. The last event is `ready` or `failed`; who goes away before cancels.",
+            run=lambda asked, _: _until_failed(
+                backend.load(asked), schema.LoadProgress(state="waiting")
+            ),
+            takes=schema.PlanRequest,
+            gives=schema.LoadProgress,
+            is_stream=True,
+        ),
+        Operation(
+            method="DELETE",
+            path="/cluster/model",
+            does="Unload the model.",
+            run=lambda _, __: backend.unload(),
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/models/verify",
+            does="Compute the digests of the weights on this disk again.",
+            run=lambda asked, _: _until_failed(
+                backend.verify_models(asked), weights.VerifyProgress(state="checking")
+            ),
+            takes=weights.VerifyRequest,
+            gives=weights.VerifyProgress,
+            is_stream=True,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/models/prune",
+            does="Delete stored weights that nothing needs.",
+            run=lambda asked, _: backend.prune_models(asked),
+            takes=weights.PruneRequest,
+            gives=weights.Pruned,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/bench",
+            does="Load a model, measure it and unload it.",
+            run=lambda asked, _: _until_failed(
+                backend.bench(asked), benching.BenchProgress(state="loading")
+            ),
+            takes=benching.BenchRequest,
+            gives=benching.BenchProgress,
+            is_stream=True,
+        ),
+    ]
 
-    async def _states(self, holder: Holder | None) -> AsyncGenerator[bytes, None]:
-        with self._backend.hold(holder) if holder else nullcontext():
-            revision = -1  # no state has this revision: the first state is sent at once
-            while True:
-                revision = await self._backend.changed(revision)
-                yield msgspec.json.encode(self._backend.state())
-                await asyncio.sleep(STATE_INTERVAL_S)
 
-    async def _pair(self, request: Request) -> Response:
-        asked = await read(request, schema.PairingRequest)
-        return JsonResponse(await self._backend.pair(asked.target))
+def _answers(backend: Backend) -> Sequence[Operation]:
+    """What `potluck serve` needs, and listeners for other programs."""
+    return [
+        Operation(
+            method="POST",
+            path="/cluster/answers",
+            does="Answer a prompt. A stream that breaks off ends with `Failed`.",
+            run=lambda asked, _: _answer_events(backend, asked),
+            takes=GenerationRequest,
+            gives=GenerationEvent | Failed,
+            is_stream=True,
+            last_words=_failed,
+            holder="serve",
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/tokens",
+            does="The tokens of a prompt.",
+            run=lambda asked, _: backend.tokens(asked),
+            takes=TokensRequest,
+            gives=Tokens,
+        ),
+        Operation(
+            method="GET",
+            path="/cluster/served",
+            does="Every model that programs can ask for.",
+            run=lambda _, __: backend.served_models(),
+            gives=tuple[schema.ServedModel, ...],
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/listeners",
+            does="Open a port for other programs.",
+            run=lambda asked, _: backend.listen(asked),
+            takes=schema.ListenRequest,
+            gives=schema.Listener,
+        ),
+        Operation(
+            method="DELETE",
+            path="/cluster/listeners/{port:int}",
+            does="Close it.",
+            run=lambda _, at: backend.close_listener(at["port"]),
+        ),
+    ]
 
-    async def _decide_pairing(self, request: Request) -> Response:
-        decision = await read(request, schema.PairingDecision)
-        pairing_id: str = request.path_params["id"]
-        return JsonResponse(await self._backend.decide_pairing(pairing_id, decision.accept))
 
-    async def _invite(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.invite())
+def _holder(name: str) -> Holder | None:
+    known: Holder | None = next((each for each in HOLDERS if each == name), None)
+    if name and known is None:
+        raise RequestError(400, f"holder: one of {', '.join(HOLDERS)}.", param="holder")
+    return known
 
-    async def _join(self, request: Request) -> Response:
-        asked = await read(request, schema.JoinRequest)
-        return JsonResponse(await self._backend.join(asked.token))
 
-    async def _connect(self, request: Request) -> None:
-        asked = await read(request, schema.ConnectRequest)
-        await self._backend.connect(asked.address)
+async def _states(backend: Backend, holder: Holder | None) -> AsyncGenerator[bytes, None]:
+    with backend.hold(holder) if holder else nullcontext():
+        revision = -1  # no state has this revision: the first state is sent at once
+        while True:
+            revision = await backend.changed(revision)
+            yield msgspec.json.encode(backend.state())
+            await asyncio.sleep(STATE_INTERVAL_S)
 
-    async def _forget(self, request: Request) -> None:
-        await self._backend.forget(request.path_params["node_id"])
 
-    async def _change(self, request: Request) -> None:
-        change = await read(request, schema.ComputerChange)
-        await self._backend.change_computer(request.path_params["node_id"], change)
-
-    async def _test_link(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.test_link(request.path_params["node_id"]))
-
-    async def _examine(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.examine())
-
-    async def _set_role(self, request: Request) -> None:
-        await self._backend.set_role(await read(request, schema.RoleRequest))
-
-    async def _plan(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.plan(await read(request, schema.PlanRequest)))
-
-    async def _load(self, request: Request) -> Response:
-        asked = await read(request, schema.PlanRequest)
-        first = schema.LoadProgress(state="waiting")
-        return EventStream(_until_failed(self._backend.load(asked), first), refuse)
-
-    async def _bench(self, request: Request) -> Response:
-        asked = await read(request, benching.BenchRequest)
-        first = benching.BenchProgress(state="loading")
-        return EventStream(_until_failed(self._backend.bench(asked), first), refuse)
-
-    async def _unload(self, request: Request) -> None:
-        await self._backend.unload()
-
-    async def _verify(self, request: Request) -> Response:
-        asked = await read(request, weights.VerifyRequest)
-        return EventStream(self._verify_events(asked), refuse)
-
-    async def _verify_events(self, asked: weights.VerifyRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the progress and result of a check. After an error, the last event is `failed`."""
-        try:
-            async with aclosing(self._backend.verify_models(asked)) as events:
-                async for progress in events:
-                    yield msgspec.json.encode(progress)
-        except Exception as error:  # noqa: BLE001 - the boundary of a request: `describe` logs it
-            described = describe(error)
-            failed = weights.VerifyProgress(
-                state="failed", message=described.message, error=described
-            )
-            yield msgspec.json.encode(failed)
-
-    async def _prune(self, request: Request) -> Response:
-        asked = await read(request, weights.PruneRequest)
-        return JsonResponse(await self._backend.prune_models(asked))
-
-    async def _answer(self, request: Request) -> Response:
-        asked = await read(request, GenerationRequest)
-        return EventStream(self._answer_events(asked), refuse, last_words=_failed)
-
-    async def _answer_events(self, asked: GenerationRequest) -> AsyncGenerator[bytes, None]:
-        """Yield the events of an answer. An error before the first one is raised."""
-        has_begun = False
-        try:
-            async with aclosing(self._backend.generate(asked)) as events:
-                async for event in events:
-                    has_begun = True
-                    yield msgspec.json.encode(event)
-        except Exception as error:
-            if not has_begun:
-                raise
-            yield _failed(error)
-
-    async def _tokens(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.tokens(await read(request, TokensRequest)))
-
-    async def _served(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.served_models())
-
-    async def _listen(self, request: Request) -> Response:
-        return JsonResponse(await self._backend.listen(await read(request, schema.ListenRequest)))
-
-    async def _close_listener(self, request: Request) -> None:
-        await self._backend.close_listener(request.path_params["port"])
-
-    async def _shutdown(self, request: Request) -> None:
-        await self._backend.shutdown()
+async def _answer_events(backend: Backend, asked: GenerationRequest) -> AsyncGenerator[bytes, None]:
+    """Yield the events of an answer. An error before the first one is raised."""
+    has_begun = False
+    try:
+        async with aclosing(backend.generate(asked)) as events:
+            async for event in events:
+                has_begun = True
+                yield msgspec.json.encode(event)
+    except Exception as error:
+        if not has_begun:
+            raise
+        yield _failed(error)
 
 
 def _failed(error: Exception) -> bytes:

@@ -1,69 +1,107 @@
-"""The endpoints of `/cluster` for models that are on this computer, or can be downloaded."""
+"""The operations of `/cluster` for models that are on this computer, or can be downloaded."""
 
-from starlette.requests import Request
-from starlette.responses import Response
+from collections.abc import Awaitable, Sequence
 
 from potluck.api import hub
-from potluck.api.endpoint import Handler, JsonResponse, RequestError, read
+from potluck.api.endpoint import RequestError
 from potluck.api.library import Library
+from potluck.api.operations import Operation
+from potluck.api.schema import ModelEntry
 
 _MAX_WORDS = 200  # characters of a search
 
 
-class LibraryApi:
-    """Answers for the models."""
+def library_operations(library: Library) -> Sequence[Operation]:
+    """All that can be asked of models."""
+    return [*_here(library), *_hub(library)]
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
 
-    def handlers(self) -> list[tuple[str, str, Handler]]:
-        """Method, path and handler of each endpoint."""
-        return [
-            ("GET", "/cluster/models", self._models),
-            ("POST", "/cluster/models/delete", self._delete),
-            ("POST", "/cluster/models/folders", self._add_folder),
-            ("GET", "/cluster/hub/recommended", self._recommended),
-            ("GET", "/cluster/hub/search", self._search),
-            ("GET", "/cluster/hub/models/{org}/{name}", self._look),
-            ("GET", "/cluster/hub/token", self._token),
-            ("PUT", "/cluster/hub/token", self._set_token),
-            ("POST", "/cluster/downloads", self._download),
-            ("POST", "/cluster/downloads/{id}", self._change_download),
-        ]
+def _here(library: Library) -> Sequence[Operation]:
+    return [
+        Operation(
+            method="GET",
+            path="/cluster/models",
+            does="The models on this computer, each with how it fits.",
+            run=lambda _, __: library.models(),
+            gives=tuple[ModelEntry, ...],
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/models/delete",
+            does="Delete a downloaded model.",
+            run=lambda asked, _: library.delete(asked),
+            takes=hub.DeleteRequest,
+            gives=hub.Deleted,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/models/folders",
+            does="Search a folder for models from now on.",
+            run=lambda asked, _: library.add_folder(asked),
+            takes=hub.FolderRequest,
+            gives=hub.Found,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/downloads",
+            does="Begin a download.",
+            run=lambda asked, _: library.download(asked),
+            takes=hub.DownloadRequest,
+            gives=hub.Download,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/downloads/{download_id}",
+            does="Pause, resume or cancel a download.",
+            run=lambda asked, at: library.change_download(at["download_id"], asked.action),
+            takes=hub.DownloadChange,
+            gives=hub.Download,
+        ),
+    ]
 
-    async def _models(self, request: Request) -> Response:
-        return JsonResponse(await self._library.models())
 
-    async def _delete(self, request: Request) -> Response:
-        return JsonResponse(await self._library.delete(await read(request, hub.DeleteRequest)))
-
-    async def _add_folder(self, request: Request) -> Response:
-        return JsonResponse(await self._library.add_folder(await read(request, hub.FolderRequest)))
-
-    async def _recommended(self, request: Request) -> Response:
-        return JsonResponse(await self._library.recommended())
-
-    async def _search(self, request: Request) -> Response:
-        words = request.query_params.get("query", "").strip()
+def _hub(library: Library) -> Sequence[Operation]:
+    def search(words: str) -> Awaitable[hub.HubAnswer]:
         if not 0 < len(words) <= _MAX_WORDS:
             raise RequestError(400, f"query: 1 to {_MAX_WORDS} characters.", param="query")
-        return JsonResponse(await self._library.search(words))
+        return library.search(words)
 
-    async def _look(self, request: Request) -> Response:
-        name = "{org}/{name}".format(**request.path_params)
-        return JsonResponse(await self._library.look(name))
-
-    async def _token(self, request: Request) -> Response:
-        return JsonResponse(await self._library.token())
-
-    async def _set_token(self, request: Request) -> Response:
-        asked = await read(request, hub.HubToken)
-        return JsonResponse(await self._library.set_token(asked.token))
-
-    async def _download(self, request: Request) -> Response:
-        return JsonResponse(await self._library.download(await read(request, hub.DownloadRequest)))
-
-    async def _change_download(self, request: Request) -> Response:
-        change = await read(request, hub.DownloadChange)
-        changed = await self._library.change_download(request.path_params["id"], change.action)
-        return JsonResponse(changed)
+    return [
+        Operation(
+            method="GET",
+            path="/cluster/hub/recommended",
+            does="The models that Potluck recommends, with how they fit. Nobody is asked.",
+            run=lambda _, __: library.recommended(),
+            gives=hub.HubAnswer,
+        ),
+        Operation(
+            method="GET",
+            path="/cluster/hub/search",
+            does="Models of the Hub by words of their names.",
+            run=lambda _, at: search(at["query"].strip()),
+            gives=hub.HubAnswer,
+            query={"query": f"1 to {_MAX_WORDS} characters."},
+        ),
+        Operation(
+            method="GET",
+            path="/cluster/hub/models/{org}/{name}",
+            does="One model of the Hub, with how each of its variants fits.",
+            run=lambda _, at: library.look("{org}/{name}".format(**at)),
+            gives=hub.HubModel,
+        ),
+        Operation(
+            method="GET",
+            path="/cluster/hub/token",
+            does="Who the user is at the Hub.",
+            run=lambda _, __: library.token(),
+            gives=hub.HubUser,
+        ),
+        Operation(
+            method="PUT",
+            path="/cluster/hub/token",
+            does="Keep a token for the Hub; an empty one is forgotten.",
+            run=lambda asked, _: library.set_token(asked.token),
+            takes=hub.HubToken,
+            gives=hub.HubUser,
+        ),
+    ]

@@ -35,7 +35,7 @@ from potluck.api.peer_user import Address, is_own_user
 from potluck.api.taken import Listens, port_taken
 from potluck.api.wrong_keys import WrongKeys
 from potluck.errors import UsageError
-from potluck.program_keys import RIGHTS, Right
+from potluck.ids import RIGHTS, Right
 from potluck.reasons import reason
 
 Programs: TypeAlias = Callable[[str], Collection[Right] | None]
@@ -51,7 +51,7 @@ SHUTDOWN_S = 2  # streams end at once on `stop`; requests that are left after th
 class Guard:
     """An ASGI application that passes requests on to another application, or refuses them.
 
-    What the program may do that asks is the `may` of the request's state: names of `program_keys.RIGHTS`.
+    What the program may do that asks is the `may` of the request's state: some of `RIGHTS`.
 
     Args:
         key: that `Authorization: Bearer` or `x-api-key` may carry, for everything; None: there is none.

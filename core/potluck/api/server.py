@@ -20,18 +20,20 @@ from starlette.types import ASGIApp
 
 from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
-from potluck.api.cluster import ClusterApi
+from potluck.api.cluster import cluster_operations
 from potluck.api.completions import Completions
 from potluck.api.embeddings import Embeddings
 from potluck.api.endpoint import RequestError, refuse, refuse_openai
 from potluck.api.listener import Guard, HttpServer, Programs, is_loopback_host
 from potluck.api.metrics import Metrics
 from potluck.api.ollama.endpoints import OllamaApi, refuse_ollama, running
+from potluck.api.operations import routes
 from potluck.api.request_ids import RequestIds
 from potluck.api.responses.endpoints import Responses
 from potluck.api.service import Service
 from potluck.errors import UsageError
-from potluck.program_keys import ProgramKeys, Right
+from potluck.ids import Right
+from potluck.program_keys import ProgramKeys
 
 __all__ = ["HttpServer", "local_app", "public_app"]
 
@@ -45,8 +47,8 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers wri
 
 def local_app(backend: Backend, token: str) -> ASGIApp:
     """Return the API of the window and the commands. It may listen on loopback only."""
-    routes = [*ClusterApi(backend).routes(), *_answering(backend, health=False)]
-    return _guarded(routes, key=token, loopback=True)
+    described = routes(cluster_operations(backend), backend)
+    return _guarded([*described, *_answering(backend, health=False)], key=token, loopback=True)
 
 
 def public_app(
@@ -88,9 +90,8 @@ def public_app(
     # Any page can have the origin "null": it needs a key that only its user can give it.
     known = [*listed, *_APPS, *([] if loopback and key is None else ["null"])]
     pattern = re.compile("|".join(known))
-    routes = [Route("/", running), *_answering(backend, health=True)]
     app = _guarded(
-        routes,
+        [Route("/", running), *_answering(backend, health=True)],
         key=key,
         loopback=loopback,
         origins=lambda origin: pattern.fullmatch(origin) is not None,

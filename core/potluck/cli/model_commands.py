@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from potluck.cli.options import add_json
 from potluck.cli.values import number, rights
-from potluck.program_keys import USUAL
+from potluck.ids import USUAL_RIGHTS
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
 """Adds a command: its name, the function that runs it, what it does, and examples."""
@@ -129,7 +129,7 @@ def add_key_commands(add: Add) -> None:
     more.add_argument(
         "--may",
         type=rights,
-        default=USUAL,
+        default=USUAL_RIGHTS,
         metavar="LIST",
         help="what it may do: ask the loaded model (ask), have others loaded (load), read /metrics"
         " (metrics); usually ask,load",

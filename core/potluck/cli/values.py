@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from potluck.program_keys import RIGHTS, Right
+from potluck.ids import RIGHTS, Right
 
 _UNITS = {
     "": 1,
