@@ -292,23 +292,27 @@ class Backend(QObject):
 
     def pause(self, length: PauseLength) -> None:
         """Pause the lending of this computer."""
-        self._change_lending(RoleRequest(paused=True, paused_until=pause_end(length, here())))
+        self._change_role(RoleRequest(paused=True, paused_until=pause_end(length, here())))
 
     def resume(self) -> None:
         """End the pause of this computer."""
-        self._change_lending(RoleRequest(paused=False))
+        self._change_role(RoleRequest(paused=False))
 
     def free_memory(self) -> None:
         """Give back at once what this computer lends; it is paused then, for an hour or longer."""
-        self._change_lending(RoleRequest(free_now=True))
+        self._change_role(RoleRequest(free_now=True))
 
     def set_rule(self, rule: Rule, on: bool) -> None:
         """Let a reason count for which this computer lends nothing by itself, or not."""
         if self.state is not None:
             rules = msgspec.structs.replace(self.state.node.rules, **{rule: on})
-            self._change_lending(RoleRequest(rules=rules))
+            self._change_role(RoleRequest(rules=rules))
 
-    def _change_lending(self, request: RoleRequest) -> None:
+    def set_unloading(self, seconds: float) -> None:
+        """Have a model unloaded that nobody asks for so long; 0: never."""
+        self._change_role(RoleRequest(idle_unload_s=seconds))
+
+    def _change_role(self, request: RoleRequest) -> None:
         self._call("POST", "/cluster/role", request).then(failed=self.report)
 
     def models(self) -> Call:

@@ -36,8 +36,7 @@ ALLOWED = {
 }
 
 PROGRAM = """
-import sys, time
-begin = time.process_time()  # other programs may have the computer meanwhile
+import sys
 from pathlib import Path
 from PySide6.QtWidgets import QApplication
 from potluck_app.__main__ import Application
@@ -53,35 +52,26 @@ application = Application(
 application.preferences.change(mode="master")
 application.start()
 qapp.processEvents()
-seconds = time.process_time() - begin
 application.close()
-print(seconds, *sorted(sys.modules))
+print(*sorted(sys.modules))
 """
 
 
-def test_it_opens_within_a_second_without_anything_heavy(tmp_path: Path) -> None:
+def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
     environ = {
         **os.environ,
         "QT_QPA_PLATFORM": "offscreen",
         "PYTHONPATH": os.pathsep.join((str(ROOT / "core"), str(ROOT / "app"))),
     }
-    seconds, names = 60.0, list[str]()
-
-    for _ in range(3):  # the first one may have to read the disk
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        took, *names = result.stdout.split()
-        seconds = float(took)
-        if seconds < 1.0:
-            break
-
-    assert seconds < 1.0
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    names = result.stdout.split()
     ours = {name.removeprefix("potluck.") for name in names if name.startswith("potluck.")}
     assert ours <= ALLOWED
     heavy = {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}

@@ -106,14 +106,21 @@ class Library(QObject):
     @property
     def hub(self) -> tuple[HubRow, ...] | None:
         """The models that were found, else the recommended ones; None: they are not known yet."""
-        answer = self._recommended if self._found is None or self.is_offline else self._found
-        if answer is None:
-            return None
-        entries = self._entries or ()
-        rows = [hub_row(m, entries, self._details.get(m.name)) for m in answer.models]
-        if rows and not self.is_found and rows[0].badge[1] == "ok":
+        if self._found is not None and not self.is_offline:
+            return self._rows(self._found)
+        return None if self._recommended is None else self.recommended
+
+    @property
+    def recommended(self) -> tuple[HubRow, ...]:
+        """The recommended models, as far as they are known."""
+        rows = [] if self._recommended is None else [*self._rows(self._recommended)]
+        if rows and rows[0].badge[1] == "ok":
             rows[0] = replace(rows[0], is_best_choice=True)  # the node lists the best one first
         return tuple(rows)
+
+    def _rows(self, answer: HubAnswer) -> tuple[HubRow, ...]:
+        entries = self._entries or ()
+        return tuple(hub_row(m, entries, self._details.get(m.name)) for m in answer.models)
 
     @property
     def is_found(self) -> bool:

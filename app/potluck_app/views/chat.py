@@ -42,6 +42,7 @@ from potluck_app.views.drawer import Drawer
 from potluck_app.views.find_bar import FindBar
 from potluck_app.views.model_picker import ModelPicker
 from potluck_app.views.overlay import SidePanel
+from potluck_app.views.suggestion import Suggestion
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
 
 # The guide can answer these: they are about what the person may want to do next.
@@ -71,7 +72,7 @@ class ChatView(QWidget):
         super().__init__()
         self.setObjectName("chat-page")
         self.setProperty("page", "true")
-        self._theme, self._chat = theme, chat
+        self._theme, self._chat, self._library = theme, chat, library
         self._model = ("", "")  # its name, and where it runs
         self._said_state = ""
         self._is_narrow = False
@@ -153,6 +154,7 @@ class ChatView(QWidget):
         self._empty_line = label("", "body2", wrap=True)
         for line in (title, self._empty_line):
             line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self.suggestion = Suggestion(self._theme, self._library)
         self.examples = QWidget()
         self._grid = QGridLayout(self.examples)
         self._grid.setContentsMargins(0, 0, 0, 0)
@@ -162,7 +164,9 @@ class ChatView(QWidget):
             for number, text in enumerate(EXAMPLES)
         ]
         inner = QWidget()
-        vbox(title, self._empty_line, 16, self.examples, parent=inner, spacing=8)
+        vbox(
+            title, self._empty_line, 16, self.examples, 8, self.suggestion, parent=inner, spacing=8
+        )
         vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
         return scrolling(page, "New chat")
 
@@ -207,6 +211,7 @@ class ChatView(QWidget):
             self._show_model(name, where, f"{name} answers on {where}.")
         self._say_state()
         self.examples.setVisible(is_guide and bool(state or before))
+        self.suggestion.want(is_guide and state is not None)
         self._show_context()
 
     def _say_state(self) -> None:

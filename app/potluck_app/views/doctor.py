@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt
-from PySide6.QtWidgets import QDialog, QFrame, QScrollArea, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app.backend import Backend
-from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.doctor import Doctor, FindingRow
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import (
     CopyButton,
     Pill,
@@ -19,14 +18,13 @@ from potluck_app.views.controls import (
     field,
     label,
 )
+from potluck_app.views.dialogs import Dialog
 from potluck_app.views.words import Described
 
-_SIZE = QSize(600, 640)
-_LEAST = QSize(380, 320)
-_AROUND = 48  # pixels of the screen that stay free around the dialog
+_WIDTH = 600  # pixels
 
 
-class DoctorDialog(QDialog):
+class DoctorDialog(Dialog):
     """All findings, the worst first. It looks as soon as it is made.
 
     Args:
@@ -43,17 +41,11 @@ class DoctorDialog(QDialog):
         backend: Backend,
         on_address: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(parent)
-        self.setObjectName("doctor")
-        self.setWindowTitle(said("Doctor"))
-        screen = self.screen().availableSize() - QSize(_AROUND, _AROUND)
-        self.setMinimumSize(_LEAST.boundedTo(screen))
-        self.resize(_SIZE.boundedTo(screen))
+        super().__init__(parent, "doctor", "Doctor", _WIDTH)
         self._theme = theme
         self.doctor = Doctor(backend, self)
         self.summary = label("", "body2", wrap=True, name="doctor-summary")
-        self._inner = QWidget()
-        self._column = vbox(parent=self._inner, margins=(0, 0, 8, 0), spacing=10)
+        self._column = vbox(spacing=10)
         self.findings: list[FindingView] = []
         self._on_address = on_address
         self.address = button("Enter an address", "doctor-address", self._want_address)
@@ -63,27 +55,15 @@ class DoctorDialog(QDialog):
         self.copy = CopyButton(theme, what, "doctor-copy", self.doctor.report, shown=what)
         self.again = button("Check again", "doctor-again", self.doctor.examine)
         self.close_button = button("Close", "doctor-close", self.reject)
-        self._arrange()
-        self.doctor.changed.connect(self._show)
-        self.doctor.examine()
-
-    def _arrange(self) -> None:
-        scroll = QScrollArea()
-        scroll.setAccessibleName(said("Findings"))
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # arrow keys scroll it
-        scroll.setWidgetResizable(True)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setWidget(self._inner)
-        vbox(
+        self.fill(
             label("What keeps computers apart", "title", wrap=True),
             hbox((self.summary, 1), self.copy, spacing=8),
-            (scroll, 1),
-            hbox(self.address, STRETCH, self.again, self.close_button, spacing=8),
-            parent=self,
-            margins=(24, 20, 20, 16),
+            self._column,
+            buttons=(self.address, self.again, self.close_button),
             spacing=12,
         )
+        self.doctor.changed.connect(self._show)
+        self.doctor.examine()
 
     def _show(self) -> None:
         doctor = self.doctor
@@ -97,7 +77,8 @@ class DoctorDialog(QDialog):
         self.findings = [FindingView(self._theme, row) for row in doctor.rows]
         for finding in self.findings:
             self._column.addWidget(finding)
-        self._column.addStretch(1)
+            finding.show()  # now, so that its height counts
+        self.fit()
 
     def _want_address(self) -> None:
         self.accept()

@@ -27,6 +27,7 @@ from potluck_app.views.controls import (
     label,
     set_property,
 )
+from potluck_app.views.dialogs import Confirmation, confirm
 from potluck_app.views.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
@@ -175,6 +176,18 @@ class DownloadCardView(Described, QFrame):
     def _use(self) -> None:
         self._library.use(self._row.path)
         self._change("cancel")
+
+
+def ask_to_cancel(parent: QWidget, library: Library, row: DownloadRow) -> Confirmation:
+    """Cancel a download, if the person says so."""
+    return confirm(
+        parent,
+        title=f"Cancel the download of {row.title}?",
+        text="What has arrived is deleted. Pause keeps it, and the download can go on later.",
+        action="Cancel the download",
+        keep="Keep it",
+        on_confirmed=lambda: library.change_download(row.id, "cancel"),
+    )
 
 
 class HubCardView(Described, QFrame):

@@ -24,7 +24,13 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.dialogs import Confirmation, confirm
-from potluck_app.views.model_cards import CardList, DownloadCardView, HubCardView, ModelCardView
+from potluck_app.views.model_cards import (
+    CardList,
+    DownloadCardView,
+    HubCardView,
+    ModelCardView,
+    ask_to_cancel,
+)
 from potluck_app.views.toast import Toast
 from potluck_app.views.words import Menu
 
@@ -45,7 +51,9 @@ class ModelsView(QWidget):
         self._progress, self._line, self._meter = self._make_progress()
         self.downloads: CardList[DownloadRow] = CardList(
             lambda row: row.id,
-            lambda row: DownloadCardView(theme, library, row, self.ask_to_cancel),
+            lambda row: DownloadCardView(
+                theme, library, row, lambda row: ask_to_cancel(self, library, row)
+            ),
         )
         self.here: CardList[ModelRow] = CardList(
             lambda row: row.path,
@@ -222,17 +230,6 @@ class ModelsView(QWidget):
         dialog.setDirectory(str(Path.home()))
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
-
-    def ask_to_cancel(self, row: DownloadRow) -> Confirmation:
-        """Cancel a download, if the person says so."""
-        return confirm(
-            self,
-            title=f"Cancel the download of {row.title}?",
-            text="What has arrived is deleted. Pause keeps it, and the download can go on later.",
-            action="Cancel the download",
-            keep="Keep it",
-            on_confirmed=lambda: self._library.change_download(row.id, "cancel"),
-        )
 
     def ask_to_delete(self, row: ModelRow) -> Confirmation:
         """Delete a model, if the person says so."""

@@ -34,6 +34,8 @@ _CHOICES: tuple[tuple[Choice, str], ...] = (
     ("light", "Light"),
     ("dark", "Dark"),
 )
+# Seconds after which a model is unloaded that nobody asks; 0: never.
+_UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 
 
 class SettingsView(QWidget):
@@ -64,6 +66,7 @@ class SettingsView(QWidget):
             label("Settings", "title"),
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
+            self._unloading(),
             self._network(on_doctor),
             self._programs(),
             self.about,
@@ -150,6 +153,35 @@ class SettingsView(QWidget):
             then,
         )
 
+    def _unloading(self) -> QFrame:
+        group, holder = QButtonGroup(self), QWidget()
+        row = Flow(holder)
+        self.unloading: dict[float, QPushButton] = {}
+        for seconds, text in _UNUSED:
+            item = button(
+                text,
+                f"unload-{seconds}",
+                lambda s=seconds: self._backend.set_unloading(s),
+                kind="choice",
+            )
+            item.setCheckable(True)
+            group.addButton(item)
+            row.addWidget(item)
+            self.unloading[seconds] = item
+        return _section(
+            "Unused models",
+            "A model that nobody asks for so long is unloaded on all computers. The next question"
+            " loads it again.",
+            holder,
+        )
+
+    def _show_unloading(self, seconds: float) -> None:
+        """Check the choice that holds; none, if it is a time that is not among them."""
+        for choice, item in self.unloading.items():
+            item.group().setExclusive(False)
+            item.setChecked(choice == seconds)
+            item.group().setExclusive(True)
+
     def _network(self, on_doctor: Callable[[], object]) -> QFrame:
         return _section(
             "Doctor",
@@ -186,6 +218,8 @@ class SettingsView(QWidget):
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
         self.about.show_state(state)
+        if node is not None:
+            self._show_unloading(node.idle_unload_s or 0)
         self.api.setEnabled(state is not None)
         listener = _loopback(state)
         self._off_row.setVisible(listener is None)

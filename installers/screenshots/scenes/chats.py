@@ -9,6 +9,7 @@ from screenshots import home, models, talk
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
+from potluck.api.hub import HubAnswer
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import Attachment, Draft, Hit, Settings
 from potluck_app.views.main_window import MainWindow
@@ -29,6 +30,15 @@ def chat_starting(stage: Stage) -> QWidget:
 def chat_empty(stage: Stage) -> QWidget:
     stage.backend.say(home.alone())
     return stage.main()
+
+
+@scene
+def chat_suggestion(stage: Stage) -> QWidget:
+    stage.backend.say(home.alone())
+    window = stage.main()
+    window.library._on_models(())
+    window.library._on_recommended(HubAnswer(models=models.RECOMMENDED))
+    return window
 
 
 @scene

@@ -10,7 +10,7 @@ from screenshots.stage import Stage
 from potluck.api.hub import HubAnswer
 from potluck_app.http import Problem
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.model_cards import HubCardView, ModelCardView
+from potluck_app.views.model_cards import HubCardView, ModelCardView, ask_to_cancel
 
 
 def _models(stage: Stage, *, discover: bool = False) -> MainWindow:
@@ -132,4 +132,4 @@ def models_delete(stage: Stage) -> QWidget:
 def models_cancel(stage: Stage) -> QWidget:
     window = _models(stage)
     stage.backend.say(replace(home.home(), downloads=models.DOWNLOADS))
-    return window.models.ask_to_cancel(window.library.downloads[0])
+    return ask_to_cancel(window.models, window.library, window.library.downloads[0])

@@ -1,12 +1,13 @@
 """The rail, the shortcuts, the one calm line; models and settings."""
 
 import pytest
+from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck.api.schema import Listener, Notice
+from potluck.api.schema import Listener, Notice, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
@@ -178,6 +179,23 @@ def test_the_address_for_programs_is_turned_on_and_off(
     qtbot.mouseClick(toggle, LEFT)
 
     assert "DELETE /cluster/listeners/8123" in backend.paths()
+
+
+def test_when_an_unused_model_is_unloaded_is_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    before = home()
+    backend.say(replace(before, node=replace(before.node, idle_unload_s=1800.0)))
+    assert button(window, "unload-1800").isChecked()
+
+    qtbot.mouseClick(button(window, "unload-0"), LEFT)
+    assert backend.last("/cluster/role").body == RoleRequest(idle_unload_s=0)
+
+    backend.say(replace(before, node=replace(before.node, idle_unload_s=None)))
+    assert button(window, "unload-0").isChecked()
+    backend.say(replace(before, node=replace(before.node, idle_unload_s=42.0)))  # by a command
+    assert not any(item.isChecked() for item in window.settings.unloading.values())
 
 
 def test_a_port_that_is_taken_is_said_beside_it(
