@@ -214,6 +214,7 @@ def test_the_pages_of_apps_use_a_listener(origin: str) -> None:
     assert (answer.status_code, preflight.status_code) == (200, 200)
     assert answer.headers["access-control-allow-origin"] == origin
     assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
+    assert "DELETE" in preflight.headers["access-control-allow-methods"]  # of a stored response
 
 
 def test_a_page_without_an_origin_needs_the_key() -> None:
@@ -341,7 +342,9 @@ def test_an_address_with_many_wrong_keys_waits_and_others_do_not() -> None:
             transport = httpx.ASGITransport(app, client=(host, 1))
             async with httpx.AsyncClient(transport=transport, base_url="http://attic") as client:
                 headers = {"authorization": f"Bearer {key}"}
-                return (await client.get("/v1/models", headers=headers)).status_code
+                answer = await client.get("/v1/models", headers=headers)
+                assert (answer.status_code == 429) == ("retry-after" in answer.headers)
+                return answer.status_code
 
         guesses = [await status("192.168.0.66", f"guess-{n}") for n in range(12)]
         right = [

@@ -8,7 +8,7 @@ its traceback.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -78,9 +78,16 @@ class RequestError(UsageError):
 
     code = "bad_request"
 
-    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message, **({} if param is None else {"param": param}))
-        self.status, self.param = status, param
+        self.status, self.param, self.headers = status, param, headers or {}
 
 
 class JsonResponse(Response):

@@ -88,8 +88,7 @@ class Guard:
             may = self._check(scope)
         except RequestError as error:
             response = self._refuse(scope["path"])(error)
-            if error.status == 401:
-                response.headers["www-authenticate"] = "Bearer"
+            response.headers.update(error.headers)
             await response(scope, receive, send)
             return
         scope.setdefault("state", {})["may"] = may
@@ -135,6 +134,7 @@ class Guard:
                 429,
                 "Too many wrong keys came from this address."
                 f" It may try again in {math.ceil(wait_s / 60)} minutes.",
+                headers={"retry-after": str(math.ceil(wait_s))},
             )
         given = _key_in(headers)
         if self._key is not None and _same(given, self._key):
@@ -148,6 +148,7 @@ class Guard:
         raise RequestError(
             401,
             "The key is missing or wrong: send it as `Authorization: Bearer KEY`, or as `x-api-key`.",
+            headers={"www-authenticate": "Bearer"},
         )
 
 

@@ -100,9 +100,9 @@ def public_app(
     return CORSMiddleware(
         app,
         allow_origin_regex=pattern.pattern,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["x-request-id"],
+        expose_headers=["x-request-id", "retry-after"],
     )
 
 
