@@ -83,6 +83,14 @@ def test_the_choice_reaches_the_model(
     assert not use.is_parallel
 
 
+def test_a_tool_that_is_named_is_called_once(server: Server, ai: openai.OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "now"}}
+
+    ai.chat.completions.create(model="guide", messages=HI, tools=[ADD, NOW], tool_choice=named)
+
+    assert not use_of(server).is_parallel
+
+
 def test_a_whole_answer_has_text_reasoning_and_calls(server: Server, ai: openai.OpenAI) -> None:
     server.backend.pieces = PIECES
 

@@ -48,7 +48,7 @@ def tool_use(
         tools=tuple(_tool(function) for function in functions),
         choice="named" if isinstance(choice, NamedToolChoice) else choice,
         name=name,
-        is_parallel=is_parallel,
+        is_parallel=is_parallel and not name,  # who names a tool expects one call of it
     )
 
 

@@ -4,6 +4,7 @@ A schema or a grammar is a stranger's program: `serving` limits what it may cost
 sets of tokens.
 """
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from potluck.cluster.text.grammar_messages import (
 )
 from potluck.cluster.text.serving import end_after, limit_memory, serve
 from potluck.errors import EngineError, GrammarError
+from potluck.model.answers.schemas import closed
 from potluck.model.chat import ChatFormat
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ def _source(constraint: Constraint) -> str:
     match constraint.kind:
         case "json_schema" | "loose_json_schema":
             options: JsonCompileOptions = {**_JSON, "lenient": constraint.kind != "json_schema"}
+            text = _closed(text)
             if (
                 constraint.opens_with and not constraint.repeats
             ):  # after reasoning and its line ends
@@ -97,6 +100,15 @@ def _source(constraint: Constraint) -> str:
         case "choice":
             choices = (json.dumps(choice, ensure_ascii=False) for choice in json.loads(text))
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(choices)}")
+
+
+def _closed(schema: str) -> str:
+    """A JSON schema, see `closed`; what is none is left to the library, which says why."""
+    with contextlib.suppress(ValueError, RecursionError):
+        read = json.loads(schema)
+        if isinstance(read, dict):
+            return json.dumps(closed(cast("dict[str, object]", read)))
+    return schema
 
 
 def _with_options(schema: str, options: "JsonCompileOptions") -> str:

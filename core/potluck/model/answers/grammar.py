@@ -12,6 +12,7 @@ from typing import cast
 from msgspec import Struct
 
 from potluck.model.answers.format import ANY, KEY, AnswerFormat, CallFormat
+from potluck.model.answers.schemas import closed
 
 _SPACE = r"ws: /[ \t]{0,2}|(\r?\n){1,2}[ \t]{0,40}/"
 # Of clients' schemas, what is not supported is left to the model.
@@ -126,7 +127,7 @@ class _Writer:
     def json(self, schema: Mapping[str, object], *, is_strict: bool = False) -> str:
         """A value by a JSON schema."""
         guidance = {} if is_strict else _LENIENT
-        return self._rule(f"%json {json.dumps({**schema, 'x-guidance': guidance})}")
+        return self._rule(f"%json {json.dumps({**closed(schema), 'x-guidance': guidance})}")
 
     def text_before(self, literal: str) -> str:
         """Any text, and then a literal."""
