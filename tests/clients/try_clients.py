@@ -25,6 +25,7 @@ from python_clients import CLIENTS
 
 HERE = Path(__file__).parent
 TASKS = ("chat", "stream", "tools", "structure", "async", "errors")
+MORE = {"litellm": ("mcp",)}  # what a package needs for tools and does not name
 NODE_CLIENTS = {
     "npm:openai": ("openai",),
     "npm:@anthropic-ai/sdk": ("@anthropic-ai/sdk",),
@@ -53,7 +54,7 @@ def try_python(name: str, folder: Path, url: str) -> str:
     python = place / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     if not (place / "installed").exists():
         venv.create(place, with_pip=True, clear=True)
-        run([python, "-m", "pip", "install", "--quiet", name], place, 1800)
+        run([python, "-m", "pip", "install", "--quiet", name, *MORE.get(name, ())], place, 1800)
         (place / "installed").touch()
     return run([python, HERE / "python_clients.py", name, url], place, 900)
 
@@ -92,9 +93,9 @@ def main() -> None:
     print("".join(f"{word:<11}" for word in (f"{'':<28}", *TASKS)).rstrip())
     for name in options.names or known:
         try:
-            results = json.loads(known[name](name, folder, options.url))
-        except Exception as error:
-            results = dict.fromkeys(TASKS[:1], f"not tried: {error}")
+            results: dict[str, str] = json.loads(known[name](name, folder, options.url))
+        except Exception as error:  # noqa: BLE001 whatever it is, the next client is tried
+            results = {"chat": f"not tried: {error}"}
         shown = ["-" if task not in results else "no" if results[task] else "yes" for task in TASKS]
         print(f"{name:<32}" + "".join(f"{word:<11}" for word in shown).rstrip(), flush=True)
         wrong += [f"{name}, {task}: {text}" for task, text in results.items() if text]
