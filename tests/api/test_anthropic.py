@@ -140,7 +140,7 @@ def test_blocks_are_turns_and_results_come_first(
     [
         ({"type": "auto"}, ("auto", "", True)),
         ({"type": "any", "disable_parallel_tool_use": True}, ("required", "", False)),
-        ({"type": "tool", "name": "add"}, ("named", "add", True)),
+        ({"type": "tool", "name": "add"}, ("named", "add", False)),
         ({"type": "none"}, ("none", "", True)),
     ],
     ids=str,

@@ -164,6 +164,19 @@ def test_conversation_and_sampling_reach_the_backend(server: Server, ai: Any) ->
     assert (request.stop, request.max_tokens, request.ignore_eos) == (("END",), 9, True)
 
 
+def test_fields_of_other_servers_mean_what_they_mean_there(server: Server, ai: Any) -> None:
+    neutral = {"mirostat": 0, "typical_p": 1.0, "top_n_sigma": -1, "bad_words": [], "lora": None}
+    named = {"n_predict": 7, "repeat_penalty": 1.2, **neutral}
+
+    ai.chat.completions.create(model="guide", messages=HI, extra_body=named)
+    ai.completions.create(model="guide", prompt="x", extra_body=named)
+    ai.completions.create(model="guide", prompt="x", max_tokens=9, extra_body=named)
+
+    asked = server.backend.generated
+    assert [request.max_tokens for request in asked] == [7, 7, 9]
+    assert {request.sampling.repetition_penalty for request in asked} == {1.2}
+
+
 def test_what_is_not_said_is_left_to_the_model(server: Server, ai: Any) -> None:
     ai.chat.completions.create(model="guide", messages=HI)
 

@@ -101,14 +101,16 @@ def test_what_a_browser_sends_for_a_page_is_refused(server: Server, site: str) -
     assert (origin, fetch, typed) == (403, 403, 200)
 
 
-async def ask_public(headers: dict[str, str], method: str = "GET", **options: Any) -> Any:
+async def ask_public(
+    headers: dict[str, str], method: str = "GET", path: str = "/v1/models", **options: Any
+) -> Any:
     """The answer of a listener without a key to one request."""
     app = public_app(FakeBackend(), host="127.0.0.1", key=None, **options)
     server = HttpServer()
     port = await server.start(app, "127.0.0.1", 0)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
-            return await http.request(method, "/v1/models", headers=headers)
+            return await http.request(method, path, headers=headers)
     finally:
         await server.stop()
 
@@ -215,6 +217,14 @@ def test_the_pages_of_apps_use_a_listener(origin: str) -> None:
     assert answer.headers["access-control-allow-origin"] == origin
     assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
     assert "DELETE" in preflight.headers["access-control-allow-methods"]  # of a stored response
+
+
+def test_the_version_in_the_address_may_be_missing() -> None:
+    async def scenario() -> list[int]:
+        paths = ("/models", "/models/guide", "/modelsx", "/")
+        return [(await ask_public({}, path=path)).status_code for path in paths]
+
+    assert asyncio.run(scenario()) == [200, 200, 404, 200]
 
 
 def test_a_page_without_an_origin_needs_the_key() -> None:

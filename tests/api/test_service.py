@@ -15,11 +15,20 @@ HI = [{"role": "user", "content": "hi"}]
     ("asked", "tokens"),
     [
         ({"content": "hi"}, [104, 105]),
-        ({"prompt": "hi", "model": "guide"}, [104, 105]),
+        ({"content": "hi", "add_special": True}, [2, 104, 105]),
+        ({"prompt": "hi", "model": "guide"}, [2, 104, 105]),
+        ({"prompt": "hi", "add_special_tokens": False}, [104, 105]),
         ({"messages": HI}, [104, 105]),
         ({"content": ""}, []),
     ],
-    ids=["as llama.cpp asks", "as vLLM asks", "a chat", "nothing"],
+    ids=[
+        "as llama.cpp asks",
+        "llama.cpp, from the beginning of a text",
+        "as vLLM asks",
+        "vLLM, from the middle of a text",
+        "a chat",
+        "nothing",
+    ],
 )
 def test_a_text_becomes_tokens(http: httpx.Client, asked: dict, tokens: list[int]) -> None:
     answer = http.post("/tokenize", json=asked).json()

@@ -92,8 +92,8 @@ class Here:
         self.answers = chat.answers
         self.opened: list[HereGrammar] = []
 
-    async def encode(self, text: str) -> list[int]:
-        return self._chat.encode(text)
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        return self._chat.encode(text, add_special=add_special)
 
     async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
         return encode_conversation(self._chat, conversation)

@@ -333,12 +333,12 @@ class FakeBackend:
         yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
 
     async def tokens(self, request: api.TokensRequest) -> api.Tokens:
-        """Each byte of a text is a token."""
+        """Each byte of a text is a token; 2 is the one for its beginning."""
         match request.prompt:
             case api.ChatPrompt(turns):
                 raw = "".join(turn.content for turn in turns).encode()
-            case api.TextPrompt(text):
-                raw = text.encode()
+            case api.TextPrompt(text, special):
+                raw = (b"\x02" if special else b"") + text.encode()
             case api.TokenPrompt(ids):
                 raw = bytes(ids)
         pieces = tuple(bytes([byte]) for byte in raw)

@@ -112,6 +112,7 @@ class TextPrompt(Struct, frozen=True, tag=True):
     """Text that is used unchanged, without a template."""
 
     text: str
+    special: bool = True  # whether the model's tokens for the beginning of a text are added
 
 
 class TokenPrompt(Struct, frozen=True, tag=True):

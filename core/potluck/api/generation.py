@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,8 @@ from potluck.api.backend import (
 from potluck.api.constraints import constraint_of
 from potluck.api.openai_checks import is_given, json_text, message_text, prompts
 from potluck.api.tools import tool_use_of
+
+_T = TypeVar("_T")
 
 COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 SEED_MASK = (1 << 63) - 1  # makes OpenAI's signed seeds non-negative
@@ -44,13 +46,13 @@ _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
     """What a chat asks for."""
     logprobs = asked.top_logprobs or 0 if asked.logprobs else None
-    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    limit = _first(asked.max_completion_tokens, asked.max_tokens, asked.n_predict)
     return _generation(asked, _chat_prompt(asked), logprobs, limit)
 
 
 def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
     """What each prompt of a completion asks for."""
-    limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
+    limit = _first(asked.max_tokens, asked.n_predict, COMPLETION_TOKENS)
     generations = [
         _generation(
             asked,
@@ -132,7 +134,7 @@ def _generation(
         top_p=None if asked.top_p is None else max(asked.top_p, _LEAST_TOP_P),
         top_k=None if asked.top_k is None else max(int(asked.top_k), 0),
         min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
+        repetition_penalty=_first(asked.repetition_penalty, asked.repeat_penalty),
         presence_penalty=asked.presence_penalty or 0.0,
         frequency_penalty=asked.frequency_penalty or 0.0,
         logit_bias=_biases(asked),
@@ -149,6 +151,11 @@ def _generation(
         ignore_eos=bool(asked.ignore_eos),
         known=tuple(asked.known_token_ids or ()),
     )
+
+
+def _first(*values: _T | None) -> _T | None:
+    """The first that is given."""
+    return next((value for value in values if value is not None), None)
 
 
 def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:

@@ -11,9 +11,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from potluck.api.other_servers import MAX_TOKENS, OtherServers
 from potluck.errors import UsageError
 
-MAX_TOKENS = 1 << 20  # the longest context of any known model
 MAX_STOPS = 16  # OpenAI allows 4
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128  # of one request
@@ -68,7 +68,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     structural_tag: msgspec.Raw = _NOTHING
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(OtherServers, frozen=True, kw_only=True):
     """The fields that both kinds of request share. None means: as the model recommends."""
 
     model: Annotated[str, Meta(max_length=4096)] | None = None

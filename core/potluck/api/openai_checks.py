@@ -9,6 +9,7 @@ from potluck.api.openai import (
     CompletionRequest,
     UnsupportedParameterError,
 )
+from potluck.api.other_servers import not_offered
 
 
 def check(request: ChatCompletionRequest | CompletionRequest) -> None:
@@ -17,6 +18,8 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
     Raises:
         UnsupportedParameterError: the error names the field.
     """
+    for name in not_offered(request):
+        _refuse(True, name, f"{name}: this is not offered; leave it out.")
     _refuse(
         request.top_k is not None and request.top_k != int(request.top_k),
         "top_k",
@@ -46,7 +49,7 @@ def _check_completion(request: CompletionRequest) -> None:
 
 
 def _check_chat(request: ChatCompletionRequest) -> None:
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "n_predict"):
         _refuse(getattr(request, name) == 0, name, f"{name}: a chat needs at least 1.")
     _refuse(
         is_given(request.functions),

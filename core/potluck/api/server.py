@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
@@ -42,6 +42,7 @@ _APPS = (
     r"(?:app|vscode-webview|vscode-file|tauri|capacitor|ionic)://[A-Za-z0-9._:-]*",
     r"https?://tauri\.localhost",
 )
+_OPENAI = (["chat"], ["completions"], ["embeddings"], ["models"], ["responses"])
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]-]+")  # as browsers write it (RFC 6454)
 
 
@@ -98,12 +99,23 @@ def public_app(
         programs=lambda text: _rights(programs, text),
     )
     return CORSMiddleware(
-        app,
+        _without_version(app),
         allow_origin_regex=pattern.pattern,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["x-request-id", "retry-after"],
     )
+
+
+def _without_version(app: ASGIApp) -> ASGIApp:
+    """Answer OpenAI's paths without `/v1` too, which addresses given to programs often lack."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].split("/", 2)[1:2] in _OPENAI:
+            scope = {**scope, "path": f"/v1{scope['path']}"}
+        await app(scope, receive, send)
+
+    return answer
 
 
 def _rights(programs: ProgramKeys | None, text: str) -> Collection[Right] | None:

@@ -34,6 +34,10 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)] | None = None
     model: Annotated[str, Meta(max_length=4096)] | None = None
     with_pieces: bool = False
+    # With the model's tokens for the beginning of a text. llama.cpp's clients want them if they say so,
+    # vLLM's if they do not say otherwise.
+    add_special: bool = False
+    add_special_tokens: bool = True
 
 
 class Piece(Struct, frozen=True, kw_only=True):
@@ -129,10 +133,11 @@ class Service:
 def _prompt(asked: TokenizeRequest) -> Prompt:
     if asked.messages is not None:
         return ChatPrompt(tuple(turn_of(message) for message in asked.messages))
-    text = asked.content if asked.content is not None else asked.prompt
-    if text is None:
-        raise RequestError(400, "content: this field is required.", param="content")
-    return TextPrompt(text)
+    if asked.content is not None:
+        return TextPrompt(asked.content, special=asked.add_special)
+    if asked.prompt is not None:
+        return TextPrompt(asked.prompt, special=asked.add_special_tokens)
+    raise RequestError(400, "content: this field is required.", param="content")
 
 
 def _text_or_bytes(piece: bytes) -> str | list[int]:

@@ -280,9 +280,9 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
         case ChatPrompt():
             _check_length(_characters(prompt), loaded.generator.context)
             encoded = await loaded.text.encode_chat(conversation_of(prompt))
-        case TextPrompt(text):
+        case TextPrompt(text, special):
             _check_length(len(text), loaded.generator.context)
-            encoded = EncodedPrompt(token_ids=await loaded.text.encode(text))
+            encoded = EncodedPrompt(token_ids=await loaded.text.encode(text, add_special=special))
         case TokenPrompt(token_ids):
             encoded = EncodedPrompt(token_ids=list(token_ids))
     _check_ids(encoded.token_ids, loaded.vocab_size)

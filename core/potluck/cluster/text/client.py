@@ -70,13 +70,13 @@ class ModelText:
         )
         self._grammars = Grammars(folder, log_path.with_stem(f"{log_path.stem}-grammars"))
 
-    async def encode(self, text: str) -> list[int]:
-        """The token ids of a text.
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """The token ids of a text, with those of the model for its beginning.
 
         Raises:
             BrokenModelError: the tokenizer fails, or exceeds its limits.
         """
-        return (await self._encode(EncodeText(text=text))).token_ids
+        return (await self._encode(EncodeText(text=text, add_special=add_special))).token_ids
 
     async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
         """The token ids of a conversation, up to where the answer begins.

@@ -26,9 +26,10 @@ class OpenModel(TextMessage, frozen=True):
 
 
 class EncodeText(TextMessage, frozen=True):
-    """The token ids of a text."""
+    """The token ids of a text, with the model's own for its beginning."""
 
     text: str
+    add_special: bool = True
 
 
 class EncodeChat(TextMessage, frozen=True):

@@ -70,7 +70,8 @@ class TextServer:
         assert self._chat is not None  # the node asks for nothing until the model is open
         end_after(self._wanted.encode_s)
         if isinstance(request, EncodeText):
-            return Encoded(prompt=EncodedPrompt(token_ids=self._chat.encode(request.text)))
+            ids = self._chat.encode(request.text, add_special=request.add_special)
+            return Encoded(prompt=EncodedPrompt(token_ids=ids))
         return Encoded(prompt=encode_conversation(self._chat, request.conversation))
 
     def answer(self, request: OpenModel | EncodeText | EncodeChat) -> FromText:
