@@ -198,6 +198,12 @@ def test_completion_of_text(server: Server, ai: Any) -> None:
     assert request.max_tokens == 16  # OpenAI's default for this endpoint
 
 
+def test_a_completion_between_two_texts(server: Server, ai: Any) -> None:
+    ai.completions.create(model="guide", prompt="def ", suffix=": pass")
+
+    assert server.backend.generated[0].prompt == TextPrompt("def ", suffix=": pass")
+
+
 @pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
 def test_completion_of_token_ids(server: Server, ai: Any, prompt: list) -> None:
     answer = ai.completions.create(

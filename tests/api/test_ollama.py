@@ -65,8 +65,10 @@ def test_a_text_is_put_into_the_template_unless_it_is_raw(
 ) -> None:
     assert client.generate("guide", "hi", system="Be brief.").response == "Hello, world."
     client.generate("guide", "hi", raw=True)
+    client.generate("guide", "hi", suffix="there")
 
-    chat, raw = server.backend.generated
+    chat, raw, between = server.backend.generated
+    assert between.prompt == TextPrompt("hi", suffix="there")
     turns = (ChatTurn(role="system", content="Be brief."), ChatTurn(role="user", content="hi"))
     assert chat.prompt == ChatPrompt(turns)
     assert (raw.prompt, raw.max_tokens) == (TextPrompt("hi"), None)
@@ -245,7 +247,7 @@ def test_what_a_chat_does_not_offer_is_refused(http: httpx.Client, fields: dict[
 
 @pytest.mark.parametrize(
     "fields",
-    [{"suffix": "end"}, {"template": "{{ .Prompt }}"}, {"context": [1, 2]}, {"images": ["aGk="]}],
+    [{"template": "{{ .Prompt }}"}, {"context": [1, 2]}, {"images": ["aGk="]}],
 )
 def test_what_a_completion_does_not_offer_is_refused(
     http: httpx.Client, fields: dict[str, Any]

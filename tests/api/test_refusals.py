@@ -78,7 +78,7 @@ def post(http: httpx.Client, path: str, **body: object) -> httpx.Response:
         ("completions", {"prompt": ["a"] * 65, "n": 2}, "prompt"),
         ("completions", {"prompt": []}, "prompt"),
         ("completions", {"prompt": [-1]}, "prompt"),
-        ("completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+        ("completions", {"prompt": "x", "suffix": "y", "echo": True}, "suffix"),
         ("completions", {"prompt": "x", "best_of": 1, "n": 2}, "best_of"),
         ("completions", {"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
         ("completions", {"prompt": "x", "logprobs": 21}, "logprobs"),

@@ -20,6 +20,7 @@ from potluck.cluster.text.grammar_process import Grammar, TokenSets
 from potluck.cluster.text.process import encode_conversation
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
+from potluck.model.fill import encode_fill
 from potluck.wire.activation_messages import Result, TokenLogprob
 from potluck.wire.messages import Message
 
@@ -94,6 +95,9 @@ class Here:
 
     async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         return self._chat.encode(text, add_special=add_special)
+
+    async def encode_fill(self, before: str, after: str) -> list[int]:
+        return encode_fill(self._chat, before, after)
 
     async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
         return encode_conversation(self._chat, conversation)

@@ -113,6 +113,7 @@ class TextPrompt(Struct, frozen=True, tag=True):
 
     text: str
     special: bool = True  # whether the model's tokens for the beginning of a text are added
+    suffix: str = ""  # what comes after the answer, for models that can fill in
 
 
 class TokenPrompt(Struct, frozen=True, tag=True):

@@ -56,7 +56,9 @@ def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
     generations = [
         _generation(
             asked,
-            TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
+            TextPrompt(prompt, suffix=asked.suffix or "")
+            if isinstance(prompt, str)
+            else TokenPrompt(tuple(prompt)),
             asked.logprobs,
             limit,
         )

@@ -35,9 +35,9 @@ def check(request: ChatCompletionRequest | CompletionRequest) -> None:
 
 def _check_completion(request: CompletionRequest) -> None:
     _refuse(
-        bool(request.suffix),
+        bool(request.suffix and request.echo),
         "suffix",
-        "suffix: text is not filled in before another text; send only a prompt.",
+        "suffix: the prompt is not at the beginning then; leave out echo.",
     )
     best_of, n = request.best_of or request.n or 1, request.n or 1
     _refuse(best_of < n, "best_of", f"best_of: the best {n} cannot be chosen of {best_of}.")

@@ -102,6 +102,10 @@ class ChatFormat:
             del ids[0]  # the text itself began with one
         return ids
 
+    def token_id(self, text: str) -> int | None:
+        """The id of a token by its text in the tokenizer; None: there is none."""
+        return self._tokenizer.token_to_id(text)
+
     def _probe(
         self,
         messages: Sequence[ChatMessage],

@@ -29,7 +29,6 @@ def check(request: ChatRequest | GenerateRequest) -> None:
     else:
         refused |= {
             "images": (is_given(request.images), "only text is offered."),
-            "suffix": (bool(request.suffix), "text is not filled in before another text."),
             "template": (bool(request.template), "the model's own is used. Send raw: true."),
             "context": (is_given(request.context), "send messages to /api/chat."),
         }
@@ -51,9 +50,10 @@ def in_openai_terms(
         return openai.CompletionRequest(prompt="", max_tokens=0)
     options = _options(request)
     if isinstance(request, GenerateRequest):
-        if request.raw:
+        if request.raw or request.suffix:
             options.setdefault("max_tokens", -1)
-            return openai.CompletionRequest(prompt=request.prompt, **options)
+            suffix = request.suffix or None
+            return openai.CompletionRequest(prompt=request.prompt, suffix=suffix, **options)
         system = [openai.ChatMessage(role="system", content=request.system)]
         prompt = openai.ChatMessage(role="user", content=request.prompt)
         messages = [*(system if request.system else []), prompt]

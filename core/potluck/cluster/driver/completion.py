@@ -280,6 +280,9 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
         case ChatPrompt():
             _check_length(_characters(prompt), loaded.generator.context)
             encoded = await loaded.text.encode_chat(conversation_of(prompt))
+        case TextPrompt(text, _, suffix) if suffix:
+            _check_length(len(text) + len(suffix), loaded.generator.context)
+            encoded = EncodedPrompt(token_ids=await loaded.text.encode_fill(text, suffix))
         case TextPrompt(text, special):
             _check_length(len(text), loaded.generator.context)
             encoded = EncodedPrompt(token_ids=await loaded.text.encode(text, add_special=special))

@@ -12,6 +12,7 @@ from potluck.cluster.text.limited import LimitedProcess
 from potluck.cluster.text.messages import (
     EncodeChat,
     Encoded,
+    EncodeFill,
     EncodeText,
     ModelOpened,
     OpenModel,
@@ -78,6 +79,15 @@ class ModelText:
         """
         return (await self._encode(EncodeText(text=text, add_special=add_special))).token_ids
 
+    async def encode_fill(self, before: str, after: str) -> list[int]:
+        """The token ids after which the model writes what belongs between two texts.
+
+        Raises:
+            PromptError: the model did not learn to.
+            BrokenModelError: the tokenizer fails, or exceeds its limits.
+        """
+        return (await self._encode(EncodeFill(before=before, after=after))).token_ids
+
     async def encode_chat(self, conversation: Conversation) -> EncodedPrompt:
         """The token ids of a conversation, up to where the answer begins.
 
@@ -114,7 +124,7 @@ class ModelText:
         await self._process.close()
         await self._grammars.close()
 
-    async def _encode(self, request: EncodeText | EncodeChat) -> EncodedPrompt:
+    async def _encode(self, request: EncodeText | EncodeFill | EncodeChat) -> EncodedPrompt:
         async with self._turns:
             if not self._process.is_running:
                 await self._start()

@@ -32,13 +32,20 @@ class EncodeText(TextMessage, frozen=True):
     add_special: bool = True
 
 
+class EncodeFill(TextMessage, frozen=True):
+    """The token ids after which the model writes what belongs between two texts."""
+
+    before: str
+    after: str
+
+
 class EncodeChat(TextMessage, frozen=True):
     """The token ids of a conversation."""
 
     conversation: Conversation
 
 
-ToText: TypeAlias = OpenModel | EncodeText | EncodeChat
+ToText: TypeAlias = OpenModel | EncodeText | EncodeFill | EncodeChat
 
 
 class ModelOpened(TextMessage, frozen=True):

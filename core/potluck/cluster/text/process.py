@@ -10,14 +10,17 @@ from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.text.messages import (
     EncodeChat,
     Encoded,
+    EncodeFill,
     EncodeText,
     FromText,
     ModelOpened,
     OpenModel,
+    ToText,
     decode_to_text,
 )
 from potluck.cluster.text.serving import end_after, limit_memory, serve
 from potluck.model.chat import ChatFormat
+from potluck.model.fill import encode_fill
 
 
 def encode_conversation(chat: ChatFormat, conversation: Conversation) -> EncodedPrompt:
@@ -60,11 +63,11 @@ class TextServer:
             answers=self._chat.answers,
         )
 
-    def encode(self, request: EncodeText | EncodeChat) -> Encoded:
+    def encode(self, request: EncodeText | EncodeFill | EncodeChat) -> Encoded:
         """The token ids of a text or a conversation.
 
         Raises:
-            PromptError: the template refuses the conversation.
+            PromptError: the template refuses the conversation, or the model cannot fill in.
             BrokenModelError: the tokenizer fails.
         """
         assert self._chat is not None  # the node asks for nothing until the model is open
@@ -72,9 +75,12 @@ class TextServer:
         if isinstance(request, EncodeText):
             ids = self._chat.encode(request.text, add_special=request.add_special)
             return Encoded(prompt=EncodedPrompt(token_ids=ids))
+        if isinstance(request, EncodeFill):
+            ids = encode_fill(self._chat, request.before, request.after)
+            return Encoded(prompt=EncodedPrompt(token_ids=ids))
         return Encoded(prompt=encode_conversation(self._chat, request.conversation))
 
-    def answer(self, request: OpenModel | EncodeText | EncodeChat) -> FromText:
+    def answer(self, request: ToText) -> FromText:
         """The answer to a request."""
         return self.open() if isinstance(request, OpenModel) else self.encode(request)
 
