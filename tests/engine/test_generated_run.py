@@ -14,7 +14,6 @@ from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import generated_layer, is_generable
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16
 from potluck.model.layers import AttentionSpec
@@ -95,9 +94,7 @@ def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
     assert experts is not None
     assert shape is not None
     assert shape.intermediate == 32
-    assert shape.moe == MoeShape(
-        count=experts.count, per_token=experts.per_token, normalise=experts.normalise
-    )
+    assert shape.routing == experts.routing
 
 
 def test_experts_whose_matrices_stay_apart_have_no_shape(make_reference: MakeReference) -> None:

@@ -89,7 +89,7 @@ def test_of_experts_those_count_that_a_token_goes_through(make_reference: MakeRe
     for layer in range(config.num_layers):
         for name, shape in config.layer_tensors(layer).items():
             if len(shape) == 2 and not config.is_router(name):
-                share = config.experts.per_token / config.experts.count
+                share = config.experts.part
                 nbytes = tensor_bytes(config, name, shape, "f32")
                 total += nbytes * (share if ".experts." in name else 1)
     assert meter.weight_bytes == pytest.approx(total)

@@ -8,12 +8,13 @@ import torch.nn.functional as F  # noqa: N812
 from largest_tensor import LargestTensor
 from torch import Tensor
 
-from potluck.engine.kernels import best_kernels
+from potluck.engine.kernels import Router, best_kernels
 from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
 from potluck.model.config import Activation
 from potluck.model.formats import INT8
+from potluck.model.routing import Routing
 
 D, SIZE, COUNT = 6, 4, 5
 
@@ -40,12 +41,13 @@ def mixture(*, per_token: int = 2, normalise: bool = True) -> tuple[MoE, list[Co
     generator = torch.Generator().manual_seed(1)
     experts = [CountingMlp(generator) for _ in range(COUNT)]
     router = torch.randn(COUNT, D, generator=generator)
-    return MoE(router, experts, per_token=per_token, normalise=normalise), experts
+    routing = Routing(count=COUNT, per_token=per_token, normalise=normalise)
+    return MoE(Router(router, None, routing), experts), experts
 
 
 def by_definition(mix: MoE, x: Tensor, per_token: int, normalise: bool) -> Tensor:
     """Compute all experts, and weigh those that were not chosen with 0."""
-    probabilities = (x @ mix.router.T).softmax(-1)
+    probabilities = (x @ mix.router.matrix.T).softmax(-1)
     threshold = probabilities.sort(-1, descending=True).values[:, per_token - 1 : per_token]
     weights = torch.where(probabilities >= threshold, probabilities, 0.0)
     if normalise:

@@ -282,9 +282,9 @@ def test_experts_are_counted() -> None:
 
     for config, size in ((mixtral, 96), (qwen, 24)):
         assert config.experts is not None
-        assert (config.experts.count, config.experts.per_token) == (8, 2)
+        assert (config.experts.routing.count, config.experts.routing.per_token) == (8, 2)
         assert config.experts.intermediate_size == size
-        assert config.experts.normalise
+        assert config.experts.routing.normalise
     assert mixtral.architecture == "MixtralForCausalLM"
     assert windows(mixtral) == (None,) * 4
 

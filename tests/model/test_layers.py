@@ -122,7 +122,11 @@ def test_experts_are_counted_under_both_of_their_names() -> None:
     for name in ("num_experts", "num_local_experts"):
         experts = read("Qwen3MoeForCausalLM", **{name: 9}).experts
         assert experts is not None
-        assert (experts.count, experts.per_token, experts.normalise) == (9, 8, False)
+        assert (experts.routing.count, experts.routing.per_token, experts.routing.normalise) == (
+            9,
+            8,
+            False,
+        )
 
 
 @pytest.mark.parametrize(("layers", "experts"), [(61, 256), (60, 384), (48, 512), (128, 256)])

@@ -84,6 +84,14 @@ QWEN_MOE = {
     "moe_intermediate_size": 24,
     "head_dim": 16,
 }
+HALF_ROTARY = {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
+ROUTED = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "head_dim": 16,
+}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, own head size": ("Llama", {"head_dim": 16}),
@@ -132,6 +140,67 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **QWEN_MOE,
         },
     ),
+    "qwen 2 moe, gated shared expert": (
+        "Qwen2Moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
+    "glm 4.5": (
+        "Glm4Moe",
+        {
+            **ROUTED,
+            "rope_parameters": HALF_ROTARY,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "routed_scaling_factor": 1.5,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "glm 4.5 air": (
+        "Glm4Moe",
+        {**ROUTED, "rope_parameters": HALF_ROTARY, "norm_topk_prob": False},
+    ),
+    "solar open": ("SolarOpen", {**ROUTED, "routed_scaling_factor": 0.7}),
+    "dots 1, groups": (
+        "Dots1",
+        {
+            **ROUTED,
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "sliding_window": 7,
+            "max_window_layers": 3,
+        },
+    ),
+    "k-exaone": (
+        "ExaoneMoe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "head_dim": 16,
+            "num_shared_experts": 1,
+            **SLIDING,
+        },
+    ),
+    "minimax m2": (
+        "MiniMaxM2",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "rope_parameters": HALF_ROTARY,
+        },
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 2}),
     "phi 3": ("Phi3", {"sliding_window": 9}),
     "phi 3.5, long": (
         "Phi3",

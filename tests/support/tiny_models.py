@@ -199,6 +199,9 @@ def make_model(
             noise = torch.randn(parameter.shape, generator=generator)
             center = 1.0 if "norm" in name else 0.0
             parameter.copy_((center + 0.25 * noise).to(dtype))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.25 * torch.randn(buffer.shape, generator=generator))
     # In the Hub's format: transformers renames its own tensors, such as those of experts.
     model.to(dtype).save_pretrained(folder)
     model.to(torch.float32)

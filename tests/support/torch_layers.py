@@ -7,16 +7,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels import Kernels
+from potluck.engine.kernels import Kernels, Router
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.tensors import DTYPES, Angles, FloatWeight, Weight
+from potluck.engine.mlp import route
 from potluck.model.families import PRE_NORMS, LayerNorms, QkNormKind
 from potluck.model.formats import PackedFormat, WeightFormat
+from potluck.model.routing import Routing
 
 EPSILON = 1e-5
 
@@ -131,7 +132,8 @@ def random_layer(
     has_biases: bool = False,
     window: int | None = None,
     rope: int | None = 0,
-    moe: MoeShape | None = None,
+    moe: Routing | None = None,
+    shared: int = 0,
 ) -> LayerWeights:
     """Return a random layer: formats of queries, keys and values; of output; of gates and ups; of down."""
 
@@ -144,20 +146,21 @@ def random_layer(
     def bias(rows: int) -> Tensor | None:
         return torch.randn(rows) if has_biases else None
 
-    def mlp() -> Expert:
-        return matrix(2 * intermediate, hidden, formats[2]), matrix(
-            hidden, intermediate, formats[3]
-        )
+    def mlp(size: int) -> Expert:
+        return matrix(2 * size, hidden, formats[2]), matrix(hidden, size, formats[3])
 
     experts = gate_up = down = None
     if moe is None:
-        gate_up, down = mlp()
+        gate_up, down = mlp(intermediate)
     else:
         experts = Moe(
-            router=torch.randn(moe.count, hidden) / math.sqrt(hidden),
-            experts=tuple(mlp() for _ in range(moe.count)),
-            per_token=moe.per_token,
-            normalise=moe.normalise,
+            router=Router(
+                torch.randn(moe.rows, hidden) / math.sqrt(hidden),
+                torch.randn(moe.count) / 4 if moe.has_bias else None,
+                moe,
+            ),
+            experts=tuple(mlp(intermediate) for _ in range(moe.count)),
+            shared=mlp(shared) if shared else None,
         )
     qkv_rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
     return LayerWeights(
@@ -215,10 +218,11 @@ def run_layer(
         return multiply(matrices[1], gate * up, layer.down_bias)
 
     if (moe := layer.moe) is not None:
-        factors, chosen = F.linear(before, moe.router).softmax(-1)[0].topk(moe.per_token)
-        if moe.normalise:
-            factors /= factors.sum()
-        pairs = zip(factors, chosen.tolist(), strict=True)
-        return x + sum(factor * mlp(moe.experts[expert]) for factor, expert in pairs)
+        factors = route(before, moe.router)[0].tolist()
+        added = sum(f * mlp(one) for f, one in zip(factors, moe.experts, strict=False) if f >= 0)
+        if moe.shared is not None:
+            has_gate = moe.router.routing.has_shared_gate
+            added = added + (factors[-1] if has_gate else 1.0) * mlp(moe.shared)
+        return x + added
     added = mlp(layer.mlp)
     return x + shape.multiplier * norm(added, norms.after_mlp)

@@ -25,7 +25,7 @@ from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.kernels import Arena, Kernels, PackedWeight, best_kernels
+from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
 from potluck.engine.linear import (
     Embedding,
     FloatEmbedding,
@@ -255,17 +255,25 @@ class _Builder:
         return GatedMlp(gate_up, down, spec.activation, apply)
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
-        ((name, shape),) = spec.router.tensors()
-        router = self._filling.tensor(prefix + name, torch.empty(shape, device=self._device))
-        experts = spec.experts
-        mlps = [self._mlp(prefix, spec.expert(index)) for index in range(experts.count)]
+        routing = spec.experts.routing
+        mlps = [self._mlp(prefix, spec.expert(index)) for index in range(routing.count)]
         return MoE(
-            router,
+            self._router(prefix, spec),
             mlps,
-            per_token=experts.per_token,
-            normalise=experts.normalise,
+            None if spec.shared is None else self._mlp(prefix, spec.shared),
             route=route if self.generated is None else self.generated.route,
         )
+
+    def _router(self, prefix: str, spec: MoeSpec) -> Router:
+        routing, rows = spec.experts.routing, spec.router.rows
+        matrix = torch.empty(routing.rows, spec.hidden_size, device=self._device)
+        for (name, _), part in zip(spec.router.tensors(), matrix.split(rows), strict=True):
+            self._filling.tensor(prefix + name, part)
+        bias = None
+        if spec.choice_bias is not None:
+            bias = torch.empty(routing.count, device=self._device)
+            self._filling.tensor(prefix + spec.choice_bias, bias)
+        return Router(matrix, bias, routing)
 
     def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""

@@ -156,11 +156,11 @@ def _layer_weights(block: DecoderLayer, attention: Attention) -> LayerWeights | 
 
 def _moe(moe: MoE) -> Moe | None:
     """None where a matrix is in several pieces."""
-    experts = [_expert(mlp) for mlp in moe.experts]
-    whole = tuple(expert for expert in experts if expert is not None)
-    if len(whole) < len(experts):
+    whole = [expert for expert in map(_expert, moe.mlps) if expert is not None]
+    if len(whole) < len(moe.mlps):
         return None
-    return Moe(router=moe.router, experts=whole, per_token=moe.per_token, normalise=moe.normalise)
+    shared = None if moe.shared is None else whole.pop()
+    return Moe(router=moe.router, experts=tuple(whole), shared=shared)
 
 
 def _expert(mlp: Mlp) -> Expert | None:

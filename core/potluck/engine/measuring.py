@@ -124,9 +124,13 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
     yield from ((matrix, 1.0) for matrix in block.mixer.matrices)
     mlp = block.mlp
-    experts = mlp.experts if isinstance(mlp, MoE) else (mlp,)
-    share = mlp.per_token / len(experts) if isinstance(mlp, MoE) else 1.0
-    for one in experts:
+    if not isinstance(mlp, MoE):
+        shares = [(mlp, 1.0)]
+    else:
+        share = mlp.router.routing.per_token / len(mlp.experts)
+        shares = [(expert, share) for expert in mlp.experts]
+        shares += [] if mlp.shared is None else [(mlp.shared, 1.0)]
+    for one, share in shares:
         yield one.gate_up, share
         yield one.down, share
 

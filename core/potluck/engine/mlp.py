@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels import QuantisedInput
+from potluck.engine.kernels import QuantisedInput, Router
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
 from potluck.model.families import Activation
+from potluck.model.routing import LEAST_SUM, Routing
 
 _TOKENS = 64  # the gates and ups of so many tokens are in memory at a time, in f32
 
@@ -113,54 +114,67 @@ class PackedMlp:
         return kernels.quantise_gated(gates, self.activation)
 
 
-Route = Callable[[Tensor, Tensor, int, bool], Tensor]
+Route = Callable[[Tensor, Router], Tensor]
 """How experts are chosen: see `route`."""
 
 
-def route(x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
-    """Return what each expert's output is multiplied with, (T, E), f32; negative where it is not chosen.
+def route(x: Tensor, router: Router) -> Tensor:
+    """Return what each expert's output is multiplied with, (T, rows), f32; negative where it is not chosen.
 
-    Args:
-        x: (T, D).
-        router: (E, D), f32.
-        per_token: how many experts a token goes through.
-        normalise: whether their factors are made to add up to one.
+    The last column is the factor of the shared expert, if that has one.
     """
-    probabilities = F.linear(x.float(), router).softmax(-1)  # (T, E)
-    factors, chosen = probabilities.topk(per_token, -1)  # (T, k)
-    if normalise:
-        factors /= factors.sum(-1, keepdim=True)
-    return torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
+    routing = router.routing
+    products = F.linear(x.float(), router.matrix)
+    scores, shared = products[:, : routing.count], products[:, routing.count :].sigmoid()
+    probabilities = scores.softmax(-1) if routing.function == "softmax" else scores.sigmoid()
+    choice = probabilities if router.bias is None else probabilities + router.bias
+    if routing.groups > 1:
+        choice = _in_best_groups(choice, routing)
+    chosen = choice.topk(routing.per_token, -1).indices  # (T, k)
+    factors = probabilities.gather(1, chosen)
+    if routing.normalise:
+        factors /= factors.sum(-1, keepdim=True) + LEAST_SUM
+    factors *= routing.scale
+    result = torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
+    return torch.cat([result, shared], 1) if routing.has_shared_gate else result
+
+
+def _in_best_groups(choice: Tensor, routing: Routing) -> Tensor:
+    """The choices (T, E), with -inf outside of the best groups."""
+    groups = choice.view(len(choice), routing.groups, -1)
+    best = groups.topk(2, -1).values.sum(-1).topk(routing.groups_per_token, -1).indices
+    is_out = torch.ones(groups.shape[:2], dtype=torch.bool, device=choice.device)
+    is_out.scatter_(1, best, False)
+    return groups.masked_fill(is_out[..., None], -torch.inf).view_as(choice)
 
 
 class MoE:
-    """A mixture of experts: each token goes through the few experts that the router scores highest.
+    """A mixture of experts: each token goes through the few that the router chooses, and through the shared one.
 
     Router, factors and sums are f32, whatever the dtype of the experts, since the choice compares
     numbers that are close to each other. Only chosen experts are computed. A token's experts are added in
     the order of their indices, also where kernels compute one token.
     """
 
-    __slots__ = ("_route", "experts", "normalise", "per_token", "router")
+    __slots__ = ("_route", "experts", "router", "shared")
 
     def __init__(
         self,
-        router: Tensor,
+        router: Router,
         experts: Sequence[Mlp],
+        shared: Mlp | None = None,
         *,
-        per_token: int,
-        normalise: bool,
         route: Route = route,
     ) -> None:
-        self.router = router  # (E, D), f32
-        self.experts = tuple(experts)
-        self.per_token, self.normalise = per_token, normalise
+        self.router, self.experts, self.shared = router, tuple(experts), shared
         self._route = route
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it."""
-        factors = self._route(x, self.router, self.per_token, self.normalise)
-        is_chosen = ~(factors < 0)  # a factor that is not a number shows in the result
+        factors = self._route(x, self.router)
+        is_chosen = ~(
+            factors[:, : len(self.experts)] < 0
+        )  # a factor that is not a number shows in the result
         experts, tokens = is_chosen.T.nonzero().unbind(-1)
         counts = experts.bincount(minlength=len(self.experts)).tolist()
         total = torch.zeros(x.shape, device=x.device)
@@ -168,8 +182,18 @@ class MoE:
             if len(rows):
                 y = self.experts[index](x[rows]) * factors[rows, index, None]
                 total.index_add_(0, rows, y)
+        if self.shared is not None:
+            y = self.shared(x)
+            total += y * factors[:, -1:] if self.router.routing.has_shared_gate else y
         return total.to(x.dtype)
 
     @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """The experts, and the shared one if there is one."""
+        return self.experts if self.shared is None else (*self.experts, self.shared)
+
+    @property
     def nbytes(self) -> int:
-        return self.router.nbytes + sum(expert.nbytes for expert in self.experts)
+        router = self.router
+        bias = 0 if router.bias is None else router.bias.nbytes
+        return router.matrix.nbytes + bias + sum(mlp.nbytes for mlp in self.mlps)

@@ -93,13 +93,9 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
         cache=cache,
     )
     if isinstance(mlp, MoE):
-        experts = [gated(expert) for expert in mlp.experts]
+        shared = None if mlp.shared is None else gated(mlp.shared)
         feed_forward: Mlp | MoE = MoE(
-            mlp.router,
-            experts,
-            per_token=mlp.per_token,
-            normalise=mlp.normalise,
-            route=kernels.route,
+            mlp.router, [gated(expert) for expert in mlp.experts], shared, route=kernels.route
         )
     else:
         feed_forward = gated(mlp)

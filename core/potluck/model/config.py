@@ -108,10 +108,12 @@ class ModelConfig:
         return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the router of a MoE."""
-        return self.experts is not None and name.endswith(
-            f".{self.experts.facts.block}.gate.weight"
-        )
+        """Whether a tensor is the router of a MoE, or weighs its shared expert."""
+        if self.experts is None:
+            return False
+        facts = self.experts.facts
+        parts = (facts.router, facts.shared_gate)
+        return name.endswith(tuple(f".{facts.block}.{part}.weight" for part in parts if part))
 
     def is_of_expert(self, name: str) -> bool:
         """Whether a tensor belongs to one expert of a MoE."""
@@ -217,6 +219,8 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
     """What the attention of all layers has in common."""
     heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
     head_dim = _head_dim(fields, hidden, heads)
+    switch = family.qk_norm_switch
+    qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
     return AttentionSpec(
         hidden_size=hidden,
         heads=heads,
@@ -225,8 +229,8 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         rotary_dim=head_dim,
         scale=_attention_scale(fields, family, head_dim),
         softcap=_softcap(fields, family.attention_softcap),
-        qk_norm=family.qk_norm,
-        qk_norm_eps=0.0 if family.qk_norm is None else _norm_eps(fields),
+        qk_norm=qk_norm,
+        qk_norm_eps=0.0 if qk_norm is None else _norm_eps(fields),
         qkv_bias=_fact(fields, family.qkv_bias),
         output_bias=_fact(fields, family.output_bias),
         is_fused=family.fused,

@@ -8,8 +8,10 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
+
+from potluck.model.routing import ScoreFunction
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -77,6 +79,11 @@ RopeLayers = Literal["all", "listed", "windowed"]
 where `sliding_window` is null."""
 
 
+ExpertLayers = Literal["all", "stepped", "after dense"]
+"""Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
+the first `first_k_dense_replace`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
@@ -87,7 +94,16 @@ class ExpertFacts:
     down: str
     intermediate: str  # the field with the size of one expert
     normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
-    some_layers: bool = False  # `mlp_only_layers` and `decoder_sparse_step` say which have experts
+    layers: ExpertLayers = "all"
+    router: str = "gate"  # below the block
+    function: ScoreFunction = "softmax"
+    bias: str | None = None  # the name, below the block, of what is added to choose, and only then
+    groups: bool = False  # `n_group` and `topk_group` count
+    scale: str | None = None  # the field with what all factors are multiplied by
+    shared: str | None = None  # the name, below the block, of the expert that all tokens go through
+    shared_size: str | None = None  # the field with its size
+    shared_count: str | None = None  # or the field with its size in sizes of one expert
+    shared_gate: str | None = None  # the name of the matrix of one row that weighs it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +115,7 @@ class Family:
     norms: LayerNorms[str] = PRE_NORMS
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
+    qk_norm_switch: str | None = None  # the field that must be true for it
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj
@@ -144,8 +161,24 @@ _QWEN_EXPERTS = ExpertFacts(
     down="down_proj",
     intermediate="moe_intermediate_size",
     normalise="norm_topk_prob",
-    some_layers=True,
+    layers="stepped",
 )
+_DEEPSEEK_EXPERTS = replace(
+    _QWEN_EXPERTS,
+    layers="after dense",
+    function="sigmoid",
+    bias="gate.e_score_correction_bias",
+    groups=True,
+    scale="routed_scaling_factor",
+    shared="shared_experts",
+    shared_count="n_shared_experts",
+)
+_DEEPSEEK_DEFAULTS: Mapping[str, object] = {
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 0,
+    "routed_scaling_factor": 1.0,
+}
 _QWEN_DEFAULTS: Mapping[str, object] = {
     "num_key_value_heads": 32,
     "sliding_window": 4096,
@@ -266,6 +299,128 @@ FAMILIES: Mapping[str, Family] = {
         windows="all",
         window_switch="use_sliding_window",
         experts=_QWEN_EXPERTS,
+    ),
+    # Qwen1.5-MoE, Qwen2-57B-A14B
+    "Qwen2MoeForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 16,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+            "num_local_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "qkv_bias": True,
+        },
+        qkv_bias="qkv_bias",
+        windows="last",
+        layer_types=True,
+        window_switch="use_sliding_window",
+        experts=replace(
+            _QWEN_EXPERTS,
+            shared="shared_expert",
+            shared_size="shared_expert_intermediate_size",
+            shared_gate="shared_expert_gate",
+        ),
+    ),
+    # GLM-4.5, 4.6 and 4.7, and those with Air
+    "Glm4MoeForCausalLM": Family(
+        defaults=_DEEPSEEK_DEFAULTS
+        | {
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 0.5,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1408,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+        },
+        qkv_bias="attention_bias",
+        qk_norm="head",
+        qk_norm_switch="use_qk_norm",
+        partial_rotary=True,
+        experts=_DEEPSEEK_EXPERTS,
+    ),
+    "SolarOpenForCausalLM": Family(
+        defaults=_DEEPSEEK_DEFAULTS
+        | {
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1280,
+            "norm_topk_prob": True,
+        },
+        qkv_bias="attention_bias",
+        experts=_DEEPSEEK_EXPERTS,
+    ),
+    "Dots1ForCausalLM": Family(
+        defaults=_DEEPSEEK_DEFAULTS
+        | {
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 2048,
+            "moe_intermediate_size": 1408,
+            "sliding_window": 4096,
+            "max_window_layers": 62,
+        },
+        qk_norm="head",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        windows="last",
+        layer_types=True,
+        experts=_DEEPSEEK_EXPERTS,
+    ),
+    "ExaoneMoeForCausalLM": Family(  # K-EXAONE
+        defaults=_DEEPSEEK_DEFAULTS
+        | {
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+            "num_experts": 64,
+            "num_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1024,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+        },
+        qk_norm="head",
+        windows="pattern",
+        layer_types=True,
+        rope_layers="windowed",
+        experts=replace(_DEEPSEEK_EXPERTS, shared_count="num_shared_experts"),
+    ),
+    "MiniMaxM2ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 196608,
+            "num_local_experts": 256,
+            "num_experts_per_tok": 8,
+        },
+        qk_norm="projection",
+        partial_rotary=True,
+        experts=replace(_MIXTRAL_EXPERTS, function="sigmoid", bias="e_score_correction_bias"),
+    ),
+    "OlmoeForCausalLM": Family(
+        defaults={
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+        },
+        qk_norm="projection",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        experts=replace(_QWEN_EXPERTS, layers="all", intermediate="intermediate_size"),
     ),
     # Phi-3, 3.5 and 4, the mini and the medium ones
     "Phi3ForCausalLM": Family(

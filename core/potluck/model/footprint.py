@@ -121,4 +121,5 @@ def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
         case DenseSpec():
             return _ITEM * chunk * 3 * feed_forward.down.width
         case MoeSpec(experts=experts):
-            return _ITEM * chunk * 3 * experts.per_token * experts.intermediate_size
+            widest = max(experts.routing.per_token * experts.intermediate_size, experts.shared_size)
+            return _ITEM * chunk * 3 * widest

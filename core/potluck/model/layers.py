@@ -1,6 +1,6 @@
 """What each layer of a model is made of: one `LayerSpec`, which the engine and the planner read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
@@ -11,12 +11,15 @@ from potluck.model.limits import (
     MAX_EXPERTS,
     MAX_INTERMEDIATE,
     MAX_LAYERS,
+    MAX_MULTIPLIER,
     MAX_POSITION,
 )
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.rope import listed_ropes
+from potluck.model.routing import Routing
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
+_LEAST_IN_GROUP = 2  # a group of experts is as good as its best two together
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
 
@@ -140,16 +143,24 @@ class DenseSpec:
     def projections(self) -> tuple[Projection, ...]:
         return self.gate_up, self.down
 
+    @property
+    def small_tensors(self) -> dict[str, Shape]:
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """How many experts a layer has, and how a router chooses a few of them for each token."""
+    """The experts of a layer, and how a router chooses a few of them for each token."""
 
-    count: int
-    per_token: int
+    routing: Routing
     intermediate_size: int  # of one expert
-    normalise: bool  # whether the weights of the chosen ones are made to add up to one
+    shared_size: int = 0  # of the expert that all tokens go through; 0: there is none
     facts: ExpertFacts
+
+    @property
+    def part(self) -> float:
+        """Which part of the chosen experts' matrices a token goes through."""
+        return self.routing.per_token / self.routing.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,26 +173,51 @@ class MoeSpec:
 
     @property
     def router(self) -> Projection:
-        name = f"{self.experts.facts.block}.gate"
-        return Projection(parts=(name,), rows=(self.experts.count,), width=self.hidden_size)
+        """A row for each expert, then the one that weighs the shared expert."""
+        facts, routing = self.experts.facts, self.experts.routing
+        names, rows = [facts.router], [routing.count]
+        if facts.shared_gate is not None:
+            names, rows = [*names, facts.shared_gate], [*rows, 1]
+        parts = tuple(f"{facts.block}.{name}" for name in names)
+        return Projection(parts=parts, rows=tuple(rows), width=self.hidden_size)
+
+    @property
+    def choice_bias(self) -> str | None:
+        """The name of the tensor that is added to the probabilities for choosing."""
+        facts = self.experts.facts
+        return None if facts.bias is None else f"{facts.block}.{facts.bias}"
 
     def expert(self, index: int) -> DenseSpec:
-        facts, size = self.experts.facts, self.experts.intermediate_size
-        prefix = f"{facts.block}.experts.{index}."
-        return DenseSpec(
-            gate_up=Projection(
-                parts=(prefix + facts.gate, prefix + facts.up),
-                rows=(size, size),
-                width=self.hidden_size,
-            ),
-            down=Projection(parts=(prefix + facts.down,), rows=(self.hidden_size,), width=size),
-            activation=self.activation,
-        )
+        return self._gated(f"experts.{index}", self.experts.intermediate_size)
+
+    @property
+    def shared(self) -> DenseSpec | None:
+        """The expert that all tokens go through."""
+        name, size = self.experts.facts.shared, self.experts.shared_size
+        return None if name is None or size == 0 else self._gated(name, size)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
-        experts = [self.expert(index).projections for index in range(self.experts.count)]
-        return self.router, *(one for projections in experts for one in projections)
+        experts = [self.expert(index) for index in range(self.experts.routing.count)]
+        experts += [] if self.shared is None else [self.shared]
+        return self.router, *(one for expert in experts for one in expert.projections)
+
+    @property
+    def small_tensors(self) -> dict[str, Shape]:
+        """Its tensors beside the projections."""
+        bias = self.choice_bias
+        return {} if bias is None else {bias: (self.experts.routing.count,)}
+
+    def _gated(self, name: str, size: int) -> DenseSpec:
+        facts, hidden = self.experts.facts, self.hidden_size
+        prefix = f"{facts.block}.{name}."
+        return DenseSpec(
+            gate_up=Projection(
+                parts=(prefix + facts.gate, prefix + facts.up), rows=(size, size), width=hidden
+            ),
+            down=Projection(parts=(prefix + facts.down,), rows=(hidden,), width=size),
+            activation=self.activation,
+        )
 
 
 FeedForward = DenseSpec | MoeSpec
@@ -209,7 +245,7 @@ class LayerSpec:
             tensor for projection in projections for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
-        return tensors | self.mixer.small_tensors
+        return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,13 +276,19 @@ def read_windows(fields: Fields, family: Family, layers: int) -> tuple[int | Non
 
 
 def _layer_types(fields: Fields, layers: int) -> list[bool]:
-    kinds = list(fields.texts("layer_types"))
-    if len(kinds) != layers:
-        raise invalid("layer_types", len(kinds), f"must have one entry for each of {layers} layers")
-    for kind in kinds:
-        if kind not in ("full_attention", "sliding_attention"):
-            raise invalid("layer_types", kind, "must be full_attention or sliding_attention")
+    kinds = _kinds(fields, "layer_types", ("full_attention", "sliding_attention"), layers)
     return [kind == "sliding_attention" for kind in kinds]
+
+
+def _kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> list[str]:
+    """The kind of each layer, as a list of them says it."""
+    kinds = list(fields.texts(name))
+    if len(kinds) != layers:
+        raise invalid(name, len(kinds), f"must have one entry for each of {layers} layers")
+    for kind in kinds:
+        if kind not in known:
+            raise invalid(name, kind, f"must be {' or '.join(known)}")
+    return kinds
 
 
 def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
@@ -282,16 +324,41 @@ def read_experts(fields: Fields, family: Family) -> Experts | None:
     facts = family.experts
     if facts is None:
         return None
-    # Transformers 5 writes num_local_experts for what Qwen calls num_experts.
-    name = "num_experts" if "num_experts" in fields else "num_local_experts"
-    count = fields.integer(name, 1, MAX_EXPERTS)
-    normalise = facts.normalise
+    size = fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE)
+    shared = 0
+    if facts.shared_size is not None:
+        shared = fields.integer(facts.shared_size, 0, MAX_INTERMEDIATE)
+    elif facts.shared_count is not None:
+        shared = size * fields.integer(facts.shared_count, 0, MAX_INTERMEDIATE // size, 0)
     return Experts(
+        routing=_routing(fields, facts, has_shared=shared > 0),
+        intermediate_size=size,
+        shared_size=shared,
+        facts=facts if shared else replace(facts, shared=None, shared_gate=None),
+    )
+
+
+def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing:
+    # Transformers 5 writes num_local_experts for what Qwen calls num_experts, and DeepSeek n_routed_experts.
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    count = fields.integer(next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
+    normalise, scale = facts.normalise, 1.0
+    if facts.scale is not None:
+        scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
+    groups = fields.integer("n_group", 1, count) if facts.groups else 1
+    if count % groups or (groups > 1 and count // groups < _LEAST_IN_GROUP):
+        raise invalid("n_group", groups, f"must divide {count} experts into groups of two or more")
+    chosen = fields.integer("topk_group", 1, groups) if facts.groups else 1
+    return Routing(
         count=count,
-        per_token=fields.integer("num_experts_per_tok", 1, count),
-        intermediate_size=fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE),
+        per_token=fields.integer("num_experts_per_tok", 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
-        facts=facts,
+        function=facts.function,
+        has_bias=facts.bias is not None,
+        groups=groups,
+        groups_per_token=chosen,
+        scale=scale,
+        has_shared_gate=has_shared and facts.shared_gate is not None,
     )
 
 
@@ -301,19 +368,25 @@ def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> 
         return (False,) * layers
     found = _expert_layers(fields, experts, layers)
     # Each matrix takes memory for its name and shape: a small file must not cause gigabytes.
-    most = MAX_EXPERT_MATRICES // (experts.count * _EXPERT_MATRICES)
+    most = MAX_EXPERT_MATRICES // (experts.routing.count * _EXPERT_MATRICES)
     if sum(found) > most:
         raise invalid(
             fields.path("num_hidden_layers"),
             layers,
-            f"must leave at most {most} layers with experts, of which each has {experts.count}",
+            f"must leave at most {most} layers with experts, of which each has {experts.routing.count}",
         )
     return found
 
 
 def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool, ...]:
-    if not experts.facts.some_layers:
+    if experts.facts.layers == "all":
         return (True,) * layers
+    if experts.facts.layers == "after dense":
+        if "mlp_layer_types" in fields:
+            kinds = _kinds(fields, "mlp_layer_types", ("dense", "sparse"), layers)
+            return tuple(kind == "sparse" for kind in kinds)
+        dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
+        return tuple(layer >= dense for layer in range(layers))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

@@ -166,7 +166,8 @@ def _rope(
     theta = parameters.number("rope_theta", 1.0, MAX_THETA, theta)
     dim = head_dim
     if family.partial_rotary:
-        factor = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+        whole = fields.integer("rotary_dim", 2, head_dim, head_dim) / head_dim  # MiniMax says it so
+        factor = fields.number("partial_rotary_factor", 0.0, 1.0, whole)
         factor = parameters.number("partial_rotary_factor", 0.0, 1.0, factor)
         dim = int(head_dim * factor)
         if dim < 2 or dim % 2:

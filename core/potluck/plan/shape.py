@@ -26,7 +26,7 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     ]
-    part = 1.0 if config.experts is None else config.experts.per_token / config.experts.count
+    part = 1.0 if config.experts is None else config.experts.part
     all_experts = sum(expert_bytes[kind] for kind in layers)
     all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
     return ModelShape(

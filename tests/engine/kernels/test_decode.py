@@ -20,7 +20,6 @@ from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.ir_types import I64
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.library import Library
-from potluck.engine.kernels.moe_kernel import MoeShape
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
 from potluck.engine.kernels.tensors import DTYPES, Angles
@@ -29,6 +28,7 @@ from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
 from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat
 from potluck.model.formats import INT8 as EIGHT
+from potluck.model.routing import Routing
 
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
 
@@ -46,7 +46,7 @@ class Case:
     windows: Sequence[int | None] = (None, None, None)
     ropes: Sequence[int | None] = (0, 0, 0)
     intermediate: int = 112
-    moe: MoeShape | None = None
+    moe: Routing | None = None
 
     @property
     def tolerance(self) -> float:
@@ -70,7 +70,7 @@ class Case:
         return layers, layer_shape(layers[0], heads, epsilon=EPSILON, **self.shape)
 
 
-EXPERTS = MoeShape(count=21, per_token=5, normalise=True)
+EXPERTS = Routing(count=21, per_token=5, normalise=True)
 CASES = {
     "llama": Case(dtype=BF16),
     "llama with biases, int8": Case(formats=(EIGHT,) * 4, has_biases=True),
@@ -129,7 +129,7 @@ CASES = {
     ),
     "mixtral, 16 bits": Case(
         formats=(HALF,) * 4,
-        moe=MoeShape(count=4, per_token=1, normalise=False),
+        moe=Routing(count=4, per_token=1, normalise=False),
         windows=(None, 5, 5),
     ),
 }

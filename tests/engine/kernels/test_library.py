@@ -16,7 +16,7 @@ from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.matrix_kernel import emit_arrange, emit_matrix_product
-from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose_many
+from potluck.engine.kernels.moe_kernel import emit_choose_many
 from potluck.engine.kernels.packing_kernel import emit_pack
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.pool_kernel import emit_serve
@@ -26,6 +26,7 @@ from potluck.engine.kernels.quantise_kernel import emit_quantise
 from potluck.engine.kernels.row_kernel import emit_rows
 from potluck.engine.kernels.stream_kernel import emit_read
 from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
+from potluck.model.routing import Routing
 
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
@@ -72,7 +73,7 @@ MOE_LAYER = replace(
     attention=replace(ODD_HEADS, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, qk_norm=None),
     has_norms_after=False,
     activation="silu",
-    moe=MoeShape(count=21, per_token=3, normalise=True),
+    routing=Routing(count=21, per_token=3, normalise=True),
 )
 # What writes a kernel, and for which parameters. In those of decoding are also rope, attention of one token,
 # the running of a job, and products and gates that none of the others has.
@@ -88,7 +89,7 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_rows, "softcapped", 30.0),
     (emit_arrange,),
     (emit_matrix_product,),
-    (emit_choose_many, MoeShape(count=21, per_token=3, normalise=True)),
+    (emit_choose_many, Routing(count=21, per_token=3, normalise=True)),
     (emit_attend_many, HEADS),
     (emit_attend_many, ODD_HEADS),
     (emit_head, HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)),

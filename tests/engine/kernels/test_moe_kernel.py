@@ -1,33 +1,39 @@
 """A token goes through the experts that its router scores highest, each times its factor."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
-from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
+from potluck.engine.kernels import ReferenceKernels, Router
+from potluck.engine.kernels.decode import Decoder, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.moe_kernel import MoeShape
+from potluck.engine.mlp import route
 from potluck.model.formats import INT8
+from potluck.model.routing import Routing, ScoreFunction
 
 HIDDEN, INTERMEDIATE = 32, 16
 KERNELS = GeneratedKernels(host_paths()[0])
 HEADS = make_heads(2, 1, 16, 16, torch.float32)
 
 
-def make_layer(count: int, per_token: int, *, normalise: bool) -> tuple[LayerWeights, LayerShape]:
-    moe = MoeShape(count=count, per_token=per_token, normalise=normalise)
-    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, (INT8,) * 4, moe=moe)
+def make_layer(
+    count: int, per_token: int, *, shared: int = 0, **routing: Any
+) -> tuple[LayerWeights, LayerShape]:
+    moe = Routing(count=count, per_token=per_token, **routing)
+    formats = (INT8,) * 4
+    layer = random_layer(KERNELS, HEADS, HIDDEN, INTERMEDIATE, formats, moe=moe, shared=shared)
     return layer, layer_shape(layer, HEADS, epsilon=EPSILON)
 
 
 def with_router(layer: LayerWeights, router: Tensor) -> LayerWeights:
     assert layer.moe is not None
-    return replace(layer, moe=replace(layer.moe, router=router))
+    one = replace(layer.moe.router, matrix=router)
+    return replace(layer, moe=replace(layer.moe, router=one))
 
 
 def run(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
@@ -42,21 +48,71 @@ def expected(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("count", "per_token", "normalise"),
+    ("count", "per_token", "routing"),
     [
-        (1, 1, True),
-        (4, 2, False),
-        (16, 16, True),
-        (17, 3, False),
-        (64, 8, True),
+        (1, 1, {"normalise": True}),
+        (4, 2, {"normalise": False}),
+        (16, 16, {"normalise": True}),
+        (17, 3, {"normalise": False}),
+        (64, 8, {"normalise": True}),
+        (17, 3, {"normalise": True, "has_bias": True}),
+        (64, 8, {"normalise": True, "function": "sigmoid", "has_bias": True, "scale": 2.5}),
+        (5, 2, {"normalise": False, "function": "sigmoid", "scale": 0.5}),
+        (
+            24,
+            4,
+            {
+                "normalise": True,
+                "function": "sigmoid",
+                "has_bias": True,
+                "groups": 6,
+                "groups_per_token": 2,
+            },
+        ),
     ],
+    ids=str,
 )
-def test_the_highest_are_chosen_and_weighed(count: int, per_token: int, normalise: bool) -> None:
-    layer, shape = make_layer(count, per_token, normalise=normalise)
+@pytest.mark.parametrize("shared", ["no shared expert", "shared", "weighed"])
+def test_the_chosen_experts_are_weighed_and_added(
+    count: int, per_token: int, routing: dict[str, Any], shared: str
+) -> None:
+    layer, shape = make_layer(
+        count,
+        per_token,
+        shared=0 if shared == "no shared expert" else 48,
+        has_shared_gate=shared == "weighed",
+        **routing,
+    )
 
     for token in torch.randn(6, 1, HIDDEN):
         y, wanted = run(layer, shape, token), expected(layer, shape, token)
         assert (y - wanted).norm() < 0.02 * wanted.norm()
+
+
+@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("groups", "best"), [(1, 1), (6, 2), (12, 12), (3, 1)])
+def test_the_kernel_chooses_and_weighs_as_torch_does(
+    function: ScoreFunction, has_bias: bool, groups: int, best: int
+) -> None:
+    routing = Routing(
+        count=24,
+        per_token=3,
+        normalise=True,
+        function=function,
+        has_bias=has_bias,
+        groups=groups,
+        groups_per_token=best,
+        scale=1.7,
+        has_shared_gate=True,
+    )
+    router = Router(torch.randn(25, HIDDEN), torch.randn(24) if has_bias else None, routing)
+    x = torch.randn(40, HIDDEN)
+
+    factors, wanted = KERNELS.route(x, router), route(x, router)
+
+    assert torch.equal(factors < 0, wanted < 0)
+    torch.testing.assert_close(factors.clamp(min=0), wanted.clamp(min=0))
 
 
 def test_of_equal_experts_the_first_is_chosen() -> None:
@@ -66,15 +122,17 @@ def test_of_equal_experts_the_first_is_chosen() -> None:
     alike = with_router(layer, scores.repeat(5, 1).contiguous())
 
     assert layer.moe is not None
-    first = replace(layer.moe, router=scores, experts=layer.moe.experts[:1])
+    one = Routing(count=1, per_token=1, normalise=True)
+    first = Moe(router=Router(scores, None, one), experts=layer.moe.experts[:1])
     alone = replace(layer, moe=first)
-    assert torch.equal(run(alike, shape, token), run(alone, replace(shape, moe=first.shape), token))
+    alone_shape = replace(shape, routing=one)
+    assert torch.equal(run(alike, shape, token), run(alone, alone_shape, token))
 
 
 def test_scores_however_large_choose_one_expert() -> None:
     layer, shape = make_layer(4, 2, normalise=True)
     assert layer.moe is not None
-    large = with_router(layer, layer.moe.router * 1e6)
+    large = with_router(layer, layer.moe.router.matrix * 1e6)
 
     for token in torch.randn(4, 1, HIDDEN):
         y, wanted = run(large, shape, token), expected(large, shape, token)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.reference import ReferenceKernels
-from potluck.engine.kernels.tensors import Arena, PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import Arena, PackedWeight, QuantisedInput, Router
 from potluck.errors import UsageError
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "PackedWeight",
     "QuantisedInput",
     "ReferenceKernels",
+    "Router",
     "best_kernels",
     "keep_compiled",
 ]

@@ -18,10 +18,9 @@ from potluck.engine.kernels.generated import (
     cache_fields,
     shared_fields,
 )
-from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
 from potluck.engine.kernels.layout import input_bytes
-from potluck.engine.kernels.moe_kernel import MoeShape
-from potluck.engine.kernels.tensors import Angles, Weight
+from potluck.engine.kernels.tensors import Angles, Router, Weight
 from potluck.model.families import Activation, LayerNorms
 
 Expert = tuple[Weight, Weight]
@@ -30,17 +29,11 @@ Expert = tuple[Weight, Weight]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """Experts of one shape, and their router."""
+    """Experts of one shape, the one that all tokens go through, and their router."""
 
-    router: Tensor  # (E, D), f32
+    router: Router
     experts: tuple[Expert, ...]
-    per_token: int
-    normalise: bool  # whether the factors of the chosen ones are made to add up to one
-
-    @property
-    def shape(self) -> MoeShape:
-        count = len(self.experts)
-        return MoeShape(count=count, per_token=self.per_token, normalise=self.normalise)
+    shared: Expert | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +98,16 @@ def layer_shape(
         output_format=weights.output.format,
         gate_up_format=gate_up.format,
         down_format=down.format,
-        moe=None if weights.moe is None else weights.moe.shape,
+        routing=None if weights.moe is None else weights.moe.router.routing,
+        shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
     )
+
+
+def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
+    if mlp is None:
+        return None
+    gate_up, down = mlp
+    return MlpShape(intermediate=down.width, gate_up_format=gate_up.format, down_format=down.format)
 
 
 class Decoder:
@@ -122,12 +123,12 @@ class Decoder:
             _check(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.compiled(records.emit_decode, shape)
-        widest = max(shape.hidden, shape.attended, shape.intermediate)
+        widest = max(shape.hidden, shape.attended, shape.widest)
         self._records = _empty_input(widest)
-        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.intermediate, shape.hidden))
+        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
-        self._routing = {} if shape.moe is None else _routing(shape, shape.moe.count)
+        self._routing = {} if shape.routing is None else _routing(shape, shape.routing.rows)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -234,7 +235,8 @@ class Decoder:
             "gate_up_bias": layer.gate_up_bias,
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
-            "router": None if layer.moe is None else layer.moe.router,
+            "router": None if layer.moe is None else layer.moe.router.matrix,
+            "choice_bias": None if layer.moe is None else layer.moe.router.bias,
             "before_attention": layer.norms.before_mixer,
             "after_attention": layer.norms.after_mixer,
             "before_mlp": layer.norms.before_mlp,
@@ -258,15 +260,15 @@ class Decoder:
             setattr(own, name, value)
 
 
-def _routing(shape: LayerShape, experts: int) -> dict[str, Tensor]:
+def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
     return {
         "normed": torch.empty(shape.hidden),
-        "gated": _empty_input(shape.intermediate),
+        "gated": _empty_input(shape.widest),
         "added": torch.empty(shape.hidden),
         "total": torch.empty(shape.hidden),
-        "routed": torch.empty(experts),
-        "factors": torch.empty(experts),
+        "routed": torch.empty(rows),
+        "factors": torch.empty(rows),
     }
 
 
@@ -276,20 +278,23 @@ def _empty_input(width: int) -> Tensor:
 
 
 def _expert_records(moe: Moe) -> ctypes.Array[Any]:
-    """Make the records that say where the matrices of each expert are."""
+    """Make the records that say where the matrices of each expert are, the shared one last."""
+    experts = moe.experts if moe.shared is None else (*moe.experts, moe.shared)
     made = (
         records.Expert.structure(gate_up=gate_up.data.data_ptr(), down=down.data.data_ptr())
-        for gate_up, down in moe.experts
+        for gate_up, down in experts
     )
-    return (records.Expert.structure * len(moe.experts))(*made)
+    return (records.Expert.structure * len(experts))(*made)
 
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
     """Check the tensors of a layer, since the kernel checks nothing."""
     heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
-    moe = layer.moe
-    assert shape.moe == (None if moe is None else moe.shape)
+    moe, routing = layer.moe, shape.routing
+    assert routing == (None if moe is None else moe.router.routing)
+    assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
     mlps = [layer.mlp] if moe is None else moe.experts
+    assert routing is None or len(mlps) == routing.count
     for matrix, rows, width, held in (
         (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
         (layer.output, hidden, shape.attended, shape.output_format),
@@ -306,7 +311,8 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
-        (None if moe is None else moe.router, len(mlps) * hidden),
+        (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),
+        (None if moe is None else moe.router.bias, len(mlps)),
     ):
         if vector is not None:
             assert vector.dtype == torch.float32

@@ -20,7 +20,7 @@ from potluck.engine.kernels.float_kernel import (
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.matrix import multiply_many
-from potluck.engine.kernels.moe_kernel import Choose, MoeShape, emit_choose_many
+from potluck.engine.kernels.moe_kernel import Choose, emit_choose_many
 from potluck.engine.kernels.packing_kernel import Pack, emit_pack
 from potluck.engine.kernels.paths import (
     ARITHMETIC,
@@ -35,7 +35,7 @@ from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import Reading
-from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput, Router
 from potluck.model.config import Activation
 
 KINDS = {
@@ -116,14 +116,18 @@ class GeneratedKernels(CompiledKernels, Kernels):
         rows = logits.view(-1, logits.shape[-1])
         return self._rows(rows, rows.shape[1], None, "softcapped", cap).view(logits.shape)
 
-    def route(self, x: Tensor, router: Tensor, per_token: int, normalise: bool) -> Tensor:
+    def route(self, x: Tensor, router: Router) -> Tensor:
         """What `mlp.route` computes, on f32."""
-        assert x.dtype == router.dtype == torch.float32
-        shape = MoeShape(count=len(router), per_token=per_token, normalise=normalise)
-        scores = self.multiply_plain(x, router, None)
+        assert x.dtype == router.matrix.dtype == torch.float32
+        scores = self.multiply_plain(x, router.matrix, None)
         factors = torch.empty_like(scores)
-        arguments = Choose.structure(scores=scores.data_ptr(), factors=factors.data_ptr())
-        self.run(self._library.get(emit_choose_many, shape), addressof(arguments), len(x))
+        arguments = Choose.structure(
+            scores=scores.data_ptr(),
+            bias=0 if router.bias is None else router.bias.data_ptr(),
+            factors=factors.data_ptr(),
+        )
+        choose = self._library.get(emit_choose_many, router.routing)
+        self.run(choose, addressof(arguments), len(x))
         return factors
 
     def prepare(self, shape: Heads) -> None:

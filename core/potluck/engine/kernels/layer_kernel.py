@@ -9,7 +9,7 @@ is added may be multiplied instead. In place of the second line there may be a M
 
     hidden += Σ factor down(gated(gate_up(before(hidden))))
 
-of those that its router chooses, in their order. Torch and the kernels for many tokens compute the same
+of those that its router chooses, in their order, and then of the one that all tokens go through. Torch and the kernels for many tokens compute the same
 sums in the same order (`blocks.py`, `mlp.py`), so that a token gets the same bits from either. One kernel is compiled for each shape. What
 differs between layers of one shape is passed as data. What all layers share in a step is in one record, what a layer has of its own in
 another. With a pool, products and attention are shared among its threads.
@@ -33,11 +33,12 @@ from potluck.engine.kernels.ir_types import (
     NULL,
     POINTER,
     VOID,
+    Operand,
     constant,
 )
 from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record
-from potluck.engine.kernels.moe_kernel import MoeShape, emit_choose, is_chosen
+from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
@@ -45,6 +46,7 @@ from potluck.engine.kernels.rows import emit_row
 from potluck.model import formats
 from potluck.model.families import Activation
 from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
+from potluck.model.routing import Routing
 
 
 class Angles(Record):
@@ -109,13 +111,23 @@ class Layer(Record):
     window = Number()  # cached tokens that a query sees, itself among them
     rope = Number()  # which of the angles
     router = Address(KIND_F32)
-    experts = Address(Expert)
+    choice_bias = Address(KIND_F32)
+    experts = Address(Expert)  # then the shared one, if there is one
 
 
 _KINDS = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """A gated MLP without biases."""
+
+    intermediate: int
+    gate_up_format: WeightFormat
+    down_format: WeightFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +146,26 @@ class LayerShape:
     output_format: WeightFormat
     gate_up_format: WeightFormat
     down_format: WeightFormat
-    moe: MoeShape | None = None
+    routing: Routing | None = None  # None: there is one MLP
+    shared: MlpShape | None = None  # of the expert that all tokens go through
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
-        assert self.moe is None or (self.has_norms_before and self.adds_as_is)
+        assert self.routing is None or (self.has_norms_before and self.adds_as_is)
+
+    @property
+    def mlp(self) -> MlpShape:
+        """The MLP, or an expert."""
+        return MlpShape(
+            intermediate=self.intermediate,
+            gate_up_format=self.gate_up_format,
+            down_format=self.down_format,
+        )
+
+    @property
+    def widest(self) -> int:
+        """The size of the largest MLP."""
+        return max(self.intermediate, 0 if self.shared is None else self.shared.intermediate)
 
     @property
     def adds_as_is(self) -> bool:
@@ -169,7 +196,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
-        choose=shape.moe and emit_choose(module, f"{name}_choose", path, shape.moe),
+        choose=shape.routing and emit_choose(module, f"{name}_choose", path, shape.routing),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
@@ -228,10 +255,10 @@ class _Layer:
         form = self.forms[shape.output_format]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
-        if shape.moe is None:
+        if shape.routing is None:
             self._mlp()
         else:
-            self._experts(shape.moe)
+            self._experts(shape.routing)
         if shape.rounds_to is not None:
             self._round(shape.rounds_to)
 
@@ -248,27 +275,37 @@ class _Layer:
         inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
-    def _experts(self, moe: MoeShape) -> None:
+    def _experts(self, routing: Routing) -> None:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
-        width, size = shape.hidden, shape.intermediate
+        width = shape.hidden
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
-        self.router.multiply(layer.router, normed, step.routed, NULL, moe.count, width)
-        e.call(self.called.choose, [step.routed, step.factors])
-        form, last = self.forms[shape.gate_up_format], self.forms[shape.down_format]
-        inputs = form.as_is(normed, width)
-        last = replace(last, memory=step.gated)  # every expert reads the same input
+        self.router.multiply(layer.router, normed, step.routed, NULL, routing.rows, width)
+        e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
+        inputs = self.forms[shape.gate_up_format].as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
         e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
-        with e.loop(0, moe.count) as index:
+        with e.loop(0, routing.count) as index:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
-                expert = layer.experts[index]
-                form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
-                gated = last.gated(step.wide, size, shape.activation)
-                last.multiply(expert.down, gated, step.added, NULL, width, size)
-                e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
+                self._expert(layer.experts[index], shape.mlp, inputs, factor)
+        if shape.shared is not None:
+            if shape.shared.gate_up_format != shape.gate_up_format:
+                inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
+            last = e.index(routing.count)
+            factor = step.factors[last] if routing.has_shared_gate else one
+            self._expert(layer.experts[last], shape.shared, inputs, factor)
         e.call(self.called.add, [step.total, e.index(width), step.hidden, NULL, one])
+
+    def _expert(self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand) -> None:
+        """Add factor x expert to the total; the input stays as it is."""
+        e, step, width, size = self.e, self.step, self.shape.hidden, mlp.intermediate
+        form = self.forms[mlp.gate_up_format]
+        last = replace(self.forms[mlp.down_format], memory=step.gated)
+        form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
+        gated = last.gated(step.wide, size, self.shape.activation)
+        last.multiply(expert.down, gated, step.added, NULL, width, size)
+        e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
         """Write the hidden states, normed if there are norms before, as the input of a product."""

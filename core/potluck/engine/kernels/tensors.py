@@ -21,6 +21,7 @@ from potluck.engine.kernels.layout import (
 )
 from potluck.engine.pages import HUGE_PAGE, Slab, has_huge_pages, map_pages
 from potluck.model.formats import BF16, F16, F32, PackedFormat, WeightFormat
+from potluck.model.routing import Routing
 
 DTYPES: Mapping[WeightFormat, torch.dtype] = {
     F32: torch.float32,
@@ -29,6 +30,15 @@ DTYPES: Mapping[WeightFormat, torch.dtype] = {
 }
 _FORMATS = {dtype: plain for plain, dtype in DTYPES.items()}
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; pages that nobody writes to take no memory
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """What chooses experts."""
+
+    matrix: Tensor  # (routing.rows, D), f32
+    bias: Tensor | None  # (routing.count,), f32
+    routing: Routing
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,42 @@
+"""How a router chooses a few experts for each token."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ScoreFunction = Literal["softmax", "sigmoid"]
+"""What turns the router's products into probabilities: over all experts, or of each by itself."""
+
+
+LEAST_SUM = 1e-20  # is added to the sum of the chosen ones' probabilities, which may all be 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """What is chosen of the products of a token and the router's rows, and what its factors are.
+
+    probabilities = softmax or sigmoid of the products
+    choice = probabilities + bias, of the experts in the best groups
+    factors = scale · those of the `per_token` highest choices (/ their sum)
+
+    Experts in sequence form groups of equal size. A group is as good as its two highest choices together
+    (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
+    """
+
+    count: int  # of experts
+    per_token: int
+    normalise: bool  # whether the factors of the chosen ones are made to add up to `scale`
+    function: ScoreFunction = "softmax"
+    has_bias: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    scale: float = 1.0
+    has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
+
+    @property
+    def rows(self) -> int:
+        """Of the router's matrix."""
+        return self.count + self.has_shared_gate
+
+    @property
+    def group_size(self) -> int:
+        return self.count // self.groups
