@@ -7,7 +7,8 @@ from config_layers import windows
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
-from potluck.model.gguf_config import GgufFile, read_gguf_config
+from potluck.model.gguf_config import read_gguf_config
+from potluck.model.gguf_keys import GgufFile
 from potluck.model.layers import DenseSpec
 from potluck.model.quantized import ROLES, Quantization
 from potluck.model.rope import LinearScaling, LongScaling, YarnScaling

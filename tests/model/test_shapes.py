@@ -13,6 +13,7 @@ PARAMETERS = {  # in billions, as their makers say
     "qwen-0.5b": 0.49,
     "qwen-7b": 7.62,
     "qwen3-30b-a3b": 30.5,
+    "glm-4.5-air": 106.85,
 }
 
 

@@ -53,6 +53,12 @@ VARIANTS = [
     "smollm 3",
     "granite, tied, biases",
     "exaone 4, hybrid",
+    "qwen 2 moe, gated shared expert",
+    "olmoe",
+    "minimax m2",
+    "glm 4.5",
+    "dots 1, groups",
+    "k-exaone",
 ]
 
 

@@ -29,6 +29,12 @@ FAMILIES = {
     "Ministral3ForCausalLM": "mistral3",
     "SmolLM3ForCausalLM": "smollm3",
     "Exaone4ForCausalLM": "exaone4",
+    "Qwen2MoeForCausalLM": "qwen2moe",
+    "OlmoeForCausalLM": "olmoe",
+    "MiniMaxM2ForCausalLM": "minimax-m2",
+    "Glm4MoeForCausalLM": "glm4moe",
+    "Dots1ForCausalLM": "dots1",
+    "ExaoneMoeForCausalLM": "exaone-moe",
 }
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
@@ -144,10 +150,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
         case "llama" if "num_local_experts" in config:
             writer.add_expert_count(config["num_local_experts"])
             writer.add_expert_used_count(config["num_experts_per_tok"])
-        case "qwen3moe":
-            writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
-            writer.add_expert_used_count(config["num_experts_per_tok"])
-            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
+            _add_experts(writer, config)
         case "phi3":
             original = config.get("original_max_position_embeddings")
             original = original or config["max_position_embeddings"]
@@ -173,12 +177,30 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_embedding_scale(config["embedding_multiplier"])
             writer.add_residual_scale(config["residual_multiplier"])
             writer.add_logit_scale(config["logits_scaling"])
-        case "exaone4" if config.get("sliding_window"):
-            writer.add_sliding_window(config["sliding_window"])
-            windows = [kind == "sliding_attention" for kind in config["layer_types"]]
-            writer.add_sliding_window_pattern(windows)
         case _:
             pass
+    if architecture.startswith("exaone") and config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+        windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+        writer.add_sliding_window_pattern(windows)
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    counts = ("num_experts", "n_routed_experts", "num_local_experts")
+    writer.add_expert_count(next(config[name] for name in counts if config.get(name)))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if "routed_scaling_factor" in config:
+        shared = config.get("n_shared_experts") or config["num_shared_experts"]
+        writer.add_expert_shared_count(shared)
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
 
 
 def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
@@ -201,6 +223,9 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             number, _, rest = after.partition(".")
             experts.setdefault(f"{before}.experts.{rest}", {})[int(number)] = values
             continue
+        if name.endswith("shared_expert_gate.weight"):
+            values = values[0]
+        name = name.replace("_correction_bias", "_correction.bias")
         tensors[_name(names, name)] = values
     for name, matrices in experts.items():
         stacked = torch.stack([matrices[index] for index in range(len(matrices))])

@@ -176,8 +176,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "first_k_dense_replace": 2,
             "routed_scaling_factor": 2.5,
             "norm_topk_prob": True,
-            "sliding_window": 7,
-            "max_window_layers": 3,
         },
     ),
     "k-exaone": (

@@ -26,9 +26,9 @@ from potluck.hub.variants import (
     variants_of,
 )
 from potluck.model.config import ModelConfig
-from potluck.model.families import FAMILIES
+from potluck.model.family_table import FAMILIES
 from potluck.model.fields import unknown_architecture
-from potluck.model.gguf_config import GGUF_ARCHITECTURES
+from potluck.model.gguf_families import GGUF_ARCHITECTURES
 
 TIMEOUT_S = 15.0  # of one request
 MAX_FOUND = 30  # models of one search

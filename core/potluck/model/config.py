@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.families import FAMILIES, WITH_TEXT, Activation, Family
+from potluck.model.families import Activation, Family
+from potluck.model.family_table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
     AttentionSpec,

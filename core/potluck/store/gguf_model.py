@@ -25,7 +25,8 @@ from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
 from potluck.ids import short
 from potluck.model.config import ModelConfig
-from potluck.model.gguf_config import FACTORS, Config, GgufFile, read_gguf_config
+from potluck.model.gguf_config import FACTORS, read_gguf_config
+from potluck.model.gguf_keys import Config, GgufFile
 from potluck.model.gguf_words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
@@ -152,15 +153,19 @@ def _spans(
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
     names = TensorNameMap(kinds[architecture], config.num_layers)
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
-    for name in config.stage_tensors(range(config.num_layers), embedding=True, head=True):
+    wanted = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
+    for name, shape in wanted.items():
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
+        whole = whole.replace("_correction_bias", "_correction.bias")
         known = names.get_name(whole, (".weight", ".bias")) or ""
         if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
             part, tensor = tensors[known]
             span = _span(name, part, tensor)
+            if span.shape == shape[1:] and shape[0] == 1:  # files leave such a dimension out
+                span = replace(span, shape=shape)
             found[name] = (
                 part.file,
                 span if expert is None else _slice(span, int(expert["expert"])),

@@ -1,0 +1,205 @@
+"""What GGUF files say of each family, and what llama.cpp knows of it that no file says."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from potluck.model.fields import unknown_architecture
+from potluck.model.gguf_keys import Config, Keys
+from potluck.model.limits import MAX_LAYERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFamily:
+    """What is known of a family beside a file's fields; `more` adds to the config."""
+
+    architecture: str
+    interleaved_heads: bool = False
+    norms_are_whole: bool = False
+    more: Callable[[Keys, Config], None] = lambda keys, config: None
+
+
+def family_of(keys: Keys) -> GgufFamily:
+    """The family of a file's model.
+
+    Raises:
+        UnknownArchitectureError: it is none that can be run.
+    """
+    name = keys.architecture
+    if name == "llama" and keys.integer("expert_count", 0):
+        name = "mixtral"
+    if name == "olmo2" and "attention.sliding_window" in keys:
+        name = "olmo3"  # its files say olmo2 too
+    if (family := GGUF_FAMILIES.get(name)) is not None:
+        return family
+    raise unknown_architecture("The GGUF file's model", name, GGUF_FAMILIES)
+
+
+def _mixtral(keys: Keys, config: Config) -> None:
+    config["num_local_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["sliding_window"] = None
+
+
+def _experts(keys: Keys, config: Config) -> None:
+    size = cast("int", config["intermediate_size"])
+    config["num_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["moe_intermediate_size"] = keys.integer("expert_feed_forward_length", size)
+
+
+def _qwen2_experts(keys: Keys, config: Config) -> None:
+    _experts(keys, config)
+    config["shared_expert_intermediate_size"] = keys.integer("expert_shared_feed_forward_length")
+
+
+def _qwen3_experts(keys: Keys, config: Config) -> None:
+    _experts(keys, config)
+    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3moe.cpp)
+
+
+def _minimax(keys: Keys, config: Config) -> None:
+    _experts(keys, config)
+    _partial_rotary(keys, config)
+
+
+def _routed(keys: Keys, config: Config) -> None:
+    """Set what routers like DeepSeek's have, and leave out the layers that guess further tokens."""
+    _experts(keys, config)
+    _partial_rotary(keys, config)
+    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
+    shared = keys.integer("expert_shared_count", 0)
+    config |= {
+        "num_hidden_layers": layers,
+        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
+        "n_shared_experts": shared,
+        "num_shared_experts": shared,
+        "n_group": keys.integer("expert_group_count", 1),
+        "topk_group": keys.integer("expert_group_used_count", 1),
+        "norm_topk_prob": keys.flag("expert_weights_norm", False),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.shapes,
+    }
+
+
+def _exaone_moe(keys: Keys, config: Config) -> None:
+    _routed(keys, config)
+    _exaone4(keys, config)
+
+
+def _partial_rotary(keys: Keys, config: Config) -> None:
+    head = cast("int", config["head_dim"])
+    turned = keys.integer("rope.dimension_count", head)
+    if turned != head:
+        config["partial_rotary_factor"] = (turned + 0.5) / head  # the reader rounds down
+
+
+def _phi3(keys: Keys, config: Config) -> None:
+    _partial_rotary(keys, config)
+    # In Phi-4, 0 means that there is no window.
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    original = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
+    config["original_max_position_embeddings"] = original
+
+
+def _gemma(keys: Keys, config: Config, *, largest: int) -> None:
+    """Set attention scale and window; with `largest` layers the scale is by hidden size / heads."""
+    hidden, heads = cast("int", config["hidden_size"]), cast("int", config["num_attention_heads"])
+    is_largest = config["num_hidden_layers"] == largest
+    config["query_pre_attn_scalar"] = hidden // heads if is_largest else config["head_dim"]
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+
+
+def _gemma2(keys: Keys, config: Config) -> None:
+    _gemma(keys, config, largest=46)
+    config["attn_logit_softcapping"] = keys.number("attn_logit_softcapping", 50.0)
+    config["final_logit_softcapping"] = keys.number("final_logit_softcapping", 30.0)
+
+
+def _gemma3(keys: Keys, config: Config) -> None:
+    _gemma(keys, config, largest=62)
+    if "final_logit_softcapping" in keys:
+        config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
+    config["rope_local_base_freq"] = keys.number("rope.freq_base_swa", 10000.0)
+    if "attention.sliding_window_pattern" in keys:
+        _windows(keys, config)
+
+
+def _olmo3(keys: Keys, config: Config) -> None:
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    if "attention.sliding_window_pattern" in keys:
+        _windows(keys, config)
+
+
+def _seed_oss(keys: Keys, config: Config) -> None:
+    config["attention_out_bias"] = "blk.0.attn_output.bias" in keys.file.shapes
+
+
+def _mistral3(keys: Keys, config: Config) -> None:
+    scaling = cast("Config | None", config.pop("rope_scaling", None))
+    if scaling is None:  # Mistral Small 3 and its like
+        config["architectures"] = ["MistralForCausalLM"]
+        config["sliding_window"] = None
+        return
+    if "rope.scaling.yarn_log_multiplier" in keys:
+        scaling["attention_factor"] = 1.0  # as its two magnitudes are equal
+    if "attention.temperature_scale" in keys:
+        scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale")
+    config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
+
+
+def _granite(keys: Keys, config: Config) -> None:
+    for name, key in (
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ):
+        config[name] = keys.number(key, 1.0)
+
+
+def _exaone4(keys: Keys, config: Config) -> None:
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    if "attention.sliding_window_pattern" in keys:
+        _windows(keys, config)
+
+
+def _windows(keys: Keys, config: Config) -> None:
+    """Set which layers have a window: by a flag for each, or by a number n: each n-th has none."""
+    name = f"{keys.architecture}.attention.sliding_window_pattern"
+    pattern = keys.file.metadata[name]
+    if not isinstance(pattern, list):
+        config["sliding_window_pattern"] = keys.integer("attention.sliding_window_pattern")
+        return
+    flags = cast("list[object]", pattern)[:MAX_LAYERS]
+    config["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in flags]
+
+
+GGUF_FAMILIES: Mapping[str, GgufFamily] = {
+    "llama": GgufFamily(architecture="LlamaForCausalLM", interleaved_heads=True),
+    "mixtral": GgufFamily(architecture="MixtralForCausalLM", interleaved_heads=True, more=_mixtral),
+    "qwen2": GgufFamily(architecture="Qwen2ForCausalLM"),
+    "qwen3": GgufFamily(architecture="Qwen3ForCausalLM"),
+    "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", more=_qwen3_experts),
+    "qwen2moe": GgufFamily(architecture="Qwen2MoeForCausalLM", more=_qwen2_experts),
+    "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=_experts),
+    "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=_minimax),
+    "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=_routed),
+    "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=_routed),
+    "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
+    "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),
+    "gemma": GgufFamily(architecture="GemmaForCausalLM", norms_are_whole=True),
+    "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
+    "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
+    "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
+    "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),
+    "seed_oss": GgufFamily(architecture="SeedOssForCausalLM", more=_seed_oss),
+    "mistral3": GgufFamily(
+        architecture="Ministral3ForCausalLM", interleaved_heads=True, more=_mistral3
+    ),
+    "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
+    "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
+    "exaone4": GgufFamily(architecture="Exaone4ForCausalLM", more=_exaone4),
+}
+GGUF_ARCHITECTURES = frozenset(GGUF_FAMILIES) - {"mixtral", "olmo3"}
+"""The names that GGUF files have for the families that can be run; Mixtral's is llama, OLMo 3's olmo2."""
