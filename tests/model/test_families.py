@@ -36,7 +36,7 @@ NEEDED = {
 @pytest.mark.parametrize("architecture", sorted(FAMILIES))
 def test_missing_fields_are_what_transformers_takes_for_them(architecture: str) -> None:
     named = {"architectures": [architecture]}
-    sizes = SIZES | NEEDED.get(architecture, {})
+    sizes = {**SIZES, **NEEDED.get(architecture, {})}
     whole = config_class(architecture)(**sizes, eos_token_id=2).to_dict()
 
     ours = ModelConfig.from_dict({**sizes, **named, "eos_token_id": 2})
