@@ -24,6 +24,7 @@ ALLOWED = {
     "api.doctor",
     "api.hub",
     "api.openai",
+    "api.other_servers",
     "api.pausing",
     "api.politeness",
     "api.tagged_reply",
