@@ -11,7 +11,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.rope import Rope
 
 CPU = torch.device("cpu")

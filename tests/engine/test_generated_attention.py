@@ -15,7 +15,7 @@ from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
 from potluck.model.families import QkNormKind
 from potluck.model.formats import INT8
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.rope import Rope
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.model.families import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 
 MakeReference = Callable[..., Reference]
 

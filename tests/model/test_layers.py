@@ -8,7 +8,8 @@ from config_layers import windows
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
 from potluck.model.families import SANDWICH_NORMS
-from potluck.model.layers import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
+from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
+from potluck.model.mixers import AttentionSpec
 
 SIZES: dict[str, object] = {
     "vocab_size": 100,

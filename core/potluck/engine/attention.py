@@ -20,7 +20,7 @@ from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
 from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.powers import power
 
 

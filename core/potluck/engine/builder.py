@@ -44,8 +44,10 @@ from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
-from potluck.model.layers import AttentionSpec, DenseSpec, MoeSpec, Projection
+from potluck.model.layers import DenseSpec, MoeSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
+from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import tensor_format
 

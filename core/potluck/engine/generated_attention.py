@@ -9,7 +9,7 @@ from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
-from potluck.model.layers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, Mixer
 
 
 class GeneratedAttention(Attention):

@@ -3,7 +3,7 @@
 Each kind of cache has one frozen specification. It says how many rows and bytes a cache has for a
 number of tokens, which positions it holds, and to which position it can be trimmed. The cache pool,
 the footprint of a stage and the planner all use it. The mixer of a layer says which one the layer
-has (`AttentionSpec.cache` in `layers.py`).
+has (`AttentionSpec.cache` in `mixers.py`).
 
 A new kind of cache is one more class here, and a new kind of row also needs its memory, which
 `engine/kvcache.py` makes.

@@ -11,36 +11,32 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.families import Activation, Family
 from potluck.model.family_table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
-    AttentionSpec,
     DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
     MoeSpec,
-    Projection,
     read_expert_layers,
     read_experts,
-    read_windows,
 )
 from potluck.model.limits import (
     MAX_EOS,
-    MAX_HEAD_DIM,
-    MAX_HEADS,
     MAX_HIDDEN,
     MAX_INTERMEDIATE,
-    MAX_LAYERS,
-    MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
 )
+from potluck.model.mixer_fields import read_mixers
+from potluck.model.mixers import Mixer
 from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
-from potluck.model.powers import power
+from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape, read_quantization
-from potluck.model.rope import Rope, read_ropes
+from potluck.model.rope import Rope
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -173,73 +169,34 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
-    attention = _attention(fields, family, hidden)
-    windows = read_windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
-    ropes = read_ropes(
-        fields,
-        family,
-        head_dim=attention.head_dim,
-        max_position=max_position,
-        windows=windows,
-    )
-    mixers = [
-        replace(
-            attention,
-            window=window,
-            rope=rope,
-            rotary_dim=attention.head_dim if rope is None else ropes.distinct[rope].dim,
-        )
-        for window, rope in zip(windows, ropes.layers, strict=True)
-    ]
+    mixers = read_mixers(fields, family, hidden, max_position)
     experts = read_experts(fields, family)
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
-        head_dim=attention.head_dim,
+        head_dim=mixers.head_dim,
         max_position=max_position,
-        rms_norm_eps=_norm_eps(fields),
-        layers=_layers(fields, family, mixers, experts),
-        ropes=ropes.distinct,
+        rms_norm_eps=read_norm_eps(fields),
+        layers=_layers(fields, family, mixers.layers, experts),
+        ropes=mixers.ropes,
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         unit_offset=family.unit_offset and not norms_are_whole,
-        logits_softcap=_softcap(fields, family.logits_softcap),
+        logits_softcap=read_softcap(fields, family.logits_softcap),
         embedding_multiplier=math.sqrt(hidden)
         if family.root_embedding
-        else _multiplier(fields, family.embedding_multiplier),
-        logits_divisor=_multiplier(fields, family.logits_divisor),
+        else read_multiplier(fields, family.embedding_multiplier),
+        logits_divisor=read_multiplier(fields, family.logits_divisor),
         exceeds_f16=family.exceeds_f16,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
 
 
-def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
-    """What the attention of all layers has in common."""
-    heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
-    head_dim = _head_dim(fields, hidden, heads)
-    switch = family.qk_norm_switch
-    qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
-    return AttentionSpec(
-        hidden_size=hidden,
-        heads=heads,
-        kv_heads=_kv_heads(fields, heads),
-        head_dim=head_dim,
-        rotary_dim=head_dim,
-        scale=_attention_scale(fields, family, head_dim),
-        softcap=_softcap(fields, family.attention_softcap),
-        qk_norm=qk_norm,
-        qk_norm_eps=0.0 if qk_norm is None else _norm_eps(fields),
-        qkv_bias=_fact(fields, family.qkv_bias),
-        output_bias=_fact(fields, family.output_bias),
-        is_fused=family.fused,
-    )
-
-
 def _layers(
-    fields: Fields, family: Family, mixers: Sequence[AttentionSpec], experts: Experts | None
+    fields: Fields, family: Family, mixers: Sequence[Mixer], experts: Experts | None
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
@@ -253,8 +210,8 @@ def _layers(
             mixer=mixer,
             feed_forward=moe if moe is not None and has_experts else dense,
             norms=family.norms,
-            norm_eps=_norm_eps(fields),
-            residual_multiplier=_multiplier(fields, family.residual_multiplier),
+            norm_eps=read_norm_eps(fields),
+            residual_multiplier=read_multiplier(fields, family.residual_multiplier),
         )
         for mixer, has_experts in zip(mixers, have_experts, strict=True)
     )
@@ -262,7 +219,7 @@ def _layers(
 
 def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
-    has_bias = _fact(fields, family.mlp_bias)
+    has_bias = read_fact(fields, family.mlp_bias)
     parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
     if family.fused:
         parts, rows = ("mlp.gate_up_proj",), (2 * size,)
@@ -274,33 +231,6 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     )
 
 
-def _norm_eps(fields: Fields) -> float:
-    return fields.number("rms_norm_eps", 0.0, 1.0, 1e-6)
-
-
-def _fact(fields: Fields, fact: bool | str) -> bool:
-    return fields.flag(fact, False) if isinstance(fact, str) else fact
-
-
-def _multiplier(fields: Fields, name: str | None) -> float:
-    return 1.0 if name is None else fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
-
-
-def _softcap(fields: Fields, name: str | None) -> float | None:
-    if name is None or name not in fields:
-        return None
-    return fields.number(name, 0.0, MAX_MULTIPLIER)
-
-
-def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
-    if family.attention_multiplier is not None:
-        return _multiplier(fields, family.attention_multiplier)
-    scalar = float(head_dim)
-    if family.query_scalar is not None:
-        scalar = fields.number(family.query_scalar, 0.0, MAX_MULTIPLIER)
-    return power(scalar, -0.5)
-
-
 def _activation(fields: Fields, family: Family) -> Activation:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
@@ -310,19 +240,3 @@ def _activation(fields: Fields, family: Family) -> Activation:
             return "gelu_pytorch_tanh"
         case other:
             raise invalid(family.activation, other, "must be silu or gelu_pytorch_tanh")
-
-
-def _kv_heads(fields: Fields, heads: int) -> int:
-    kv_heads = fields.integer("num_key_value_heads", 1, MAX_HEADS, heads)
-    if heads % kv_heads:
-        raise invalid("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {heads}")
-    return kv_heads
-
-
-def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
-    if "head_dim" not in fields and hidden % heads:
-        raise invalid("hidden_size", hidden, f"must be a multiple of num_attention_heads = {heads}")
-    head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, hidden // heads)
-    if head_dim % 2:
-        raise invalid("head_dim", head_dim, "must be even, since rotary embedding rotates pairs")
-    return head_dim

@@ -7,7 +7,7 @@ from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
 from potluck.engine.attention import Step
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 
 CPU = torch.device("cpu")
 

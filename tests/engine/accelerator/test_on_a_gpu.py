@@ -37,7 +37,7 @@ from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.engine.rotary import Rotary
 from potluck.model.formats import PackedFormat
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]

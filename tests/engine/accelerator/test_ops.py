@@ -16,7 +16,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm, plain_norm
 from potluck.engine.products import Products
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 
 CPU = torch.device("cpu")
 SPEC = AttentionSpec(

@@ -28,7 +28,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear
 from potluck.engine.products import Products
 from potluck.model.formats import INT4, PACKED_FORMATS, PackedFormat
-from potluck.model.layers import AttentionSpec
+from potluck.model.mixers import AttentionSpec
 
 logger = logging.getLogger(__name__)
 

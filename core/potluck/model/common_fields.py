@@ -1,0 +1,39 @@
+"""Fields of a config that several of its readers read, and forms in which a fact may stand."""
+
+from collections.abc import Sequence
+
+from potluck.model.fields import Fields, invalid
+from potluck.model.limits import MAX_MULTIPLIER
+
+
+def read_norm_eps(fields: Fields) -> float:
+    """What norms add to a mean square."""
+    return fields.number("rms_norm_eps", 0.0, 1.0, 1e-6)
+
+
+def read_fact(fields: Fields, fact: bool | str) -> bool:
+    """A fact of a family: itself, or the field that says it."""
+    return fields.flag(fact, False) if isinstance(fact, str) else fact
+
+
+def read_multiplier(fields: Fields, name: str | None) -> float:
+    """What something is multiplied by: the field's number, or 1."""
+    return 1.0 if name is None else fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
+
+
+def read_softcap(fields: Fields, name: str | None) -> float | None:
+    """The number that a softcap does not let others exceed; None: there is no softcap."""
+    if name is None or name not in fields:
+        return None
+    return fields.number(name, 0.0, MAX_MULTIPLIER)
+
+
+def read_kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> list[str]:
+    """The kind of each layer, as a list of them says it."""
+    kinds = list(fields.texts(name))
+    if len(kinds) != layers:
+        raise invalid(name, len(kinds), f"must have one entry for each of {layers} layers")
+    for kind in kinds:
+        if kind not in known:
+            raise invalid(name, kind, f"must be {' or '.join(known)}")
+    return kinds

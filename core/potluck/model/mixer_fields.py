@@ -1,0 +1,146 @@
+"""Read from a config which mixer each layer has."""
+
+from dataclasses import dataclass, replace
+
+from potluck.model.common_fields import (
+    read_fact,
+    read_kinds,
+    read_multiplier,
+    read_norm_eps,
+    read_softcap,
+)
+from potluck.model.families import Family
+from potluck.model.fields import Fields, invalid
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
+from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.powers import power
+from potluck.model.rope import Rope, listed_ropes, read_ropes
+
+_MAX_PATTERN = 64  # letters: EXAONE 4 has four
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixers:
+    """The mixers of all layers."""
+
+    layers: tuple[Mixer, ...]
+    ropes: tuple[Rope, ...]  # the distinct ones: mixers have the index of theirs
+    head_dim: int  # of attention
+
+
+def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+    """The mixers of all layers of a model with these hidden states and so many positions."""
+    attention = _attention(fields, family, hidden)
+    windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
+    ropes = read_ropes(
+        fields,
+        family,
+        head_dim=attention.head_dim,
+        max_position=max_position,
+        windows=windows,
+    )
+    layers = [
+        replace(
+            attention,
+            window=window,
+            rope=rope,
+            rotary_dim=attention.head_dim if rope is None else ropes.distinct[rope].dim,
+        )
+        for window, rope in zip(windows, ropes.layers, strict=True)
+    ]
+    return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
+
+
+def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
+    """For each layer how many tokens a query sees; None: all."""
+    switch = family.window_switch
+    off = switch is not None and not fields.flag(switch, False)
+    # `"sliding_window": null` also means no window; only a missing field gets the default.
+    if family.windows == "none" or off or "sliding_window" not in fields:
+        return (None,) * layers
+    window = fields.integer("sliding_window", 1, MAX_POSITION)
+    if family.layer_types and "layer_types" in fields:
+        has_window = _layer_types(fields, layers)
+    else:
+        has_window = _pattern(fields, family, layers)
+    return tuple(window if has else None for has in has_window)
+
+
+def _layer_types(fields: Fields, layers: int) -> list[bool]:
+    kinds = read_kinds(fields, "layer_types", ("full_attention", "sliding_attention"), layers)
+    return [kind == "sliding_attention" for kind in kinds]
+
+
+def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
+    match family.windows:
+        case "none":
+            return [False] * layers
+        case "all":
+            return [True] * layers
+        case "last":
+            first = fields.integer("max_window_layers", 0, MAX_LAYERS)
+            return [layer >= first for layer in range(layers)]
+        case "without rope":
+            return [not rope for rope in listed_ropes(fields, layers)]
+        case "pattern":
+            return _repeated(fields, layers)
+
+
+def _repeated(fields: Fields, layers: int) -> list[bool]:
+    """Which layers have a window: all but each n-th, or those of letter `L` but the last layer."""
+    name = "sliding_window_pattern"
+    if not isinstance(fields.value(name), str):
+        every = fields.integer(name, 1, MAX_LAYERS)
+        return [bool((layer + 1) % every) for layer in range(layers)]
+    letters = fields.text(name)
+    if not 0 < len(letters) <= _MAX_PATTERN or set(letters) - set("LG"):
+        raise invalid(name, letters, "must be a number, or a few letters L and G")
+    local = [letters[layer % len(letters)] == "L" for layer in range(layers)]
+    return [*local[:-1], False]
+
+
+def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
+    """What the attention of all layers has in common."""
+    heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
+    head_dim = _head_dim(fields, hidden, heads)
+    switch = family.qk_norm_switch
+    qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
+    return AttentionSpec(
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(fields, heads),
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        scale=_attention_scale(fields, family, head_dim),
+        softcap=read_softcap(fields, family.attention_softcap),
+        qk_norm=qk_norm,
+        qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
+        qkv_bias=read_fact(fields, family.qkv_bias),
+        output_bias=read_fact(fields, family.output_bias),
+        is_fused=family.fused,
+    )
+
+
+def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
+    if family.attention_multiplier is not None:
+        return read_multiplier(fields, family.attention_multiplier)
+    scalar = float(head_dim)
+    if family.query_scalar is not None:
+        scalar = fields.number(family.query_scalar, 0.0, MAX_MULTIPLIER)
+    return power(scalar, -0.5)
+
+
+def _kv_heads(fields: Fields, heads: int) -> int:
+    kv_heads = fields.integer("num_key_value_heads", 1, MAX_HEADS, heads)
+    if heads % kv_heads:
+        raise invalid("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {heads}")
+    return kv_heads
+
+
+def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
+    if "head_dim" not in fields and hidden % heads:
+        raise invalid("hidden_size", hidden, f"must be a multiple of num_attention_heads = {heads}")
+    head_dim = fields.integer("head_dim", 1, MAX_HEAD_DIM, hidden // heads)
+    if head_dim % 2:
+        raise invalid("head_dim", head_dim, "must be even, since rotary embedding rotates pairs")
+    return head_dim

@@ -1,0 +1,91 @@
+"""What the part of a layer is made of that mixes a token with those before it."""
+
+from dataclasses import dataclass, replace
+
+from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
+from potluck.model.families import QkNormKind
+from potluck.model.projection import Projection
+from potluck.model.quantized import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """Attention over the keys and values of all tokens so far, or of the last `window` ones."""
+
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int  # the first values of each head, which are rotated
+    rope: int | None = None  # which of the model's distinct ropes rotates them; None: no rope
+    window: int | None = None  # tokens that a query sees, itself among them; None: all
+    scale: float  # of the products of queries and keys
+    softcap: float | None = None  # scores become softcap · tanh(score / softcap)
+    qk_norm: QkNormKind | None = None
+    qk_norm_eps: float = 0.0
+    qkv_bias: bool = False
+    output_bias: bool = False
+    is_fused: bool = False  # files have queries, keys and values in one matrix
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def qkv(self) -> Projection:
+        parts, rows = ("q_proj", "k_proj", "v_proj"), (self.q_size, self.kv_size, self.kv_size)
+        if self.is_fused:
+            parts, rows = ("qkv_proj",), (sum(rows),)
+        return Projection(
+            parts=tuple(f"self_attn.{part}" for part in parts),
+            rows=rows,
+            width=self.hidden_size,
+            has_bias=self.qkv_bias,
+        )
+
+    @property
+    def output(self) -> Projection:
+        return Projection(
+            parts=("self_attn.o_proj",),
+            rows=(self.hidden_size,),
+            width=self.q_size,
+            has_bias=self.output_bias,
+        )
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return self.qkv, self.output
+
+    def cache(self, sizes: CacheSizes) -> CacheSpec:
+        """What a session caches in this layer."""
+        heads, size = self.kv_heads, self.head_dim
+        row = KeysAndValues(heads=heads, size=size, number_bytes=sizes.number_bytes)
+        if self.window is None:
+            return FullCache(row=row)
+        return WindowCache(row=row, window=self.window, chunk=sizes.chunk, slack=sizes.slack)
+
+    @property
+    def kind(self) -> "AttentionSpec":
+        """This attention as far as its cost depends on it. Rope costs next to nothing."""
+        return replace(self, rope=None, rotary_dim=0)
+
+    @property
+    def small_tensors(self) -> dict[str, Shape]:
+        """Its tensors beside the projections: the weights of the norms of queries and of keys."""
+        match self.qk_norm:
+            case None:
+                return {}
+            case "head":
+                sizes = (self.head_dim, self.head_dim)
+            case "projection":
+                sizes = (self.q_size, self.kv_size)
+        names = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+        return {name: (size,) for name, size in zip(names, sizes, strict=True)}
+
+
+Mixer = AttentionSpec
+"""The part of a layer that mixes a token with those before it; a union, if there are more kinds."""
