@@ -71,7 +71,7 @@ from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels, host_paths
 from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput
-from potluck.model.families import PRE_NORMS
+from potluck.model.families.facts import PRE_NORMS
 from potluck.model.formats import PACKED_FORMATS, PackedFormat
 
 

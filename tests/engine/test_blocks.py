@@ -15,7 +15,7 @@ from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import find_devices
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.norms import RmsNorm
-from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.families.facts import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 
 MakeReference = Callable[..., Reference]
 

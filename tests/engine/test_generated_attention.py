@@ -13,7 +13,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import PackedLinear
 from potluck.engine.norms import HeadNorm, ProjectionNorm
 from potluck.engine.rotary import Rotary
-from potluck.model.families import QkNormKind
+from potluck.model.families.facts import QkNormKind
 from potluck.model.formats import INT8
 from potluck.model.mixers import AttentionSpec
 from potluck.model.rope import Rope

@@ -19,7 +19,7 @@ from potluck.engine.stage import Stage
 from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, session_bytes
-from potluck.model.families import LayerNorms
+from potluck.model.families.facts import LayerNorms
 
 MakeReference = Callable[..., Reference]
 

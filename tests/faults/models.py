@@ -29,7 +29,7 @@ _SHAPE: dict[str, Any] = {
 # Fewer bits, more weights: a layer of any scheme is large beside the caches of some sessions, so that
 # it is the layers that decide how many computers a model needs.
 _WIDTH: dict[Scheme, int] = {"f32": 704, "bf16": 704, "int8": 1408, "int4": 2816}
-# The variant of `model_variants.py`, and what differs from it.
+# The variant of `model_variants/`, and what differs from it.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "gemma3": (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
-from potluck.model.family_table import FAMILIES
+from potluck.model.families.table import FAMILIES
 from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
 from potluck.model.tensor_formats import weight_bytes
 

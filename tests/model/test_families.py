@@ -9,7 +9,7 @@ import transformers
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
-from potluck.model.family_table import FAMILIES
+from potluck.model.families.table import FAMILIES
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": 300,

@@ -7,7 +7,7 @@ from config_layers import windows
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
-from potluck.model.families import SANDWICH_NORMS
+from potluck.model.families.facts import SANDWICH_NORMS
 from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 from potluck.model.mixers import AttentionSpec
 

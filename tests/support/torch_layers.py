@@ -15,7 +15,7 @@ from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import DTYPES, Angles, FloatWeight, Weight
 from potluck.engine.mlp import route
-from potluck.model.families import PRE_NORMS, LayerNorms, QkNormKind
+from potluck.model.families.facts import PRE_NORMS, LayerNorms, QkNormKind
 from potluck.model.formats import PackedFormat, WeightFormat
 from potluck.model.routing import Routing
 

@@ -18,7 +18,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.norms import RmsNorm
-from potluck.model.families import LayerNorms
+from potluck.model.families.facts import LayerNorms
 from potluck.model.layers import LayerSpec
 
 

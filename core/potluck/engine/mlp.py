@@ -11,7 +11,7 @@ from torch import Tensor
 from potluck.engine.kernels import QuantisedInput, Router
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
-from potluck.model.families import Activation
+from potluck.model.families.facts import Activation
 from potluck.model.routing import LEAST_SUM, Routing
 
 _TOKENS = 64  # the gates and ups of so many tokens are in memory at a time, in f32

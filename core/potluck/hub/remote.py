@@ -26,7 +26,7 @@ from potluck.hub.variants import (
     variants_of,
 )
 from potluck.model.config import ModelConfig
-from potluck.model.family_table import FAMILIES
+from potluck.model.families.table import FAMILIES
 from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_families import GGUF_ARCHITECTURES
 

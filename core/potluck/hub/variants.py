@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from potluck.api.hub import Format
-from potluck.model.family_table import WITH_TEXT
+from potluck.model.families.table import WITH_TEXT
 from potluck.model.quantized import GGUF_BLOCKS
 
 SAFETENSORS = "safetensors"

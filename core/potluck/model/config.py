@@ -3,7 +3,7 @@
 `ModelConfig.from_dict` takes the dictionary as it is in the file. It may come from a peer: whatever
 it contains, the result is a consistent config, or a `ModelError` that names the field. Sizes are
 bounded here, so that nobody multiplies two unchecked numbers later. Names of tensors are those of
-Hugging Face. `families.py` says what differs between families, `rope.py` and `layers.py` read what
+Hugging Face. `families/` says what differs between families, `rope.py` and `layers.py` read what
 differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
-from potluck.model.families import Activation, Family
-from potluck.model.family_table import FAMILIES, WITH_TEXT
+from potluck.model.families.facts import Activation, Family
+from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.layers import (
     DenseSpec,

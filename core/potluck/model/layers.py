@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_kinds
-from potluck.model.families import Activation, ExpertFacts, Family, LayerNorms
+from potluck.model.families.facts import Activation, ExpertFacts, Family, LayerNorms
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,

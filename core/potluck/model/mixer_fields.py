@@ -9,7 +9,7 @@ from potluck.model.common_fields import (
     read_norm_eps,
     read_softcap,
 )
-from potluck.model.families import Family
+from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mixers import AttentionSpec, Mixer

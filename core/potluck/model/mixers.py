@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
-from potluck.model.families import QkNormKind
+from potluck.model.families.facts import QkNormKind
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 

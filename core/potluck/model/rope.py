@@ -8,7 +8,7 @@ Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since tr
 import math
 from dataclasses import dataclass
 
-from potluck.model.families import Family
+from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
 from potluck.model.powers import natural_logarithm

@@ -23,7 +23,7 @@ from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
 from potluck.engine.kernels.tensors import DTYPES, Angles
-from potluck.model.families import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.families.facts import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
 from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat

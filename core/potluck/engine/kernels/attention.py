@@ -39,7 +39,7 @@ from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.memory import Pointer, Record, Span, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.families import QkNormKind
+from potluck.model.families.facts import QkNormKind
 
 LANES = 16  # numbers of a vector; also how many cached tokens are scored together
 WIDE = vector(F32, LANES)

@@ -21,7 +21,7 @@ from potluck.engine.kernels.generated import (
 from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
 from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.tensors import Angles, Router, Weight
-from potluck.model.families import Activation, LayerNorms
+from potluck.model.families.facts import Activation, LayerNorms
 
 Expert = tuple[Weight, Weight]
 """One matrix with the rows of the gates, then those of the ups; and the down matrix."""

@@ -44,7 +44,7 @@ from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model import formats
-from potluck.model.families import Activation
+from potluck.model.families.facts import Activation
 from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
 from potluck.model.routing import Routing
 

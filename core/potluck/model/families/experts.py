@@ -1,0 +1,39 @@
+"""Facts and defaults of mixtures of experts that families of several makers share."""
+
+from dataclasses import replace
+
+from potluck.model.families.facts import ExpertFacts
+
+MIXTRAL_EXPERTS = ExpertFacts(
+    block="block_sparse_moe",
+    gate="w1",
+    up="w3",
+    down="w2",
+    intermediate="intermediate_size",
+    normalise=True,
+)
+QWEN_EXPERTS = ExpertFacts(
+    block="mlp",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    intermediate="moe_intermediate_size",
+    normalise="norm_topk_prob",
+    layers="stepped",
+)
+DEEPSEEK_EXPERTS = replace(
+    QWEN_EXPERTS,
+    layers="after dense",
+    function="sigmoid",
+    bias="gate.e_score_correction_bias",
+    groups=True,
+    scale="routed_scaling_factor",
+    shared="shared_experts",
+    shared_count="n_shared_experts",
+)
+DEEPSEEK_DEFAULTS: dict[str, object] = {
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 0,
+    "routed_scaling_factor": 1.0,
+}

@@ -1,0 +1,63 @@
+"""The rows of Llama and those close to it in the table of families."""
+
+from collections.abc import Mapping
+
+from potluck.model.families.facts import Family
+
+LLAMA: Mapping[str, Family] = {
+    # Llama 1 to 3.3, Falcon 3, and all others that use this name
+    "LlamaForCausalLM": Family(
+        defaults={"max_position_embeddings": 2048},
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+    ),
+    "GraniteForCausalLM": Family(
+        defaults={"max_position_embeddings": 2048},
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        attention_multiplier="attention_multiplier",
+        embedding_multiplier="embedding_multiplier",
+        residual_multiplier="residual_multiplier",
+        logits_divisor="logits_scaling",
+    ),
+    "SmolLM3ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 4,
+            "no_rope_layer_interval": 4,
+            "rope_theta": 2e6,
+            "tie_word_embeddings": True,
+        },
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        windows="without rope",
+        layer_types=True,
+        window_switch="use_sliding_window",
+        rope_layers="listed",
+    ),
+    "SeedOssForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 524288,
+            "attention_bias": True,
+        },
+        qkv_bias="attention_bias",
+        output_bias="attention_out_bias",
+        mlp_bias="mlp_bias",
+    ),
+    # Phi-3, 3.5 and 4, the mini and the medium ones
+    "Phi3ForCausalLM": Family(
+        defaults={
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+        },
+        fused=True,
+        windows="all",
+        partial_rotary=True,
+        scaling_names={"su": "longrope", "yarn": "longrope"},
+    ),
+}

@@ -1,0 +1,43 @@
+"""The table of model families, with the facts in which they differ.
+
+A family is a row of values, or of names of `config.json` fields that hold the value. Nothing else
+in the code asks for a model's family. `defaults` has the values that the family's configuration
+class in `transformers` (`models/*/configuration_*.py`) takes for missing fields, if they differ
+from the common ones: the weights were trained with them. A field that is `null` gets no
+default there, nor here. Names of tensors are those of the files on the Hub.
+"""
+
+from collections.abc import Mapping
+
+from potluck.model.families.exaone import EXAONE
+from potluck.model.families.facts import Family
+from potluck.model.families.gemma import GEMMA
+from potluck.model.families.llama import LLAMA
+from potluck.model.families.mistral import MISTRAL
+from potluck.model.families.mixtures import MIXTURES
+from potluck.model.families.olmo import OLMO
+from potluck.model.families.qwen import QWEN
+
+FAMILIES: Mapping[str, Family] = {
+    **LLAMA,
+    **MISTRAL,
+    **QWEN,
+    **GEMMA,
+    **OLMO,
+    **EXAONE,
+    **MIXTURES,
+}
+
+WITH_TEXT: Mapping[str, Mapping[str, str]] = {
+    "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {
+        "mistral": "MistralForCausalLM",
+        "ministral3": "Ministral3ForCausalLM",
+    },
+    "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
+    "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
+}
+"""Models of more than text: for each `model_type` that their `text_config` may have, the family of their text.
+
+The first one is taken where it says nothing.
+"""

@@ -1,0 +1,29 @@
+"""Configs of small models of every family, in the words of `transformers`: variants of one shape."""
+
+from typing import Any
+
+from model_variants.common import SHAPE
+from model_variants.exaone import EXAONE_VARIANTS
+from model_variants.gemma import GEMMA_VARIANTS
+from model_variants.llama import LLAMA_VARIANTS
+from model_variants.mistral import MISTRAL_VARIANTS
+from model_variants.mixtures import MIXTURES_VARIANTS
+from model_variants.olmo import OLMO_VARIANTS
+from model_variants.pictures import WITH_PICTURES
+from model_variants.qwen import QWEN_VARIANTS
+
+__all__ = ["SHAPE", "VARIANTS", "WIDE_VARIANTS", "WITH_PICTURES"]
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **LLAMA_VARIANTS,
+    **MISTRAL_VARIANTS,
+    **QWEN_VARIANTS,
+    **GEMMA_VARIANTS,
+    **OLMO_VARIANTS,
+    **EXAONE_VARIANTS,
+    **MIXTURES_VARIANTS,
+}
+WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    # For the larger blocks of GGUF. Rounding errors are larger than in the other comparisons.
+    "llama, blocks of 256": ("Llama", {"hidden_size": 256, "intermediate_size": 512}),
+}

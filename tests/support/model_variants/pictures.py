@@ -1,0 +1,28 @@
+"""Models of pictures and text, whose text is compared."""
+
+from typing import Any
+
+TINY_EYE = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+TINY_QWEN_EYE = {
+    "hidden_size": 8,
+    "out_hidden_size": 48,
+    "intermediate_size": 8,
+    "depth": 1,
+    "num_heads": 2,
+    "deepstack_visual_indexes": [0],
+}
+WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    # a family's name here: the configs of its text, of the whole and of its eye
+    "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
+    "Mistral with pictures": ("MistralConfig", "Mistral3", TINY_EYE),
+    "Ministral 3 with pictures": ("Ministral3Config", "Mistral3", TINY_EYE),
+    "Qwen2.5 with pictures": ("Qwen2_5_VLTextConfig", "Qwen2_5_VL", TINY_QWEN_EYE),
+    "Qwen3 with pictures": ("Qwen3VLTextConfig", "Qwen3VL", TINY_QWEN_EYE),
+}

@@ -1,0 +1,68 @@
+"""Small models of the families in `potluck.model.families.qwen`."""
+
+from typing import Any
+
+from model_variants.common import SLIDING, YARN
+
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}
+QWEN_MOE = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "head_dim": 16,
+}
+
+QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen 2": (
+        "Qwen2",
+        {"tie_word_embeddings": True, "intermediate_size": 64, "num_key_value_heads": 4},
+    ),
+    "qwen 2, window in the last layers": ("Qwen2", QWEN_WINDOW),
+    "qwen 2.5, yarn": ("Qwen2", {"rope_parameters": YARN}),
+    "qwen 3": ("Qwen3", {"head_dim": 16, "intermediate_size": 64}),
+    "qwen 3, window": ("Qwen3", {"head_dim": 24, "num_key_value_heads": 1, **QWEN_WINDOW}),
+    "qwen 3 moe": ("Qwen3Moe", {"norm_topk_prob": True, **QWEN_MOE}),
+    "qwen 3 moe, some layers, odd": (
+        "Qwen3Moe",
+        {
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "num_key_value_heads": 1,
+            "vocab_size": 97,
+            "use_sliding_window": True,
+            **SLIDING,
+            **QWEN_MOE,
+        },
+    ),
+    "qwen 2 moe, gated shared expert": (
+        "Qwen2Moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
+    "qwen 2.5, text of a model with pictures": (
+        "Qwen2.5 with pictures",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "mrope_section": [2, 2, 2],
+            }
+        },
+    ),
+    "qwen 3, text of a model with pictures": (
+        "Qwen3 with pictures",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "mrope_section": [3, 3, 2],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
+}
