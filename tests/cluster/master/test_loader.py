@@ -1,5 +1,7 @@
 """A generator and its conversations go on under another plan of the same model."""
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 from chain_answers import expected
@@ -8,6 +10,7 @@ from fake_home import SPLIT, TINY, Home
 
 from potluck.api.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
+from potluck.cluster.events import ModelChanged
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import EngineError, PeerLostError
 from potluck.store.registry import LocalModel
@@ -42,6 +45,30 @@ def test_conversations_go_on_when_the_same_model_is_loaded_again(
         session = await session_of(home, [1, 2, 3])
         await home.master.load(other)
         assert (await session_of(home, [1, 2, 3, 4]) == session) == goes_on
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (PlanRequest(), "guide"),
+        (PlanRequest(model="guide"), "guide"),
+        (PlanRequest(model="/models/Qwen3-8B"), "Qwen3-8B"),
+        (TINY, "tiny"),
+    ],
+    ids=["nothing chosen", "guide", "folder", "shape"],
+)
+def test_a_model_has_its_name_from_the_first_moment_of_its_load(
+    home: Home, asked: PlanRequest, name: str
+) -> None:
+    async def main() -> None:
+        names: list[str | None] = []
+        home.events.on(ModelChanged, lambda _: names.append(home.master.state.name))
+        home.open_error = EngineError("No.")
+        with suppress(EngineError):
+            await home.master.load(asked)
+        assert names[0] == name
 
     run(main())
 

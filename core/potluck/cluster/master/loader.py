@@ -307,11 +307,12 @@ class Loader:
         return {computer.node_id: computer for computer in here}
 
 
-def _name_of(request: PlanRequest) -> str | None:
-    """The name of a model before it is opened; None: it is the one chosen last."""
-    if request.shape is not None or request.model is None:
+def _name_of(request: PlanRequest) -> str:
+    """The name of a model before it is opened. A request that names none is for the guide."""
+    if request.shape is not None:
         return request.shape
-    return request.model if request.model == "guide" else model_name(Path(request.model))
+    is_guide = request.model is None or request.model == "guide"
+    return "guide" if is_guide else model_name(Path(request.model))
 
 
 async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:
