@@ -15,6 +15,7 @@ from potluck.model.family_table import WITH_TEXT
 from potluck.model.quantized import GGUF_BLOCKS
 
 SAFETENSORS = "safetensors"
+TEMPLATES = frozenset({"chat_template.jinja", "chat_template.json"})
 _WORDS = (
     "config.json",
     "generation_config.json",
@@ -22,6 +23,8 @@ _WORDS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "model.safetensors.index.json",
 )
 _WHOLE = "model.safetensors"
