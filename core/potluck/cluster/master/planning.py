@@ -139,9 +139,9 @@ class Planner:
             return Need(_shape(scheme, request, model).model_memory, lacking)
 
         def scheme_of(model: LocalModel) -> Scheme:
-            schemes = schemes_of(request.scheme, model)
+            best, *others = schemes_of(request.scheme, model)
             # Small models stay in 32 bits where there is room, which is no reason to take other files.
-            return next((scheme for scheme in schemes if scheme != "f32"), "f32")
+            return others[0] if best == "f32" and others else best
 
         return await choose_quantisation(files, scheme_of=scheme_of, need=need)
 
