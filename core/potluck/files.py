@@ -1,5 +1,6 @@
 """Writes files that survive a crash, and locks files for one process at a time."""
 
+import codecs
 import logging
 import os
 import secrets
@@ -17,6 +18,11 @@ _T = TypeVar("_T")
 _TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
+
+
+def without_mark(data: bytes) -> bytes:
+    """A text file's bytes without the byte-order mark that some editors begin it with."""
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> None:

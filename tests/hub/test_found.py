@@ -73,6 +73,19 @@ def test_every_gguf_file_is_a_model_and_one_in_parts_is_one(hub_cache, tmp_path)
     ]
 
 
+def test_a_repository_of_quantisations_is_found_by_its_name(hub_cache, tmp_path):
+    snapshot = hub_cache / "models--anna--tiny-GGUF" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+    for name in ("tiny-Q4_0.gguf", "tiny-Q8_0.gguf"):
+        (snapshot / name).write_bytes(bytes(10))
+
+    for words in ("anna/tiny-GGUF", "Tiny-gguf"):
+        found = find_model(words, default=tmp_path, places=Places(hub=hub_cache))
+        assert found == snapshot
+
+
 def test_gguf_file_is_found_by_its_path_and_its_name(tmp_path, empty_cache):
     mine = tmp_path / "Tiny-Q4_0.gguf"
     mine.write_bytes(bytes(5))

@@ -161,6 +161,45 @@ def test_a_template_in_its_own_file_wins(model_folder: Write) -> None:
     assert ChatFormat.load(folder).render_chat(HELLO).startswith("<|im_start|>user")
 
 
+TOOL_USE = "{% for tool in tools %}offers {{ tool.function.name }}{% endfor %}"
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
+
+
+def test_a_template_in_a_file_of_its_own_is_used(model_folder: Write) -> None:
+    folder = model_folder(files={"chat_template.json": {"chat_template": CHATML}})
+
+    assert ChatFormat.load(folder).render_chat(HELLO).startswith("<|im_start|>")
+
+
+def test_chat_template_json_gives_way_to_the_tokenizers_own(model_folder: Write) -> None:
+    files = {"chat_template.json": {"chat_template": "of images"}}
+
+    text = ChatFormat.load(model_folder(template=CHATML, files=files)).render_chat(HELLO)
+
+    assert text.startswith("<|im_start|>")
+
+
+def test_a_template_for_tools_is_used_where_tools_are_offered(model_folder: Write) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": TOOL_USE}]
+
+    chat = ChatFormat.load(model_folder(template=named))
+
+    assert chat.render_chat(HELLO) == "plain"
+    assert chat.render_chat(HELLO, tools=[TOOL]) == "offers now"
+
+
+def test_a_template_for_tools_may_be_in_a_file_of_its_own(model_folder: Write) -> None:
+    folder = model_folder(files={"chat_template.jinja": "plain"})
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text(TOOL_USE)
+
+    chat = ChatFormat.load(folder)
+
+    assert chat.render_chat(HELLO) == "plain"
+    assert chat.render_chat(HELLO, tools=[TOOL]) == "offers now"
+
+
 def test_of_several_templates_the_default_is_used(model_folder: Write) -> None:
     named = [{"name": "rag", "template": "rag"}, {"name": "default", "template": CHATML}]
 

@@ -42,6 +42,19 @@ def test_a_broken_file_is_named(model_folder: Write, name: str, text: str) -> No
         ChatFormat.load(folder)
 
 
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
+)
+def test_a_byte_order_mark_is_no_damage(model_folder: Write, name: str) -> None:
+    folder = model_folder(template="hello", files={"generation_config.json": {}, "config.json": {}})
+    path = folder / name
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    chat = ChatFormat.load(folder)
+
+    assert chat.render_chat([{"role": "user", "content": "x"}]) == "hello"
+
+
 def test_bytes_that_are_no_text_are_a_broken_file(model_folder: Write) -> None:
     folder = model_folder()
     (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")

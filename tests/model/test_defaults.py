@@ -15,6 +15,12 @@ def test_a_model_recommends_how_to_sample(tmp_path: Path) -> None:
     assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.6, 20, None)
 
 
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"top_k": 20}', encoding="utf-8-sig")
+
+    assert load_defaults(tmp_path).top_k == 20
+
+
 def test_no_sampling_means_greedy(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}')
 

@@ -164,6 +164,18 @@ def test_template_and_special_tokens_are_where_they_are_looked_for(tmp_path: Pat
     assert chat.stop_ids == {eos}
 
 
+def test_a_template_for_tools_is_found_too(tmp_path: Path) -> None:
+    tools = "{% for tool in tools %}offers {{ tool.function.name }}{% endfor %}"
+    more = {"chat_template": "plain", "chat_template.tool_use": tools}
+    tool = {"type": "function", "function": {"name": "now", "parameters": {}}}
+    asked = [{"role": "user", "content": "x"}]
+
+    chat = chat_of(fields_of(trained(CUTS["qwen2"]), "qwen2", **more), tmp_path)
+
+    assert chat.render_chat(asked) == "plain"
+    assert chat.render_chat(asked, tools=[tool]) == "offers now"
+
+
 # --- the vocabulary of SentencePiece
 
 WORDS = ("▁the", "▁then", "▁a", "th", "he", "en", "▁t", "▁th", "is", "▁is", "ing", "in", "ng", "nn")

@@ -15,7 +15,7 @@ from pathlib import Path
 from potluck.api.hub import Format, Source
 from potluck.errors import BrokenModelError, UsageError
 from potluck.files import recall, remember
-from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf
+from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf, quantisations
 from potluck.store.ollama import ollama_models
 from potluck.store.registry import model_name
 
@@ -183,6 +183,8 @@ def find_model(
     models = list_models(recent, guide=guide, places=places)
     if (found := named(words, models)) is not None:
         return found.path
+    if (folder := _of_quantisations(words, models)) is not None:
+        return folder
     if _REPOSITORY.fullmatch(words):
         hint = " Download it first, or give the folder that holds it."
     else:
@@ -200,6 +202,16 @@ def named(words: str, models: Sequence[ModelFolder]) -> ModelFolder | None:
         for model in models:
             if name_of(model.name) == wanted:
                 return model
+    return None
+
+
+def _of_quantisations(words: str, models: Sequence[ModelFolder]) -> Path | None:
+    """The folder of this name that holds one model in several quantisations, each of which has a name of its own."""
+    folders = {model.path.parent for model in models if is_gguf(model.path)}
+    for folder in sorted(folders):
+        name = model_name(folder).lower()
+        if words.lower() in (name, name.rpartition("/")[2]) and quantisations(folder):
+            return folder
     return None
 
 

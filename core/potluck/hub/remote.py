@@ -19,6 +19,7 @@ from potluck.errors import GatedModelError, HubError, ModelError, NotFoundError,
 from potluck.hub.answers import Config, Entry, File, Gguf, User
 from potluck.hub.sentences import absent, explained, page_of
 from potluck.hub.variants import (
+    TEMPLATES,
     RemoteFile,
     RemoteVariant,
     is_safe,
@@ -316,7 +317,7 @@ def _detailed(
         model,
         context=context,
         problem=problem,
-        has_chat_template="chat_template.jinja" in names or any(templates),
+        has_chat_template=bool(names & TEMPLATES) or any(templates),
         variants=tuple(
             Variant(name=variant.name, format=variant.format, nbytes=variant.nbytes)
             for variant in variants

@@ -13,8 +13,10 @@ from pathlib import PurePosixPath
 from potluck.api.hub import Format
 from potluck.model.families.table import WITH_TEXT
 from potluck.model.quantized import GGUF_BLOCKS
+from potluck.store.gguf_files import LABEL
 
 SAFETENSORS = "safetensors"
+TEMPLATES = frozenset({"chat_template.jinja", "chat_template.json"})
 _WORDS = (
     "config.json",
     "generation_config.json",
@@ -22,14 +24,13 @@ _WORDS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "model.safetensors.index.json",
 )
 _WHOLE = "model.safetensors"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
-_LABEL = re.compile(
-    r"(?:.*?[-._])?(?P<label>(?:UD-)?(?:[IT]?Q\d(?:_\w+)?|MXFP\d\w*|BF16|F16|F32))", re.IGNORECASE
-)
 _KIND = re.compile(r"(?:UD-)?(?P<kind>IQ4_NL|IQ\d_[A-Z]+|Q\d_K|Q\d_\d|BF16|F16|F32)")
 _PLAIN = ("F32", "F16", "BF16")
 _OFFSETS = ("Q4_1", "Q4_K")
@@ -95,14 +96,14 @@ def _gguf(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:
     models: dict[str, list[RemoteFile]] = {}
     for name, file in sorted(here.items()):
         path = PurePosixPath(name)
-        if path.suffix.lower() == ".gguf" and not path.name.startswith("mmproj"):
+        if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower():
             part = _PART.fullmatch(path.stem)
             stem = str(path.with_name(part["stem"] if part else path.stem))
             models.setdefault(stem, []).append(file)
     found: dict[str, RemoteVariant] = {}
     for stem, parts in models.items():
         plain = PurePosixPath(stem).name
-        label = found_label["label"].upper() if (found_label := _LABEL.fullmatch(plain)) else None
+        label = found_label["label"].upper() if (found_label := LABEL.fullmatch(plain)) else None
         is_weights = "imatrix" not in plain.lower() and is_whole(parts)
         if not is_weights or (label is not None and not _is_readable(label)):
             continue

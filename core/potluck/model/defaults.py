@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from potluck.files import without_mark
+
 logger = logging.getLogger(__name__)
 
 
@@ -28,7 +30,7 @@ def load_defaults(folder: Path) -> GenerationDefaults:
     `"do_sample": false` means greedy, whatever the temperature is.
     """
     try:
-        data = (folder / "generation_config.json").read_bytes()
+        data = without_mark((folder / "generation_config.json").read_bytes())
         defaults = msgspec.json.decode(data, type=GenerationDefaults)
     except FileNotFoundError:
         return GenerationDefaults()

@@ -163,9 +163,15 @@ class GgufWords:
         family = self._metadata.get("general.architecture")
         return family == "phi3" and self._metadata.get("tokenizer.ggml.model") == "llama"
 
-    def template(self) -> str | None:
-        template = self._metadata.get("tokenizer.chat_template")
-        return template if isinstance(template, str) else None
+    def templates(self) -> list[dict[str, str]]:
+        """The chat templates, each with its name; the first one is the one that is used alone."""
+        found: list[dict[str, str]] = []
+        for name in ("default", "tool_use"):
+            suffix = "" if name == "default" else f".{name}"
+            template = self._metadata.get(f"tokenizer.chat_template{suffix}")
+            if isinstance(template, str):
+                found.append({"name": name, "template": template})
+        return found
 
     def _list(self, name: str) -> Sequence[object]:
         value = self._metadata.get(f"tokenizer.ggml.{name}")
@@ -178,8 +184,8 @@ def _settings(words: GgufWords) -> dict[str, object]:
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         if (token := words.special(key)) is not None:
             settings[f"{name}_token"] = token[0]
-    if (template := words.template()) is not None:
-        settings["chat_template"] = template
+    if templates := words.templates():
+        settings["chat_template"] = templates
     return settings
 
 

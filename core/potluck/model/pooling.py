@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from potluck.files import without_mark
+
 logger = logging.getLogger(__name__)
 
 POOLING = "1_Pooling/config.json"  # as Sentence Transformers writes it
@@ -20,7 +22,9 @@ def load_pooling(folder: Path) -> str:
     A file that cannot be read is logged and ignored: it is no reason to refuse the model.
     """
     try:
-        found = msgspec.json.decode((folder / POOLING).read_bytes(), type=dict[str, msgspec.Raw])
+        found = msgspec.json.decode(
+            without_mark((folder / POOLING).read_bytes()), type=dict[str, msgspec.Raw]
+        )
     except FileNotFoundError:
         return LAST
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

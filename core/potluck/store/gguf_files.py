@@ -1,6 +1,12 @@
-"""Finds the GGUF files of a model: one file, or several named `…-00001-of-00003.gguf`."""
+"""Finds the GGUF files of a model: one file, or several named `…-00001-of-00003.gguf`.
+
+What else lies in such a folder is told by the first fields of each file: the part that sees pictures, adapters,
+importance matrices.
+"""
 
 import re
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, UsageError
@@ -8,6 +14,28 @@ from potluck.store.ollama import blob_name, is_blob
 
 SUFFIX = ".gguf"
 MAX_PARTS = 1024
+_NO_MODELS = frozenset({"adapter", "clip", "imatrix", "mmproj"})  # types, and an architecture
+_FIRST_FIELDS = 1 << 14  # bytes; these fields come first, before any list
+_WIDTHS = (
+    1,
+    1,
+    2,
+    2,
+    4,
+    4,
+    4,
+    1,
+    0,
+    0,
+    8,
+    8,
+    8,
+)  # bytes of a value of each kind; 0: of its own length
+_STRING = 8
+# What files call a quantisation: Q4_K_M, UD-IQ2_XXS, MXFP4_MOE.
+LABEL = re.compile(
+    r"(?:.*?[-._])?(?P<label>(?:UD-)?(?:[IT]?Q\d(?:_\w+)?|MXFP\d\w*|BF16|F16|F32))", re.IGNORECASE
+)
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -28,20 +56,86 @@ def find_gguf(path: Path) -> Path | None:
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:5])
         raise UsageError(
-            f"{path} holds {len(files)} GGUF models: {names}. Choose one of the files.",
+            f"{path} holds {len(files)} GGUF models: {names}. Choose one: give the path of its file.",
             folder=str(path),
         )
     return files[0] if files else None
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """The first file of each GGUF model in a folder, without vision projectors (`mmproj`)."""
+    """The first file of each GGUF model in a folder."""
     files: list[Path] = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         part = _PART.fullmatch(path.name)
-        if not path.name.startswith("mmproj") and (part is None or int(part["number"]) == 1):
+        if (part is None or int(part["number"]) == 1) and _is_model(path):
             files.append(path)
     return files
+
+
+def quantisations(folder: Path) -> list[Path]:
+    """The first files of a folder's GGUF model if it has one in several quantisations, the largest first.
+
+    Empty if it has one file, or several models: what files of one model are called differs in the quantisation.
+    Those that are not whole are left out.
+    """
+    if not folder.is_dir():
+        return []
+    files = gguf_files(folder)
+    labels = [LABEL.fullmatch(gguf_name(file)) for file in files]
+    names = {
+        gguf_name(file)[: found.start("label")].lower() if found else gguf_name(file)
+        for file, found in zip(files, labels, strict=True)
+    }
+    if len(files) < 2 or len(names) > 1:
+        return []
+    sizes = {file: _nbytes(file) for file in files}
+    return sorted((file for file in files if sizes[file]), key=lambda file: -sizes[file])
+
+
+def _nbytes(file: Path) -> int:
+    """Bytes of a model; 0 if a part of it is missing."""
+    try:
+        return sum(part.stat().st_size for part in gguf_parts(file))
+    except BrokenModelError:
+        return 0
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a file has a language model; one that cannot be read may have: opening it says what is wrong."""
+    if "mmproj" in path.name.lower():
+        return False
+    fields = dict(_first_texts(path))
+    told = {fields.get("general.type"), fields.get("general.architecture")}
+    return not told & _NO_MODELS
+
+
+def _first_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """The fields with texts at the beginning of a file, up to the first list."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FIRST_FIELDS)
+        place = struct.calcsize("<4sIQQ")  # magic, version, counts of tensors and of fields
+        while True:
+            key, place = _text(data, place)
+            (kind,) = struct.unpack_from("<I", data, place)
+            place += 4
+            if kind == _STRING:
+                value, place = _text(data, place)
+                yield key, value
+            elif width := _WIDTHS[kind]:
+                place += width
+            else:
+                return
+    except (OSError, struct.error, IndexError):
+        return
+
+
+def _text(data: bytes, place: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from("<Q", data, place)
+    start, end = place + 8, place + 8 + length
+    if end > len(data):
+        raise IndexError
+    return data[start:end].decode("utf-8", "replace"), end
 
 
 def gguf_parts(path: Path) -> list[Path]:

@@ -38,7 +38,7 @@ from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 
 logger = logging.getLogger(__name__)
 
-WORDS_VERSION = 4  # increase it when the words made from the same file change
+WORDS_VERSION = 5  # increase it when the words made from the same file change
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")

@@ -9,6 +9,7 @@ import potluck
 from potluck.api.schema import PlanRequest
 from potluck.errors import UsageError
 from potluck.model.shapes import SHAPES
+from potluck.store.gguf_files import quantisations
 from potluck.store.registry import LocalModel, open_model, random_model
 from potluck.tasks import in_thread
 
@@ -36,13 +37,32 @@ class Models:
         self._read = read
         self._shapes = shapes
 
+    async def find(self, request: PlanRequest) -> list[Path]:
+        """Where the model that a request names can be opened; empty: it has no files.
+
+        Several are its quantisations in one folder, the largest first.
+
+        Raises:
+            UsageError: there is no such model.
+        """
+
+        def look() -> list[Path]:
+            path = self._resolve(request.model)
+            return quantisations(path) or [path]
+
+        return [] if request.shape is not None else await asyncio.to_thread(look)
+
     async def open(
-        self, request: PlanRequest, report: Callable[[str, float], None] = lambda name, done: None
+        self,
+        request: PlanRequest,
+        report: Callable[[str, float], None] = lambda name, done: None,
+        path: Path | None = None,
     ) -> LocalModel:
         """Open the model of a request.
 
         Args:
             request: names the model or the shape.
+            path: one of those that `find` returned; None: the only one.
             report: called with the name of the model's folder, and how much of it is read, from 0
                 to 1.
 
@@ -52,7 +72,7 @@ class Models:
         """
         if request.shape is not None:
             return self._random(request.shape)
-        folder = await asyncio.to_thread(self._resolve, request.model)
+        folder = path or (await self.find(request))[0]
         report(folder.name, 0.0)
         return await self._read(
             folder, lambda done, total: report(folder.name, done / max(total, 1))

@@ -19,6 +19,7 @@ from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,
@@ -97,8 +98,12 @@ class Planner:
             ModelError: the model cannot be read.
             EngineError: no stage process starts on this computer.
         """
+        stays = near if is_recovery or not settle else None
+        choice = await self._choice(request, stays)
         model = await self._models.open(
-            request, lambda name, done: enter("hashing", f"Reading {name}", done)
+            request,
+            lambda name, done: enter("hashing", f"Reading {name}", done),
+            choice.file,
         )
         check(context_of(request, model))
         if is_recovery:
@@ -110,14 +115,35 @@ class Planner:
         enter("planning", "Measuring the computers")
         await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
+        notes = [choice.note]
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
             try:
-                return await self._plan_in(scheme, request, model, note, avoid, near)
+                return await self._plan_in(scheme, request, model, [*notes, note], avoid, near)
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
                 note = _explain_fewer_bits(scheme, error)
-        return await self._plan_in(schemes[-1], request, model, note, avoid, near)
+        return await self._plan_in(schemes[-1], request, model, [*notes, note], avoid, near)
+
+    async def _choice(self, request: PlanRequest, near: Planned | None) -> Choice:
+        """Which of the model's quantisations to open. Answers go on with the one of the plan `near`."""
+        files = await self._models.find(request)
+        if len(files) < 2:
+            return Choice(files[0] if files else None)
+        if near is not None and near.model.folder in files:
+            return Choice(near.model.folder)
+        await self._computers.local.look()
+
+        async def need(scheme: Scheme, model: LocalModel) -> Need:
+            lacking = await self._lacking(scheme, request, model)
+            return Need(_shape(scheme, request, model).model_memory, lacking)
+
+        def scheme_of(model: LocalModel) -> Scheme:
+            best, *others = schemes_of(request.scheme, model)
+            # Small models stay in 32 bits where there is room, which is no reason to take other files.
+            return others[0] if best == "f32" and others else best
+
+        return await choose_quantisation(files, scheme_of=scheme_of, need=need)
 
     async def _plan_recovery(
         self,
@@ -176,14 +202,14 @@ class Planner:
         scheme: Scheme,
         request: PlanRequest,
         model: LocalModel,
-        note: str,
+        notes: Sequence[str],
         avoid: Container[NodeId],
         near: Planned | None,
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
-        place = partial(self._place, scheme, request, model, workers, note=note, near=near)
+        place = partial(self._place, scheme, request, model, workers, notes=notes, near=near)
         if avoid:
             with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
                 return await place(avoid=avoid)
@@ -197,11 +223,11 @@ class Planner:
         workers: Sequence[Computer],
         *,
         avoid: Container[NodeId] = (),
-        note: str = "",
+        notes: Sequence[str] = (),
         near: Planned | None = None,
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used."""
-        notes = [note] if note else []
+        notes = [note for note in notes if note]
         notes += [
             f"{name} is left out: it {why}." for name, why in self._computers.withheld().items()
         ]
