@@ -111,3 +111,46 @@ def test_offsets_of_a_completion_go_on_from_chunk_to_chunk() -> None:
     ]
 
     assert offsets == [[0], [2]]
+
+
+def test_each_of_a_completions_best_tokens_has_a_name_of_its_own() -> None:
+    """Though some have the same text, and others are no text by themselves."""
+    tokens = [b"a", b"a", b"\xe2\x82", b"\xe2", b"", b"", b"a", b"z"]
+    best = tuple(
+        Candidate(token_id=10 + index, token=token, logprob=-float(index))
+        for index, token in enumerate(tokens)
+    )
+    chosen = [ChosenToken(chosen=one, best=best) for one in (best[1], best[2], best[7])]
+    piece = Piece(text="a\ufffdz", token_ids=(11, 12, 17), logprobs=tuple(chosen))
+
+    whole = TextFormat(answer(logprobs=8)).whole(STARTED, [piece], FINISHED)
+    logprobs = msgspec.to_builtins(whole)["choices"][0]["logprobs"]
+
+    assert [list(names.values()) for names in logprobs["top_logprobs"]] == [
+        [one.logprob for one in best]
+    ] * 3
+    assert [*logprobs["top_logprobs"][0]] == [
+        "token_id:10", "a", r"bytes:\xe2\x82", r"bytes:\xe2", "", "token_id:15", "token_id:16", "z",
+    ]  # fmt: skip
+    assert [*logprobs["top_logprobs"][2]][:2] == ["a", "token_id:11"]
+    assert logprobs["tokens"] == ["a", r"bytes:\xe2\x82", "z"]
+    # By its name in them, a client sees whether the chosen token was the best.
+    for token, names in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
+        assert token in names
+
+
+def test_offsets_of_a_completion_count_whole_characters() -> None:
+    pieces = [
+        Piece(
+            text=text,
+            token_ids=(index,),
+            logprobs=(ChosenToken(chosen=Candidate(token_id=index, token=token, logprob=-1.0)),),
+        )
+        for index, (text, token) in enumerate(
+            [("a", b"a"), ("", b"\xe2\x82"), ("\u20ac", b"\xac"), ("b", b"b")]
+        )
+    ]
+
+    whole = TextFormat(answer(logprobs=0)).whole(STARTED, pieces, FINISHED)
+
+    assert msgspec.to_builtins(whole)["choices"][0]["logprobs"]["text_offset"] == [0, 1, 1, 2]

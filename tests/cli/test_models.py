@@ -123,6 +123,18 @@ def test_an_answer_for_people(potluck: Potluck, capsys: Output) -> None:
     assert "Sending weights" in shown.err
 
 
+def test_what_was_asked_for_and_is_not_given_is_said_beside_the_answer(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.backend.loaded = msgspec.structs.replace(PLAN, warnings=("It is loaded with less.",))
+
+    assert potluck("chat", "--context", "5000", "hi") == 0
+
+    shown = capsys.readouterr()
+    assert shown.out == "Hello, world.\n"
+    assert "It is loaded with less." in shown.err
+
+
 def test_progress_is_one_line_on_a_terminal(
     potluck: Potluck,
     capsys: Output,

@@ -68,30 +68,6 @@ def test_bf16_is_as_exact_as_that_of_transformers(
     assert off(logits, exact) < 1.25 * off(theirs, exact)
 
 
-def test_a_context_within_the_original_one_takes_the_short_factors(
-    make_reference: MakeReference,
-) -> None:
-    reference = make_reference("phi 3.5, long")  # trained on 32 tokens
-    ids = reference.prompt(32)
-
-    logits = Pipeline(reference, [2], context=32).run_in_pieces(ids, (20,) + (1,) * 12)
-
-    assert difference(logits, reference.logits(ids)) < TOLERANCE
-    longer = Pipeline(reference, [2], context=33).run(ids)
-    assert difference(longer, logits) > 0.1
-
-
-def test_dynamic_scaling_is_that_of_a_context_that_is_full(make_reference: MakeReference) -> None:
-    reference = make_reference("llama, dynamic scaling")
-    positions = reference.config.max_position
-    ids = reference.prompt(positions + 40)
-
-    pipeline = Pipeline(reference, [2], context=len(ids))
-    logits = pipeline.run_in_pieces(ids, (positions, 39, 1))
-
-    assert difference(logits, reference.logits(ids)) < TOLERANCE
-
-
 class Doubling:
     """Doubles its input. It stands in place of attention or an MLP."""
 

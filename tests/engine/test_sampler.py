@@ -145,6 +145,17 @@ def test_logits_that_are_not_numbers_are_an_error(
         Sampler().choose(logits, sampling, position=0, history=(3,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_wider_scheme_is_advised_where_there_is_one(dtype: torch.dtype) -> None:
+    logits = torch.full((5,), math.nan)
+
+    with pytest.raises(EngineError) as caught:
+        Sampler(dtype).choose(logits, Sampling(), position=0, history=())
+
+    assert ("f32" in caught.value.message) == (dtype == torch.float16)
+    assert ("damaged" in caught.value.message) == (dtype != torch.float16)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_of_which_none_is_finite_are_an_error(temperature: float) -> None:
     logits = torch.full((5,), -math.inf)

@@ -78,7 +78,7 @@ def test_of_equal_logprobs_those_of_the_first_tokens_are_told_and_no_more() -> N
 
 
 def test_the_best_on_a_device_has_to_be_finite() -> None:
-    assert sampler._best_on_device(torch.tensor([1.0, 3.0, 2.0])) == 1
+    assert sampler.Sampler()._best_on_device(torch.tensor([1.0, 3.0, 2.0])) == 1
     for broken in (math.inf, math.nan):
         with pytest.raises(sampler.EngineError, match="not numbers"):
-            sampler._best_on_device(torch.tensor([1.0, broken]))
+            sampler.Sampler()._best_on_device(torch.tensor([1.0, broken]))

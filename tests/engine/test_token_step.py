@@ -56,7 +56,7 @@ def hidden_of(output: Output) -> Tensor:
 
 
 def has_token_steps(stage: Stage) -> bool:
-    return make_token_step(stage.weights, []) is not None
+    return make_token_step(stage.weights) is not None
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,17 @@ import dataclasses
 import gc
 import hashlib
 import json
+import math
 import shutil
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Reference, stored_tensors
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from potluck.engine.linear import FloatEmbedding, FloatLinear
 from potluck.engine.mlp import GatedMlp
 from potluck.engine.reading import PIECE, StoredTensor
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.targets import TensorTarget
+from potluck.engine.targets import TensorTarget, largest_magnitude
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
 from potluck.ids import Digest
@@ -213,6 +214,40 @@ def test_a_load_that_failed_holds_nothing_of_what_it_had_loaded(
         assert all(tensor() is None for tensor in held)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("scheme", get_args(Scheme))
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("model.layers.1.mlp.down_proj.weight", math.nan, "is not a number"),
+        ("model.layers.2.self_attn.q_proj.weight", -math.inf, "is inf"),
+        ("model.embed_tokens.weight", 1e30, r"is 1e\+30"),
+        ("model.layers.3.input_layernorm.weight", -1e30, r"is 1e\+30"),
+    ],
+)
+def test_a_weight_that_no_trained_model_has_is_refused_by_its_name_in_every_scheme(
+    llama: Reference, tmp_path: Path, scheme: Scheme, name: str, value: float, said: str
+) -> None:
+    tensors = load_file(llama.tensors[0].path)
+    tensors[name].view(-1)[-3] = value
+    save_file(tensors, tmp_path / "model.safetensors")
+
+    with pytest.raises(BrokenModelError, match=f"A weight in {name} {said}"):
+        load(llama, tensors=stored_tensors(tmp_path), scheme=scheme)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_magnitude_is_found_by_the_bits(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for case in range(40):
+        values = torch.randn(case // 4 + 1, 7, generator=generator).to(dtype)
+        values = values.abs() if case % 4 == 0 else -values.abs() if case % 4 == 1 else values
+
+        assert largest_magnitude(values) == values.abs().max().item()
+        values[-1, case % 7] = math.nan if case % 2 else -math.nan
+        assert math.isnan(largest_magnitude(values))
+    assert largest_magnitude(torch.empty(0, 7, dtype=dtype)) == 0
 
 
 def test_a_file_that_ends_too_early_is_found(damaged: Reference) -> None:

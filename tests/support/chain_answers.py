@@ -12,9 +12,11 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Usage
+from potluck.model.rope import Stretches
 from potluck.wire.activation_messages import Sampling
 
 GREEDY = Sampling()
+_ONE_STRETCH = Stretches()
 
 
 @asynccontextmanager
@@ -29,6 +31,7 @@ async def attached(
     chunk_tokens: int = 256,
     is_exact_in_chunks: bool = False,
     keeps_sessions: bool = False,
+    stretches: Stretches = _ONE_STRETCH,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[Pipeline, None]:
     """Yield a pipeline over this chain, attached to the generator; shut it at the end."""
@@ -39,6 +42,7 @@ async def attached(
         stages=stages,
         is_exact_in_chunks=is_exact_in_chunks,
         keeps_sessions=keeps_sessions,
+        stretches=stretches,
         clock=clock,
     )
     chain.report = pipeline.step_failed
@@ -64,6 +68,7 @@ def on_a_chain(
     limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
     is_exact_in_chunks: bool = True,
+    stretches: Stretches = _ONE_STRETCH,
     **options: int,
 ) -> FakeChain:
     """Run a scenario against a generator whose pipeline is a fake chain."""
@@ -78,6 +83,7 @@ def on_a_chain(
                 chain,
                 is_exact_in_chunks=is_exact_in_chunks,
                 keeps_sessions=False,
+                stretches=stretches,
                 clock=clock,
                 **options,
             ),

@@ -106,6 +106,7 @@ class FakeBackend:
         self.generated: list[api.GenerationRequest] = []
         self.waits: tuple[api.Progress, ...] = ()  # before each answer
         self.benched: list[benching.BenchRequest] = []
+        self.loaded = PLAN  # what `load` ends with
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
         self.verified = weights.Verified(
@@ -235,7 +236,7 @@ class FakeBackend:
                 state="streaming", fraction=sent / 2000, message="Sending", nodes=(transfer,)
             )
         yield schema.LoadProgress(
-            state="ready", fraction=1.0, message="Ready", nodes=(transfer,), plan=PLAN
+            state="ready", fraction=1.0, message="Ready", nodes=(transfer,), plan=self.loaded
         )
         self.update(
             model=schema.ModelState(

@@ -163,12 +163,17 @@ class Pipeline:
             stage.trim(self.session, self.position, epoch=1)
             self.position = stage.position(self.session)
 
-    def run(self, ids: Tensor) -> Tensor:
-        """Run these next tokens and return their logits (T, V)."""
+    def run(self, ids: Tensor, prompt_end: int | None = None) -> Tensor:
+        """Run these next tokens of a prompt that ends there, and return their logits (T, V)."""
         x = ids
         for stage in self.stages:
             output = stage.forward(
-                self.session, x, epoch=1, step=self._step, position=self.position
+                self.session,
+                x,
+                epoch=1,
+                step=self._step,
+                position=self.position,
+                prompt_end=prompt_end,
             )
             assert output.hidden is not None
             x = output.hidden.tensor
@@ -178,7 +183,9 @@ class Pipeline:
             return self._head.head.logits(x.to(self._head.weights.device)).cpu()
 
     def run_in_pieces(self, ids: Tensor, sizes: Sequence[int]) -> Tensor:
-        return torch.cat([self.run(piece) for piece in ids.split(list(sizes))])
+        """Run these next tokens of a prompt in steps of these sizes, and return their logits (T, V)."""
+        end = self.position + len(ids)
+        return torch.cat([self.run(piece, end) for piece in ids.split(list(sizes))])
 
 
 def make_model(

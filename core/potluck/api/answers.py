@@ -1,6 +1,7 @@
 """Format the events of one generation as OpenAI's answers, either in chunks or as a whole."""
 
 from abc import ABC, abstractmethod
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -45,6 +46,7 @@ class Format(ABC):
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._offset = 0  # characters of the tokens whose logprobs were sent
+        self._decoder = getincrementaldecoder("utf-8")("replace")  # of these tokens
 
     @abstractmethod
     def first(self, started: Started) -> Iterator[Struct]: ...
@@ -177,21 +179,19 @@ class TextFormat(Format):
         if self._answer.logprobs is None:
             return None
         tokens = [*(echo.logprobs if echo else ()), *(t for p in pieces for t in p.logprobs)]
-        texts = [_text(token.chosen) for token in tokens]
+        shown = [token.chosen.token for token in tokens]
         values: list[float | None] = [token.chosen.logprob for token in tokens]
-        tops: list[dict[str, float] | None] = [
-            {_text(c): c.logprob for c in token.best} for token in tokens
-        ]
+        tops: list[dict[str, float] | None] = [_by_name(token) for token in tokens]
         if echo is not None:  # nothing stands before its first token
-            texts.insert(0, echo.first.decode(errors="replace"))
+            shown.insert(0, echo.first)
             values.insert(0, None)
             tops.insert(0, None)
         offsets: list[int] = []
-        for text in texts:
+        for token in shown:
             offsets.append(self._offset)
-            self._offset += len(text)
+            self._offset += len(self._decoder.decode(token))
         return openai.CompletionLogprobs(
-            tokens=texts,
+            tokens=[_name(token) for token in shown],
             token_logprobs=values,
             top_logprobs=tops if self._answer.logprobs else None,
             text_offset=offsets,
@@ -299,6 +299,30 @@ def usage_of(started: Started, finished: Finished) -> openai.Usage:
 
 def _text(candidate: Candidate) -> str:
     return candidate.token.decode(errors="replace")
+
+
+def _name(token: bytes) -> str:
+    r"""A token as the keys of OpenAI's completions have it: its text, or `bytes:\xf0\x9f` if that is no text."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
+
+
+def _by_name(token: ChosenToken) -> dict[str, float]:
+    """The log-probabilities of the best tokens, each by a name of its own.
+
+    Several tokens may have the same text. The chosen one has it as its name, else the most likely one, and the
+    others are `token_id:7`, as vLLM calls them.
+    """
+    named: dict[str, float] = {}
+    for one in token.best:
+        name = _name(one.token)
+        is_taken = name in named or (
+            one.token_id != token.chosen.token_id and one.token == token.chosen.token
+        )
+        named[f"token_id:{one.token_id}" if is_taken else name] = one.logprob
+    return named
 
 
 def _chat_logprob(token: ChosenToken) -> openai.TokenLogprob:

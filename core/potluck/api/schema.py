@@ -165,6 +165,7 @@ class PlanView(Struct, frozen=True, kw_only=True):
     # Node name → tokens per second of that node alone; None: the model does not fit.
     alone: dict[str, float | None]
     explanation: str
+    warnings: tuple[str, ...] = ()  # what was asked for and is not given; also in the explanation
     users: int = 1  # for how many at once it was made
     users_tokens_per_s: float | None = None  # of all of them together, as predicted
 

@@ -149,4 +149,6 @@ def load(
             detail = "; ".join(describe_transfer(x) for x in active) or last.message
             progress.show(PHASES[last.state], last.fraction, detail)
     assert last is not None  # the client raises an error if `ready` never comes
+    for warning in last.plan.warnings if last.plan is not None else ():
+        say(warning)
     return last

@@ -74,7 +74,8 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
         ),
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
-        explanation="\n".join(filter(None, (plan.explanation, planned.note))),
+        explanation="\n".join(filter(None, (plan.explanation, planned.note, *planned.warnings))),
+        warnings=planned.warnings,
         users=plan.users,
         users_tokens_per_s=plan.users_tokens_per_s,
     )

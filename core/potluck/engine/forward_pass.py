@@ -13,7 +13,7 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.head import StageHead
 from potluck.engine.payload import Activations
-from potluck.engine.rotary import Rotary
+from potluck.engine.rotary import Rotaries
 from potluck.engine.session import Output, Session, StepTokens
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
@@ -30,10 +30,9 @@ class ForwardPass:
         """`context` is the most tokens of one session."""
         self._weights = weights
         self._device, self._dtype = weights.device, weights.dtype
-        self._rotaries = [
-            Rotary(rope, context, weights.dtype, weights.device) for rope in weights.config.ropes
-        ]
-        self._token_step = _find_token_step(weights, self._rotaries)
+        ropes = weights.config.ropes
+        self._rotaries = Rotaries(ropes, context, weights.dtype, weights.device)
+        self._token_step = _find_token_step(weights)
         self.head = None if weights.lm_head is None else StageHead(weights, self._token_step)
 
     def __call__(
@@ -53,7 +52,8 @@ class ForwardPass:
         self, token_step: "TokenStep", tokens: StepTokens, known: Session
     ) -> Output | Exception:
         """Do what `_run` does, for one token and without torch."""
-        token_step(tokens.inputs, known.cache, tokens.position)
+        rotaries = self._rotaries.of(known.cache.stretch)
+        token_step(tokens.inputs, known.cache, tokens.position, rotaries)
         if self.head is None:
             return Output(position=tokens.end, hidden=token_step.hidden)
         if tokens.sampling is None:
@@ -109,7 +109,8 @@ class ForwardPass:
         else:
             x = together.to(self._device, self._dtype)
         parts = [
-            Step(tokens.position, tokens.length, self._rotaries, self._device) for tokens in steps
+            Step(tokens.position, tokens.length, self._rotaries.of(cache.stretch), self._device)
+            for tokens, cache in zip(steps, caches, strict=True)
         ]
         if len(x) == 1:
             for run in self._weights.runs:
@@ -139,10 +140,10 @@ class ForwardPass:
         return Output(position=end, choice=choice)
 
 
-def _find_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> "TokenStep | None":
+def _find_token_step(weights: StageWeights) -> "TokenStep | None":
     if not weights.is_generated:
         return None
     # Imported only where it is needed, since it imports llvmlite, which not every computer has.
     from potluck.engine.token_step import make_token_step
 
-    return make_token_step(weights, rotaries)
+    return make_token_step(weights)

@@ -32,7 +32,7 @@ class StageHead:
         self._graphed = None if graphs is None else GraphedHead(graphs)
         generated = as_generated(weights.kernels)
         self._softcap = softcap if generated is None else generated.softcap
-        self._sampler = Sampler()
+        self._sampler = Sampler(weights.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute logits: final norm, `lm_head`, scale and softcap, (T, D) → (T, V), f32."""

@@ -24,7 +24,7 @@ from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import MoE
-from potluck.engine.rotary import Rotary
+from potluck.engine.rotary import Rotaries
 from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
 from potluck.model.caches import CacheSpec
@@ -61,10 +61,8 @@ class StageMeter:
             self._matrices.append((weights.lm_head, 1.0))
         with out_of_memory("measure this stage", self._device):
             self._caches = [self._new_cache(spec) for spec in stage.caches]
-            rotaries = [
-                Rotary(rope, stage.context, weights.dtype, self._device) for rope in config.ropes
-            ]
-            self._step = Step(position, 1, rotaries, self._device)
+            rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
+            self._step = Step(position, 1, rotaries.at(position + 1), self._device)
             self._hidden = torch.randn(1, config.hidden_size).to(self._device, weights.dtype)
         memory = [part for linear, _ in self._matrices for part in linear.memory]
         self._read = _Reader(_first(memory, enough), self._device, torch.get_num_threads())

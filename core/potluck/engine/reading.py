@@ -29,7 +29,7 @@ from potluck.engine.dequantise import (
     fill_from_parts,
     rows_part,
 )
-from potluck.engine.targets import Target
+from potluck.engine.targets import CheckedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
@@ -101,15 +101,16 @@ class Reader:
             BrokenModelError: the bytes are not weights.
             OSError: a file cannot be read.
         """
+        tensor = parts[0]
+        checked = CheckedTarget(target, tensor.name)
         if len(parts) > 1:
-            self._read_parts(parts, target)
-        elif parts[0].dtype in PACKED_DTYPES:
+            self._read_parts(parts, checked)
+        elif tensor.dtype in PACKED_DTYPES:  # checked when they were packed
             assert target.packed is not None
-            self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
+            self._read_whole(tensor, memoryview(cast("bytearray", target.packed.data.numpy())))
         else:
-            tensor = parts[0]
             form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
-            self._read_rows(tensor, target, form)
+            self._read_rows(tensor, checked, form)
 
     def _read_rows(self, tensor: StoredTensor, target: Target, form: StoredRows | PartRows) -> None:
         rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step

@@ -1,12 +1,14 @@
 """Rotary position embedding (rope): the frequencies of every kind of scaling, and the rotation.
 
 Checked against `transformers/modeling_rope_utils.py`. Two kinds of scaling depend on the length of
-a sequence. `transformers` counts the tokens so far, and its frequencies change when the sequence
-grows. Here the context that a stage was loaded for decides, as in vLLM and llama.cpp: cached keys
-stay right, and a prompt in chunks gives the same result as the whole prompt.
+a sequence (`Stretches`). Up to the length of the training they are those of `transformers`. Beyond it, so is
+longrope, whose frequencies change once, and for which `transformers` gives up a cache of before that.
+Those of dynamic scaling change with each token there, which would make all cached keys wrong: here they
+are those of a context that is full, as in vLLM.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,16 +23,18 @@ from potluck.model.rope import (
     LongScaling,
     QueryScale,
     Rope,
+    Stretches,
     YarnScaling,
 )
 
+_CPU = torch.device("cpu")
 _AT_ONCE = 128  # positions whose angles are computed at a time, in the processor's cache
 
 
 def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
     """Radians per position of each pair, (dim / 2,), f32, and a factor for cosines and sines.
 
-    `context` is how many tokens a session can have.
+    `context` is the most tokens of the sessions that they are for.
     """
     pairs = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
     frequencies = 1.0 / _powers(rope.theta, pairs)
@@ -142,6 +146,32 @@ class Rotary:
             self._factors = torch.cat((self._factors, added))
         self._positions = positions
         self._addresses = self._cos.data_ptr(), self._sin.data_ptr()
+
+
+class Rotaries:
+    """The tables of a stage: for each stretch one of each rope."""
+
+    def __init__(
+        self,
+        ropes: Sequence[Rope],
+        context: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = _CPU,
+    ) -> None:
+        """`context` is the most tokens of any session."""
+        self._stretches = stretches = Stretches.of(ropes)
+        self._tables = [
+            [Rotary(rope, stretches.most(each, context), dtype, device) for rope in ropes]
+            for each in range(stretches.at(context) + 1)
+        ]
+
+    def of(self, stretch: int) -> list[Rotary]:
+        """For each rope the table of sessions with this stretch."""
+        return self._tables[stretch]
+
+    def at(self, tokens: int) -> list[Rotary]:
+        """For each rope the table of sessions with so many tokens."""
+        return self._tables[self._stretches.at(tokens)]
 
 
 def query_factor(scale: QueryScale, position: int) -> float:

@@ -57,7 +57,9 @@ class Sampler:
     It is for one thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        """`dtype` is that of the hidden states, which may be too narrow for a model."""
+        self._dtype = dtype
         self._room = np.empty((2, 0), np.int64)
         self._floats = np.empty((2, _PIECE))
 
@@ -77,16 +79,16 @@ class Sampler:
         """
         drawn, changed = sampling.temperature > 0.0, sampling.is_changed
         if not (drawn or changed or sampling.logprobs is not None or logits.device.type == "cpu"):
-            return Choice(token_id=_best_on_device(logits))
+            return Choice(token_id=self._best_on_device(logits))
         row: _Logits = logits.to("cpu", torch.float32).numpy()
-        best, values = _best(row), row
+        best, values = self._best(row), row
         if changed:
             values = _biased(row, sampling, history, position)
             if sampling.allowed is not None:
                 allowed = _allowed(sampling.allowed, len(row))
                 values = _only(values, allowed)
                 row = _only(row, allowed)
-            best = _best(values)
+            best = self._best(values)
         token_id = self._draw(values, float(values[best]), sampling, position) if drawn else best
         if sampling.logprobs is None:
             return Choice(token_id=token_id)
@@ -99,7 +101,7 @@ class Sampler:
             EngineError: as `choose`.
         """
         row: _Logits = logits.to("cpu", torch.float32).numpy()
-        _best(row)
+        self._best(row)
         return self._with_logprobs(row, token_id, top)
 
     def _draw(self, logits: _Logits, best: float, sampling: Sampling, position: int) -> int:
@@ -193,20 +195,18 @@ class Sampler:
             self._room = np.empty((2, count), np.int64)
         return self._room[:, :count]
 
+    def _best(self, logits: _Logits) -> int:
+        """The first id of the largest logit. Numpy takes a tenth of the time that torch takes."""
+        index = int(logits.argmax())  # of a NaN, if there is one
+        if not math.isfinite(logits[index]):
+            raise _not_finite(self._dtype)
+        return index
 
-def _best(logits: _Logits) -> int:
-    """The first id of the largest logit. Numpy takes a tenth of the time that torch takes."""
-    index = int(logits.argmax())  # of a NaN, if there is one
-    if not math.isfinite(logits[index]):
-        raise _not_finite()
-    return index
-
-
-def _best_on_device(logits: Tensor) -> int:
-    value, index = logits.max(-1)  # two numbers travel instead of a row
-    if not math.isfinite(value.item()):
-        raise _not_finite()
-    return int(index.item())
+    def _best_on_device(self, logits: Tensor) -> int:
+        value, index = logits.max(-1)  # two numbers travel instead of a row
+        if not math.isfinite(value.item()):
+            raise _not_finite(self._dtype)
+        return int(index.item())
 
 
 def _biased(logits: _Logits, sampling: Sampling, history: Sequence[int], position: int) -> _Logits:
@@ -281,8 +281,14 @@ def _nucleus(weights: _Integers, top_p: float, room: _Integers) -> int:
     return int(rest[0])
 
 
-def _not_finite() -> EngineError:
+def _not_finite(dtype: torch.dtype) -> EngineError:
+    """The error of logits that are not finite; what to do depends on the dtype of the hidden states."""
+    why = (
+        "Numbers of 16 bits (f16) may be too narrow for this model: load it with --scheme bf16 or f32."
+        if dtype == torch.float16
+        else "Its weights are damaged or were saved badly, or it was made for another program: download"
+        " it again, or choose another model."
+    )
     return EngineError(
-        "The model computed values that are not numbers, so no token can be chosen. Its weights"
-        " are damaged, or it needs a scheme with a wider range, such as f32."
+        f"The model computed values that are not numbers, so no token can be chosen. {why}"
     )

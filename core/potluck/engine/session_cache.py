@@ -9,6 +9,8 @@ from potluck.engine.kvcache import new_cache
 from potluck.model.caches import CacheSpec
 from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 
+_CONTENTS = ("layers", "_kinds", "length", "capacity", "shared", "stretch", "prefix", "kept")
+
 
 @dataclass(slots=True, eq=False)
 class SharedRows:
@@ -24,6 +26,7 @@ class SharedRows:
 class SessionCache:
     """One session's layers. `length` tokens are cached: that is the session's position here.
 
+    `stretch` says which rotary frequencies the session has (`Stretches` of `model/rope.py`); an empty one may get others.
     `place` becomes another object whenever rows move. No other cache has the same one. `shared` are the rows
     that it has in common with other sessions, if there are any. `prefix` are the digests of its first tokens, as
     far as they were told: see `KeepSession`. `kept` are those under which it was last written to the disk. `changes`
@@ -40,6 +43,7 @@ class SessionCache:
         "place",
         "prefix",
         "shared",
+        "stretch",
     )
 
     def __init__(
@@ -48,6 +52,7 @@ class SessionCache:
         """Make an empty cache with one layer for each specification; see `new_cache`."""
         self.layers = [new_cache(spec, dtype, device) for spec in specs]
         self.length = self.capacity = 0  # tokens
+        self.stretch = 0
         self.place = object()
         self.shared: SharedRows | None = None
         self.prefix = self.kept = b""
@@ -140,6 +145,7 @@ class SessionCache:
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.copy(theirs, position)
         self.length, self.prefix, self.kept = other.length, other.prefix, other.kept
+        self.stretch = other.stretch
         self.trim(position)
 
     def share(self, position: int) -> None:
@@ -169,7 +175,7 @@ class SessionCache:
 
     def swap(self, other: "SessionCache") -> None:
         """Hold what another cache with the same layers holds, which then holds what this one did."""
-        for name in ("layers", "_kinds", "length", "capacity", "shared", "prefix", "kept"):
+        for name in _CONTENTS:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)
             setattr(other, name, mine)

@@ -34,6 +34,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     tokens: str
     prefix: str  # the digests of the tokens, in hex
     held: str  # what each layer holds, as JSON; see `CacheSpec`
+    stretch: str = "0"  # with which rotary frequencies; see `SessionCache`
     checksum: str = "0" * (2 * _CHECKSUM_BYTES)
 
 
@@ -59,7 +60,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     def checksum(self) -> "hashlib.blake2b":
         """The digest of what the rows belong to. Rows are added to it."""
         data = self.metadata
-        fields = (data.stage, data.tokens, data.prefix, data.held)
+        fields = (data.stage, data.tokens, data.prefix, data.held, data.stretch)
         return hashlib.blake2b("\n".join(fields).encode(), digest_size=_CHECKSUM_BYTES)
 
 
@@ -94,6 +95,7 @@ def header_of(cache: SessionCache, stage: str) -> Header:
         tokens=str(cache.length),
         prefix=cache.prefix.hex(),
         held=msgspec.json.encode(held).decode(),
+        stretch=str(cache.stretch),
     )
     return Header(metadata=metadata, layers=layers)
 

@@ -80,7 +80,8 @@ class SessionFiles:
         """
         if not is_worth_a_file(cache):
             return False
-        path = self.folder / f"{self._name}-{cache.prefix[-PREFIX_BYTES:].hex()}{_SUFFIX}"
+        name = f"{self._name}-{cache.stretch}-{cache.prefix[-PREFIX_BYTES:].hex()}{_SUFFIX}"
+        path = self.folder / name
         changes, prefix = cache.changes, cache.prefix
         if (yield partial(_is_there, path)):
             return True
@@ -97,7 +98,8 @@ class SessionFiles:
                 is_whole = True
         except (OSError, RuntimeError) as error:  # torch's error when memory is short
             _not_kept(error)
-        yield partial(self._delete_beginnings, path, prefix) if is_whole else file.discard
+        stretch = cache.stretch
+        yield partial(self._delete_beginnings, path, prefix, stretch) if is_whole else file.discard
         return is_whole
 
     def _begin(self, path: Path, header: Header) -> NewFile | None:
@@ -110,9 +112,9 @@ class SessionFiles:
             _not_kept(error)
             return None
 
-    def _delete_beginnings(self, path: Path, prefix: bytes) -> None:
+    def _delete_beginnings(self, path: Path, prefix: bytes, stretch: int) -> None:
         """Delete the files whose tokens are the beginning of this one's."""
-        for older in self._files():
+        for older in self._files(stretch):
             if older.path != path and prefix.startswith(older.prefix):
                 _delete(older.path)
 
@@ -137,15 +139,16 @@ class SessionFiles:
 
     # --- reading
 
-    def find(self, prefix: bytes, most: int) -> Found | None:
+    def find(self, prefix: bytes, most: int, stretch: int = 0) -> Found | None:
         """The file with the most of these tokens; None: there is none that pays.
 
         Args:
             prefix: the digests of a prompt's tokens.
             most: tokens that are of use.
+            stretch: which rotary frequencies the session has.
         """
         found = max(
-            (_compared(each, prefix, most) for each in self._files()),
+            (_compared(each, prefix, most) for each in self._files(stretch)),
             key=lambda each: each.shared,
             default=None,
         )
@@ -153,15 +156,16 @@ class SessionFiles:
             return None
         return found
 
-    def _files(self) -> Iterator[Found]:
-        paths = sorted(self.folder.glob(f"{self._name}-*{_SUFFIX}"))
+    def _files(self, stretch: int) -> Iterator[Found]:
+        paths = sorted(self.folder.glob(f"{self._name}-{stretch}-*{_SUFFIX}"))
         for path in paths[:_MAX_FILES]:
             try:
                 with path.open("rb") as file:
                     header = read_header(file)
-                if header.metadata.stage == self.stage:
-                    prefix = bytes.fromhex(header.metadata.prefix)
-                    tokens = int(header.metadata.tokens)
+                data = header.metadata
+                if (data.stage, data.stretch) == (self.stage, str(stretch)):
+                    prefix = bytes.fromhex(data.prefix)
+                    tokens = int(data.tokens)
                     yield Found(path=path, header=header, tokens=tokens, prefix=prefix)
             except (OSError, ValueError, RecursionError) as error:
                 _refuse(path, error)

@@ -107,7 +107,7 @@ def _restore(
     most: int,
     has_room: Callable[[int], bool],
 ) -> DiskWork[bool]:
-    found: Found | None = yield partial(files.find, prefix, most)
+    found: Found | None = yield partial(files.find, prefix, most, cache.stretch)
     if found is None:
         return False
     try:

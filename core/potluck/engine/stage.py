@@ -86,6 +86,7 @@ class Stage:
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
+        self._stretches = config.stretches
         self._pool = CachePool(
             self.caches,
             dtype=weights.cache_dtype,
@@ -227,6 +228,8 @@ class Stage:
                 known.cache = self._pool.open(session)
             done(known.cache.length)
 
+        # The session will have at least one token more: its last one is always computed.
+        cache.stretch = self._stretches.at(most + 1)
         self.keeper.restore(cache, prefix, most, has_room, restored)
 
     def forward(
@@ -250,7 +253,8 @@ class Stage:
             step: its number. The session's last step is not done twice.
             position: of the first token.
             prompt_end: where the session will end after the prompt's last chunk. The first chunk is
-                refused if there is no room for all of it. None: after these tokens.
+                refused if there is no room for all of it. It also chooses the rotary frequencies, of
+                a model that has others for long texts. None: after these tokens.
             sampling: how the head chooses the next token. None: no token is needed.
 
         Raises:
@@ -313,9 +317,23 @@ class Stage:
             raise need_replay(known.cache.length, tokens.position)
         end = max(tokens.end, tokens.prompt_end or 0)
         self._bounds.check_context(end)
+        self._choose_rope(known, tokens.position, end)
         with self._out_of_memory(tokens):
             self._reserve(tokens.session, end)
         return known
+
+    def _choose_rope(self, known: Session, position: int, end: int) -> None:
+        """Choose the rotary frequencies of an empty session that will have so many tokens.
+
+        Raises:
+            NeedReplayError: the session grows beyond those that its tokens were computed with.
+        """
+        stretch = self._stretches.at(end)
+        if not known.cache.length:
+            known.cache.stretch = stretch
+        elif stretch > known.cache.stretch:
+            self._trim(known, 0)
+            raise need_replay(0, position)
 
     def _compute_or_each(
         self, steps: Sequence[StepTokens], sessions: Sequence[Session]

@@ -4,18 +4,26 @@ A loader reads a tensor piece by piece and hands the rows on; it does not know w
 or packed. Bytes that are packed already go straight into `packed`.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.errors import BrokenModelError
 from potluck.model.formats import PackedFormat
 
+LARGEST_WEIGHT = (
+    65504.0  # of f16, in which packed weights have their scales; trained weights are below 1000
+)
+
 _AT_ONCE = nullcontext()
+_BITS = {4: (torch.int32, np.uint32), 2: (torch.int16, np.uint16)}  # by the bytes of a number
 
 
 class Target(Protocol):
@@ -53,6 +61,61 @@ class Target(Protocol):
     def packed(self) -> PackedWeight | None:
         """The memory for the packed bytes of this tensor; None: it is not packed."""
         ...
+
+
+class CheckedTarget:
+    """Takes the rows of a tensor for another target, and refuses what no trained model has.
+
+    NaN and what is far too large would otherwise show as an answer without sense: packed scales and numbers of
+    16 bits cannot hold it. A look at the bits takes 4 % of what the digest of the same bytes does.
+    """
+
+    def __init__(self, target: Target, name: str) -> None:
+        """`name` is that of the tensor."""
+        self._target, self._name = target, name
+        self.rows, self.width = target.rows, target.width
+
+    def fill(self, first: int, values: Tensor) -> None:
+        self._check(values)
+        self._target.fill(first, values)
+
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        self._check(scales)
+        if offsets is not None:
+            self._check(offsets)
+        self._target.fill_integers(first, integers, scales, offsets)
+
+    @property
+    def format(self) -> PackedFormat | None:
+        return self._target.format
+
+    @property
+    def packed(self) -> PackedWeight | None:
+        return self._target.packed
+
+    def _check(self, values: Tensor) -> None:
+        largest = largest_magnitude(values)
+        if not largest <= LARGEST_WEIGHT:  # nor is NaN
+            what = "is not a number" if math.isnan(largest) else f"is {largest:.3g}"
+            raise BrokenModelError(
+                f"A weight in {self._name} {what}. No trained model has such a weight, and nothing can be"
+                " computed with it: the files are damaged or the model was saved badly. Download it"
+                " again, or take another version of it.",
+                tensor=self._name,
+            )
+
+
+def largest_magnitude(values: Tensor) -> float:
+    """The largest magnitude of some numbers of f32, bf16 or f16 on a CPU; NaN if one is NaN."""
+    if not values.numel():
+        return 0.0
+    signed, bits = _BITS[values.dtype.itemsize]
+    numbers = values.view(signed).numpy()
+    # As integers, positive numbers are in the order of their magnitudes; without a sign, negative ones are last.
+    largest = max(int(numbers.max()), int(numbers.view(bits).max()) & torch.iinfo(signed).max)
+    return torch.tensor(largest, dtype=signed).view(values.dtype).item()
 
 
 class TensorTarget:

@@ -30,11 +30,10 @@ class TokenStep:
         self,
         width: int,
         runs: Sequence[GeneratedRun],
-        rotaries: Sequence[Rotary],
         embedding: EmbeddingLookup | None,
         head: Head | None,
     ) -> None:
-        self._runs, self._rotaries = tuple(runs), tuple(rotaries)
+        self._runs = tuple(runs)
         self._embedding, self._head = embedding, head
         self._shape = (1, width)
         # Whole groups, since an embedding lookup writes these.
@@ -42,16 +41,23 @@ class TokenStep:
         self._hidden = self._memory.data_ptr()
         self._bytes = self._memory.numpy().data.cast("B")[: 4 * width]
 
-    def __call__(self, inputs: Activations, cache: SessionCache, position: int) -> None:
+    def __call__(
+        self,
+        inputs: Activations,
+        cache: SessionCache,
+        position: int,
+        rotaries: Sequence[Rotary],
+    ) -> None:
         """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
-        The session's cache must have room. The token's keys and values are written.
+        The session's cache must have room. The token's keys and values are written. `rotaries` are those
+        of the session, for each rope of the model.
         """
         if self._embedding is not None:
             self._embedding(inputs.number, self._hidden)
         else:
             self._read(inputs)
-        angles = [rotary.addresses(position) for rotary in self._rotaries]
+        angles = [rotary.addresses(position) for rotary in rotaries]
         for run in self._runs:
             run.step(self._hidden, cache, position, angles)
 
@@ -80,7 +86,7 @@ class TokenStep:
         self._bytes[:] = inputs.data
 
 
-def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenStep | None:
+def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
     if runs is None or weights.dtype != torch.float32:
@@ -97,7 +103,7 @@ def make_token_step(weights: StageWeights, rotaries: Sequence[Rotary]) -> TokenS
     head = None if weights.lm_head is None else _head(kernels, weights.norm, weights.lm_head)
     if head is None and weights.lm_head is not None:
         return None
-    return TokenStep(weights.config.hidden_size, runs, rotaries, embedding, head)
+    return TokenStep(weights.config.hidden_size, runs, embedding, head)
 
 
 def _generated(runs: Sequence[Run]) -> list[GeneratedRun] | None:

@@ -36,7 +36,7 @@ from potluck.model.mixers import Mixer
 from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
 from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape, read_quantization
-from potluck.model.rope import Rope
+from potluck.model.rope import Rope, Stretches
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -78,6 +78,11 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def stretches(self) -> Stretches:
+        """Which rotary frequencies a session of some length has."""
+        return Stretches.of(self.ropes)
 
     @property
     def head_name(self) -> str:

@@ -6,6 +6,8 @@ Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since tr
 """
 
 import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from potluck.model.families.facts import Family
@@ -88,6 +90,37 @@ class Rope:
     theta: float = 10000.0
     scaling: Scaling | None = None
     query_scale: QueryScale | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """How many tokens of a session each of a model's sets of rotary frequencies is for.
+
+    With some scalings the frequencies of a sequence are others when it is longer than those of the training.
+    All of its tokens are rotated with them, so one set belongs to each session, and what is cached with one
+    is of no use for another. A stretch is the number of such a set: 0 for the shortest sessions.
+    """
+
+    limits: tuple[int, ...] = ()  # the most tokens with each set but the last, ascending
+
+    @classmethod
+    def of(cls, ropes: Iterable[Rope]) -> "Stretches":
+        """Those of a model with these ropes."""
+        kinds = (DynamicScaling, LongScaling)
+        scalings = (rope.scaling for rope in ropes)
+        return cls(
+            limits=tuple(
+                sorted({one.original_max_position for one in scalings if isinstance(one, kinds)})
+            )
+        )
+
+    def at(self, tokens: int) -> int:
+        """The stretch of a session of so many tokens."""
+        return bisect_left(self.limits, tokens)
+
+    def most(self, stretch: int, context: int) -> int:
+        """The most tokens of a session with this stretch, in a context of so many."""
+        return min((*self.limits[stretch : stretch + 1], context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from fake_home import SPLIT, Home, small
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.master.planning import Planner, schemes_of, search_in_thread
+from potluck.cluster.views import plan_view
 from potluck.errors import (
     EngineError,
     InvalidLayersError,
@@ -48,6 +49,25 @@ def test_a_device_that_cannot_be_measured_is_said_with_the_plan(home: Home) -> N
         home.laptop.errors["profile"] = failing(EngineError("No driver."))
         planned = await home.master.plan(PlanRequest(context=64, scheme="f32"))
         assert planned.note == "Laptop/cuda:0 is left out: No driver."
+
+    run(main())
+
+
+def test_a_context_beyond_the_training_is_cut_with_a_warning(home: Home) -> None:
+    async def main() -> None:
+        trained = home.model.config.max_position
+        for asked, warnings in ((trained, 0), (trained + 1, 1), (None, 0)):
+            planned = await home.master.plan(PlanRequest(context=asked, scheme="f32"))
+
+            assert planned.context == trained
+            assert len(planned.warnings) == warnings
+            for warning in planned.warnings:
+                assert f"was trained for {trained} tokens" in warning
+                assert (
+                    f"not with {asked}: beyond them its answers would lose their sense" in warning
+                )
+                assert warning in plan_view(planned, epoch=0).explanation
+                assert plan_view(planned, epoch=0).warnings == planned.warnings
 
     run(main())
 

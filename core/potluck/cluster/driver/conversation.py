@@ -36,6 +36,7 @@ class Conversation:
         context: most tokens that it can have on this pipeline.
         cached: `tokens[:cached]` are in the caches of `pipeline`, or on their way there.
         arrived: `tokens[:arrived]` are in the caches of all stages of `pipeline`.
+        stretch: which rotary frequencies its caches have (`Stretches` of `model/rope.py`).
         computed: the steps in which tokens were computed, on this pipeline or the ones before.
         chunk_tokens: most tokens of a step of this answer's prompt; None: not chosen yet.
         last_step: number of the last step that was sent or asked for.
@@ -59,6 +60,7 @@ class Conversation:
     context: int = 0
     cached: int = 0
     arrived: int = 0
+    stretch: int = 0
     computed: ComputedSteps = field(default_factory=ComputedSteps)
     chunk_tokens: int | None = None
     last_step: int = 0
@@ -89,15 +91,20 @@ class Conversation:
 
         Without the last one, which is always computed: caches hold no logits.
         """
-        shared = min(self.shares(prompt), self.arrived, len(prompt) - 1)
-        return self._whole_steps(shared) if self.pipeline is pipeline else 0
+        if not self._is_use_for(prompt, pipeline):
+            return 0
+        return self._whole_steps(min(self.shares(prompt), self.arrived, len(prompt) - 1))
 
     def computes_of(self, prompt: Sequence[int], pipeline: Pipeline) -> int:
         """How many tokens at the beginning of the prompt its own prompt has, which is being computed."""
         has_turn = self.turn is not None and not self.turn.place
-        if not has_turn or self.given or self.pipeline is not pipeline:
+        if not has_turn or self.given or not self._is_use_for(prompt, pipeline):
             return 0
         return self._whole_steps(min(_common_prefix(self.tokens, prompt), len(prompt) - 1))
+
+    def _is_use_for(self, prompt: Sequence[int], pipeline: Pipeline) -> bool:
+        """Whether the prompt can go on with caches of it: they are there, with the rotary frequencies of such a length."""
+        return self.pipeline is pipeline and pipeline.stretches.at(len(prompt)) == self.stretch
 
     def _whole_steps(self, tokens: int) -> int:
         """How many of these first tokens can be used for another prompt.
@@ -127,6 +134,7 @@ class Conversation:
             context=self.context,
             cached=end,
             arrived=end,
+            stretch=self.stretch,
             computed=computed,
             is_rewound=True,
         )
@@ -150,6 +158,8 @@ class Conversation:
             logits.
         """
         known = 0 if is_scored else self._whole_steps(min(self.shares(prompt), len(prompt) - 1))
+        if self.pipeline is not None and not self._is_use_for(prompt, self.pipeline):
+            known = 0
         self.scores, self.scored = {}, len(prompt) if is_scored else 0
         keep = min(known, self.cached)
         self.computed.trim(known)
@@ -201,6 +211,27 @@ class Conversation:
         """Go on with this pipeline, which has cached nothing of it."""
         self.pipeline, self.context = pipeline, context
         self.open()
+
+    def choose_rope(self) -> None:
+        """Begin with empty caches, if so many tokens have other rotary frequencies than what is cached.
+
+        Nothing of what was computed can be repeated then: its tokens are computed like a prompt.
+        """
+        assert self.pipeline is not None
+        stretch = self.pipeline.stretches.at(len(self.tokens))
+        if stretch == self.stretch:
+            return
+        self.stretch = stretch
+        self.computed.trim(0)
+        if self.cached:
+            self.open()
+
+    @property
+    def steps_left(self) -> int:
+        """How many single tokens can be computed with the rotary frequencies of what is cached."""
+        assert self.pipeline is not None
+        most = self.pipeline.stretches.most(self.stretch, self.context)
+        return most - len(self.tokens) + 1
 
     def forget_caches(self) -> None:
         """Note that its caches went with their pipeline. The tokens are computed again."""
@@ -374,6 +405,7 @@ class StepsAhead:
     def ask(self, left: int) -> None:
         """Ask for the next steps, at most so many. A grammar allows tokens for one step at a time."""
         most = self._most if self.conversation.grammar is None else 1
+        left = min(left, self.conversation.steps_left)
         while len(self._steps) < min(most, left):
             self._steps.append(self.conversation.follow())
 

@@ -357,6 +357,7 @@ class Generator:
         self._attached.check(conversation.tokens)  # it may be another one than at the beginning
         if conversation.pipeline is not pipeline:
             conversation.enter(pipeline, self._attached.context)
+        conversation.choose_rope()
         if conversation.may_restore:
             await conversation.restore()
         end = len(conversation.tokens)

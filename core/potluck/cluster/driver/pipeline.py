@@ -29,6 +29,7 @@ from potluck.errors import (
     rebuild,
 )
 from potluck.ids import SessionId
+from potluck.model.rope import Stretches
 from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
@@ -47,6 +48,8 @@ from potluck.wire.messages import Error, Message, NodeInfo, StepFailed
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 180.0  # for one chunk on the slowest computer; heartbeats notice a lost one earlier
+
+_ONE_STRETCH = Stretches()  # of most models
 
 # These errors end one step. Any other error of a stage breaks the pipeline.
 _PASSING = (
@@ -94,6 +97,7 @@ class Pipeline:
         stages: int,
         is_exact_in_chunks: bool = False,
         keeps_sessions: bool = False,
+        stretches: Stretches = _ONE_STRETCH,
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -107,6 +111,7 @@ class Pipeline:
             is_exact_in_chunks: whether results have the same bits however tokens are cut into
                 steps. Else only the same steps give the same answer again.
             keeps_sessions: whether all stages keep caches on disk.
+            stretches: which rotary frequencies the model has for a session of some length.
             silence_s: the pipeline breaks when nothing is heard of it for so long, although steps
                 are under way the whole time.
             clock: seconds.
@@ -116,6 +121,7 @@ class Pipeline:
         self.times = TokenTimes(stages)
         self.is_exact_in_chunks = is_exact_in_chunks
         self.keeps_sessions = keeps_sessions
+        self.stretches = stretches
         self._first = first
         self._last = last
         self._silence_s = silence_s

@@ -215,6 +215,7 @@ class Deployment:
             stages=len(self.tasks),
             is_exact_in_chunks=all(stage.is_exact_in_chunks for stage in loaded),
             keeps_sessions=all(stage.keeps_sessions for stage in loaded),
+            stretches=self.planned.model.config.stretches,
         )
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")
         return self.pipeline

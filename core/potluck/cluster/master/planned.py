@@ -25,6 +25,7 @@ class Planned:
     scheme: Scheme
     cache: Cache
     note: str  # why this scheme was chosen, and which devices are left out; else empty
+    warnings: tuple[str, ...] = ()  # what the user asked for and does not get, in sentences
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered

@@ -261,6 +261,7 @@ class Planner:
             scheme=scheme,
             cache=request.cache,
             note="\n".join(notes),
+            warnings=_beyond_training(request, model),
             context=context_of(request, model),
             plan=plan,
             names=computer_names(devices),
@@ -320,6 +321,18 @@ async def search_in_thread(search: Callable[..., _T], *, limit_s: float) -> _T:
 def context_of(request: PlanRequest, model: LocalModel) -> int:
     """How many tokens a conversation may have at most: never more than the model was trained for."""
     return min(request.context or DEFAULT_CONTEXT, model.config.max_position)
+
+
+def _beyond_training(request: PlanRequest, model: LocalModel) -> tuple[str, ...]:
+    """A warning if more tokens were asked for than the model was trained for, in a sentence or two."""
+    trained = model.config.max_position
+    if request.context is None or request.context <= trained:
+        return ()
+    return (
+        f"{model.name} was trained for {trained} tokens, and is loaded with so many, not with"
+        f" {request.context}: beyond them its answers would lose their sense. For longer conversations"
+        " choose a model that was trained for more.",
+    )
 
 
 def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
