@@ -26,6 +26,7 @@ from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.filling import Fill, Filling
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
+from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import (
     Embedding,
     FloatEmbedding,
@@ -44,6 +45,7 @@ from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PackedFormat
+from potluck.model.latent import EXPANSION, LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
@@ -187,6 +189,8 @@ class _Builder:
         match spec.mixer:
             case AttentionSpec() as attention:
                 mixer = self._attention(prefix, attention)
+            case LatentSpec() as latent:
+                mixer = self._latent(prefix, latent)
         match spec.feed_forward:
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
@@ -216,8 +220,9 @@ class _Builder:
         product = self._products if self.run_kernels is None else self.run_kernels.multiply_plain
         return FloatLinear(matrix, None, product)
 
-    def norm(self, name: str, eps: float) -> RmsNorm:
-        weight = self._filling.tensor(name, self._norm_weight(self._config.hidden_size))
+    def norm(self, name: str, eps: float, size: int | None = None) -> RmsNorm:
+        """The norm of `size` numbers; None: of hidden states."""
+        weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
         if self.run_kernels is not None:
             return KernelNorm(weight, eps, self.run_kernels)
         return RmsNorm(weight, eps, self._ops.norm)
@@ -234,6 +239,45 @@ class _Builder:
                 )
         kind = self._ops.attention if spec.softcap is None else EagerAttention
         return kind(spec, qkv, qk_norm, output)
+
+    def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
+        queries = None
+        if spec.queries is not None and spec.query_rank is not None:
+            norm = self.norm(prefix + QUERY_NORM, spec.norm_eps, spec.query_rank)
+            queries = norm, self._linear(prefix, spec.queries)
+        key_up, value_up = self._expansion(prefix, spec)
+        return LatentAttention(
+            spec,
+            input=self._linear(prefix, spec.input),
+            queries=queries,
+            latent_norm=self.norm(prefix + LATENT_NORM, spec.norm_eps, spec.rank),
+            key_up=key_up,
+            value_up=value_up,
+            output=self._linear(prefix, spec.output),
+        )
+
+    def _expansion(self, prefix: str, spec: LatentSpec) -> tuple[Linear, Linear]:
+        """The matrices that absorb queries and that make values, of the one that expands latents.
+
+        (H·rank, plain_dim) and (H·value_dim, rank).
+        """
+        heads, sizes = spec.heads, (spec.plain_dim, spec.value_dim)
+        is_packed = self._scheme in PACKED_SCHEMES
+        # Held only until its parts are in order.
+        whole = torch.empty(
+            (heads, sum(sizes), spec.rank), dtype=torch.float32 if is_packed else self.dtype
+        )
+        self._filling.tensor(f"{prefix}{EXPANSION}.weight", whole.view(-1, spec.rank))
+        shapes = (heads * spec.rank, spec.plain_dim), (heads * spec.value_dim, spec.rank)
+        made = [FloatLinear(self._empty(*shape), None, self._products) for shape in shapes]
+
+        def order() -> None:
+            keys, values = whole.split(sizes, 1)
+            for linear, part in zip(made, (keys.transpose(1, 2), values), strict=True):
+                linear.weight.copy_(part.reshape(linear.weight.shape))
+
+        self._filling.then(order)
+        return made[0], made[1]
 
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:

@@ -24,6 +24,7 @@ from potluck.model.layers import (
     read_expert_layers,
     read_experts,
 )
+from potluck.model.latent import EXPANSION
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
@@ -116,6 +117,10 @@ class ModelConfig:
         facts = self.experts.facts
         parts = (facts.router, facts.shared_gate)
         return name.endswith(tuple(f".{facts.block}.{part}.weight" for part in parts if part))
+
+    def is_absorbed(self, name: str) -> bool:
+        """Whether a tensor expands latents. What computes with it has its parts in another order."""
+        return name.endswith(f".{EXPANSION}.weight")
 
     def is_of_expert(self, name: str) -> bool:
         """Whether a tensor belongs to one expert of a MoE."""

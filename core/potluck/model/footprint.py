@@ -7,11 +7,13 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
+from potluck.model.latent import LatentSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
+HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
 _MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
@@ -114,6 +116,15 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             if mixer.softcap is not None:
                 nbytes += _SCORE * mixer.heads * min(CAPPED_QUERIES, chunk) * context
             return nbytes
+        case LatentSpec():
+            # Queries, absorbed queries and their results, and the cached rows in the compute dtype, some heads'
+            # keys and values of them, their scores and a mask.
+            wide = mixer.q_size + mixer.heads * (mixer.row + mixer.rank + mixer.value_dim)
+            expanded = HEADS_AT_ONCE * (mixer.query_dim + mixer.value_dim)
+            scores = HEADS_AT_ONCE * _SCORE * chunk
+            return _ITEM * (chunk * wide + (mixer.row + expanded) * context) + (
+                (scores + _MASK * chunk) * context
+            )
 
 
 def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:

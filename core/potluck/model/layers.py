@@ -18,7 +18,6 @@ from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
-_LEAST_IN_GROUP = 2  # a group of experts is as good as its best two together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +175,7 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
     normalise, scale = facts.normalise, 1.0
     if facts.scale is not None:
         scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
-    groups = fields.integer("n_group", 1, count) if facts.groups else 1
-    if count % groups or (groups > 1 and count // groups < _LEAST_IN_GROUP):
-        raise invalid("n_group", groups, f"must divide {count} experts into groups of two or more")
-    chosen = fields.integer("topk_group", 1, groups) if facts.groups else 1
+    groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
         per_token=fields.integer("num_experts_per_tok", 1, chosen * (count // groups)),
@@ -188,9 +184,27 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
         has_bias=facts.bias is not None,
         groups=groups,
         groups_per_token=chosen,
+        best_in_group=facts.best_in_group,
         scale=scale,
         has_shared_gate=has_shared and facts.shared_gate is not None,
     )
+
+
+def _groups(fields: Fields, facts: ExpertFacts, count: int) -> tuple[int, int]:
+    """How many groups the experts form, and how many of these are chosen."""
+    if not facts.groups:
+        return 1, 1
+    if (name := facts.group_method) is not None:
+        method = fields.text(name, "greedy")
+        if method == "greedy":
+            return 1, 1
+        if method != "group_limited_greedy":
+            raise invalid(name, method, "must be greedy or group_limited_greedy")
+    groups = fields.integer("n_group", 1, count)
+    if count % groups or (groups > 1 and count // groups < facts.best_in_group):
+        least = facts.best_in_group
+        raise invalid("n_group", groups, f"must divide {count} experts into groups of {least} or more")
+    return groups, fields.integer("topk_group", 1, groups)
 
 
 def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple[bool, ...]:

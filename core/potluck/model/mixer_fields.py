@@ -11,6 +11,7 @@ from potluck.model.common_fields import (
 )
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.powers import power
@@ -30,6 +31,8 @@ class Mixers:
 
 def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
     """The mixers of all layers of a model with these hidden states and so many positions."""
+    if family.latent:
+        return _latents(fields, family, hidden, max_position)
     attention = _attention(fields, family, hidden)
     windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     ropes = read_ropes(
@@ -49,6 +52,19 @@ def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) 
         for window, rope in zip(windows, ropes.layers, strict=True)
     ]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
+
+
+def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+    spec = read_latent(fields, family, hidden)
+    ropes = read_ropes(
+        fields,
+        family,
+        head_dim=spec.rotary_dim,
+        max_position=max_position,
+        windows=(None,) * fields.integer("num_hidden_layers", 1, MAX_LAYERS),
+    )
+    layers = tuple(replace(spec, rope=rope) for rope in ropes.layers)
+    return Mixers(layers=layers, ropes=ropes.distinct, head_dim=spec.query_dim)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

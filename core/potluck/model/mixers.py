@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
 from potluck.model.families.facts import QkNormKind
+from potluck.model.latent import LatentSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 
@@ -87,5 +88,5 @@ class AttentionSpec:
         return {name: (size,) for name, size in zip(names, sizes, strict=True)}
 
 
-Mixer = AttentionSpec
-"""The part of a layer that mixes a token with those before it; a union, if there are more kinds."""
+Mixer = AttentionSpec | LatentSpec
+"""The part of a layer that mixes a token with those before it."""

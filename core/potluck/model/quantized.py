@@ -41,6 +41,7 @@ _MAX_BLOCK = 1 << 16  # rows or inputs; models have 128
 _MATRIX = re.compile(r"model\.layers\.(\d+)\..*\.(\w+)\.weight$")
 _ROLES: Mapping[str, MatrixRole] = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "o_proj": "output",
+    "q_a_proj": "qkv", "q_b_proj": "qkv", "kv_a_proj_with_mqa": "qkv",
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down",
     "w1": "gate_up", "w3": "gate_up", "w2": "down",
 }  # fmt: skip

@@ -179,6 +179,14 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
             return [not has_windows or window is not None for window in windows]
 
 
+def score_factor(fields: Fields) -> float:
+    """What yarn multiplies the scores of latent attention by: the square of its magnitude (DeepSeek-V2)."""
+    parameters = _parameters(fields)
+    if _kind(parameters) == "default" or "mscale_all_dim" not in parameters:
+        return 1.0
+    return _magnitude(_factor(parameters), parameters.number("mscale_all_dim", 0.0, MAX_FACTOR)) ** 2
+
+
 def listed_ropes(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a rope: `no_rope_layers` has a 1 there, or all but each n-th have."""
     if "no_rope_layers" in fields:
@@ -207,22 +215,29 @@ def _rope(
             raise invalid(
                 "partial_rotary_factor", factor, f"must leave an even part of {head_dim} values"
             )
-    # Early configs with scaling call the field `type`.
-    key = "rope_type" if "rope_type" in parameters else "type"
-    kind = parameters.text(key, "default")
+    kind = _kind(parameters)
     kind = family.scaling_names.get(kind, kind)
     query_scale = _query_scale(parameters, max_position)
     if kind == "default":
         return Rope(dim=dim, theta=theta, query_scale=query_scale)
     if (read := _SCALINGS.get(kind)) is None:
         known = ", ".join(("default", *_SCALINGS))
-        raise invalid(parameters.path(key), kind, f"must be one of {known}")
+        raise invalid(parameters.path(_kind_field(parameters)), kind, f"must be one of {known}")
     # If both the model and its scaling have the field, that of the model counts.
     name = "original_max_position_embeddings"
     if name in fields:
         parameters = parameters.having({name: fields.value(name)})
     scaling = read(parameters, dim, max_position)
     return Rope(dim=dim, theta=theta, scaling=scaling, query_scale=query_scale)
+
+
+def _kind_field(parameters: Fields) -> str:
+    # Early configs with scaling call the field `type`.
+    return "rope_type" if "rope_type" in parameters else "type"
+
+
+def _kind(parameters: Fields) -> str:
+    return parameters.text(_kind_field(parameters), "default")
 
 
 def _query_scale(parameters: Fields, max_position: int) -> QueryScale | None:

@@ -18,8 +18,8 @@ class Routing:
     choice = probabilities + bias, of the experts in the best groups
     factors = scale · those of the `per_token` highest choices (/ their sum)
 
-    Experts in sequence form groups of equal size. A group is as good as its two highest choices together
-    (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
+    Experts in sequence form groups of equal size. A group is as good as its highest choice (DeepSeek-V2), or its
+    two highest choices together (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
     """
 
     count: int  # of experts
@@ -29,6 +29,7 @@ class Routing:
     has_bias: bool = False
     groups: int = 1
     groups_per_token: int = 1
+    best_in_group: int = 2  # 1 or 2
     scale: float = 1.0
     has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
 

@@ -75,6 +75,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return formats.biases if name.endswith(".bias") else F32
     if config.is_router(name):
         return F32
+    if config.is_absorbed(name) and isinstance(formats.layers, PackedFormat):
+        return F32  # what is sent; a stage packs its parts when they are in order
     stored = config.quantization if formats.keeps_precision else None
     if name == config.head_name:
         is_coarse = stored is not None and stored.has_coarse_head

@@ -5,6 +5,7 @@ from typing import Any
 from model_variants.common import SHAPE
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.gemma import GEMMA_VARIANTS
+from model_variants.latent import LATENT_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
@@ -22,6 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **OLMO_VARIANTS,
     **EXAONE_VARIANTS,
     **MIXTURES_VARIANTS,
+    **LATENT_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # For the larger blocks of GGUF. Rounding errors are larger than in the other comparisons.

@@ -129,25 +129,25 @@ def _emit_free(e: Emitter, choice: _Choice, factors: Pointer, routing: Routing) 
         best, first_of_best = e.variable(constant(F32, _LOWEST)), e.variable(e.index(0))
         with e.loop(0, routing.groups) as group:
             first = group * size
-            two = _emit_best_two(e, choice, first, size)
-            is_best = (factors[first] < _FREE) & e.fcmp_unordered(">", two, best.value)
-            best.value = e.select(is_best, two, best.value)
+            good = _emit_best_in_group(e, choice, first, routing)
+            is_best = (factors[first] < _FREE) & e.fcmp_unordered(">", good, best.value)
+            best.value = e.select(is_best, good, best.value)
             first_of_best.value = e.select(is_best, first, first_of_best.value)
         with e.loop(0, size) as member:
             factors[first_of_best.value + member] = e.value(constant(F32, _FREE))
 
 
-def _emit_best_two(e: Emitter, choice: _Choice, first: Value, size: int) -> Value:
-    """The sum of the two highest choices of a group."""
+def _emit_best_in_group(e: Emitter, choice: _Choice, first: Value, routing: Routing) -> Value:
+    """The highest choice of a group, or the sum of the two highest."""
     lowest = constant(F32, _LOWEST)
     best, second = e.variable(lowest), e.variable(lowest)
-    with e.loop(0, size) as member:
+    with e.loop(0, routing.group_size) as member:
         value = choice[first + member]
         is_best = value > best.value
         other = e.select(is_best, best.value, value)
         second.value = e.select(other > second.value, other, second.value)
         best.value = e.select(is_best, value, best.value)
-    return best.value + second.value
+    return best.value if routing.best_in_group == 1 else best.value + second.value
 
 
 def _emit_best(e: Emitter, choice: _Choice, factors: Pointer, routing: Routing) -> Value:

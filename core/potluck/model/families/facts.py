@@ -92,6 +92,8 @@ class ExpertFacts:
     function: ScoreFunction = "softmax"
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
+    group_method: str | None = None  # the field that is "greedy" where they do not
+    best_in_group: int = 2  # a group is as good as so many of its best together
     scale: str | None = None  # the field with what all factors are multiplied by
     shared: str | None = None  # the name, below the block, of the expert that all tokens go through
     shared_size: str | None = None  # the field with its size
@@ -117,6 +119,10 @@ class Family:
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     experts: ExpertFacts | None = None
+
+    latent: bool = False  # attention is latent (MLA)
+    latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
+    interleaved_rope: bool | str = False  # of latent attention: rope turns neighbours, not the halves
 
     windows: WindowPattern = "none"
     layer_types: bool = False  # whether the field `layer_types` counts

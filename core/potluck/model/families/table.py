@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
 from potluck.model.families.gemma import GEMMA
+from potluck.model.families.latent import LATENT
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
@@ -26,6 +27,7 @@ FAMILIES: Mapping[str, Family] = {
     **OLMO,
     **EXAONE,
     **MIXTURES,
+    **LATENT,
 }
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {
@@ -33,6 +35,12 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",
+        "mistral4": "Mistral4ForCausalLM",
+    },
+    # Kimi K2.5 and later
+    "KimiK25ForConditionalGeneration": {
+        "kimi_k2": "DeepseekV3ForCausalLM",
+        "deepseek_v3": "DeepseekV3ForCausalLM",
     },
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
     "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},

@@ -1,0 +1,149 @@
+"""Latent attention (MLA) in torch: see `LatentSpec`.
+
+A head's key is W_K c, of the cached latent c, and its value W_V c. So a score is q · W_K c = (W_Kᵀ q) · c, and
+the result W_V Σ p c: a few queries are *absorbed*, that is multiplied with W_Kᵀ once, and then attend to the cached
+rows themselves, which all heads share. For many queries, keys and values are *expanded*, some heads at a time.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.linear import FloatLinear, Linear
+from potluck.engine.norms import RmsNorm
+from potluck.engine.rotary import rotate
+from potluck.model.footprint import HEADS_AT_ONCE
+from potluck.model.latent import LatentSpec
+
+
+class LatentAttention:
+    """Latent attention on normed hidden states, by products and a softmax, which every device has."""
+
+    __slots__ = (
+        "input", "key_up", "latent_norm", "output", "queries", "query_norm", "spec", "value_up",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        spec: LatentSpec,
+        *,
+        input: Linear,
+        queries: tuple[RmsNorm, Linear] | None,
+        latent_norm: RmsNorm,
+        key_up: Linear,
+        value_up: Linear,
+        output: Linear,
+    ) -> None:
+        """Make it of its parts.
+
+        Args:
+            spec: of the layer.
+            input: see `LatentSpec.input`.
+            queries: the norm and the matrix of the queries' latent, if they have one.
+            latent_norm: of the latent of keys and values.
+            key_up: (H·rank, plain_dim), of each head W_Kᵀ.
+            value_up: (H·value_dim, rank), of each head W_V.
+            output: see `LatentSpec.output`.
+        """
+        self.spec, self.input, self.output = spec, input, output
+        self.query_norm, self.queries = queries or (None, None)
+        self.latent_norm, self.key_up, self.value_up = latent_norm, key_up, value_up
+
+    def project(self, x: Tensor) -> Tensor:
+        """(T, D) → queries, and what becomes the cached rows: (T, H·query_dim + row)."""
+        rows = self.input(x)
+        if self.queries is None or self.query_norm is None:
+            return rows
+        latents, row = rows.split((rows.shape[1] - self.spec.row, self.spec.row), -1)
+        return torch.cat((self.queries(self.query_norm(latents)), row), -1)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """What `project` gave → (T, H·value_dim). The latents and shared keys are cached."""
+        spec = self.spec
+        plain, turned = self._cache_rows(rows, cache, step)
+        keys, values = cache.read(0, step.end, rows.dtype)  # (1, 1, length, row), (…, rank)
+        if step.tokens < spec.expands_from:
+            out = self._absorbed(plain, turned, (keys[0, 0], values[0, 0]), step)
+        else:
+            out = self._expanded(plain, turned, (keys[0, 0], values[0, 0]), step)
+        return out.transpose(0, 1).reshape(step.tokens, -1)
+
+    @property
+    def matrices(self) -> Sequence[Linear]:
+        queries = () if self.queries is None else (self.queries,)
+        return self.input, *queries, self.key_up, self.value_up, self.output
+
+    @property
+    def nbytes(self) -> int:
+        norms = self.latent_norm.nbytes + (self.query_norm.nbytes if self.query_norm else 0)
+        return norms + sum(matrix.nbytes for matrix in self.matrices)
+
+    def _cache_rows(self, rows: Tensor, cache: LayerCache, step: Step) -> tuple[Tensor, Tensor]:
+        """Cache the tokens' rows; return their queries without and with rope, (T, H, …)."""
+        spec, T = self.spec, step.tokens
+        q, latents, keys = rows.split((spec.q_size, spec.rank, spec.rotary_dim), -1)
+        plain, turned = q.view(T, spec.heads, -1).split((spec.plain_dim, spec.rotary_dim), -1)
+        # All heads' queries and the shared key are turned together.
+        turned = self._halves(torch.cat((turned, keys[:, None]), 1))  # (T, H + 1, rotary_dim)
+        assert spec.rope is not None
+        cos, sin, query_factors = step.angles[spec.rope]
+        rotate(turned, cos, sin)
+        turned, keys = turned[:, :-1], turned[:, -1]
+        cache.write(step.position, torch.cat((self.latent_norm(latents), keys), -1))
+        if query_factors is None:
+            return plain, turned
+        return plain * query_factors, turned * query_factors
+
+    def _halves(self, pairs: Tensor) -> Tensor:
+        """The numbers that rope turns together, in halves, as `rotate` wants them. The order changes no score."""
+        if not self.spec.is_interleaved:
+            return pairs
+        return pairs.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+    def _absorbed(
+        self, plain: Tensor, turned: Tensor, cached: tuple[Tensor, Tensor], step: Step
+    ) -> Tensor:
+        """All heads attend to the same cached rows: (H, T, value_dim)."""
+        keys, values = cached
+        H, T = self.spec.heads, step.tokens
+        key_up, value_up = self._ups()
+        latents = plain.transpose(0, 1) @ key_up.transpose(1, 2)  # (H, T, rank)
+        q = torch.cat((latents, turned.transpose(0, 1)), -1).view(H * T, -1)
+        mask = step.causal.repeat(H, 1) if T > 1 else None
+        mixed = self._attend(q, keys, values, mask)  # (H·T, rank)
+        return mixed.view(H, T, -1) @ value_up.transpose(1, 2)
+
+    def _expanded(
+        self, plain: Tensor, turned: Tensor, cached: tuple[Tensor, Tensor], step: Step
+    ) -> Tensor:
+        """Each head has keys and values of its own: (H, T, value_dim)."""
+        rows, latents = cached
+        shared = rows[:, self.spec.rank :]
+        q = torch.cat((plain, turned), -1).transpose(0, 1)  # (H, T, query_dim)
+        parts = [each.split(HEADS_AT_ONCE) for each in (q, *self._ups())]
+        out: list[Tensor] = []
+        for queries, key_up, value_up in zip(*parts, strict=True):
+            keys = torch.cat((latents @ key_up, shared.expand(len(queries), -1, -1)), -1)
+            values = latents @ value_up.transpose(1, 2)  # (h, length, value_dim)
+            out.append(self._attend(queries, keys, values, step.causal))
+        return torch.cat(out)
+
+    def _ups(self) -> tuple[Tensor, Tensor]:
+        """The matrices of each head, (H, rank, plain_dim) and (H, value_dim, rank)."""
+        key_up, value_up = self.key_up, self.value_up
+        assert isinstance(key_up, FloatLinear)
+        assert isinstance(value_up, FloatLinear)
+        H = self.spec.heads
+        return (
+            key_up.weight.view(H, self.spec.rank, -1),
+            value_up.weight.view(H, self.spec.value_dim, -1),
+        )
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        scores = (q @ keys.transpose(-1, -2)).float().mul_(self.spec.scale)
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
+        return scores.softmax(-1).to(values.dtype) @ values

@@ -1,0 +1,119 @@
+"""The rows of models with latent attention in the table of families."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from potluck.model.families.experts import DEEPSEEK_DEFAULTS, DEEPSEEK_EXPERTS
+from potluck.model.families.facts import Family
+
+_SIZES: dict[str, object] = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+LATENT: Mapping[str, Family] = {
+    # DeepSeek-V2 and its Lite
+    "DeepseekV2ForCausalLM": Family(
+        defaults=DEEPSEEK_DEFAULTS
+        | _SIZES
+        | {
+            "max_position_embeddings": 2048,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "moe_intermediate_size": 1407,
+        },
+        latent=True,
+        latent_bias="attention_bias",
+        interleaved_rope=True,
+        mlp_bias="mlp_bias",
+        experts=replace(
+            DEEPSEEK_EXPERTS,
+            function="softmax",
+            bias=None,
+            normalise=False,
+            group_method="topk_method",
+            best_in_group=1,
+        ),
+    ),
+    # DeepSeek-V3 and R1, Kimi K2
+    "DeepseekV3ForCausalLM": Family(
+        defaults=DEEPSEEK_DEFAULTS
+        | _SIZES
+        | {
+            "max_position_embeddings": 4096,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048,
+            "n_group": 8,
+            "topk_group": 4,
+            "first_k_dense_replace": 3,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "rope_interleave": True,
+        },
+        latent=True,
+        latent_bias="attention_bias",
+        interleaved_rope="rope_interleave",
+        experts=DEEPSEEK_EXPERTS,
+    ),
+    # GLM-4.7-Flash
+    "Glm4MoeLiteForCausalLM": Family(
+        defaults=DEEPSEEK_DEFAULTS
+        | _SIZES
+        | {
+            "q_lora_rank": 768,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "max_position_embeddings": 202752,
+            "rms_norm_eps": 1e-5,
+            "n_routed_experts": 64,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1536,
+            "first_k_dense_replace": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.8,
+            "rope_interleave": True,
+        },
+        latent=True,
+        latent_bias="attention_bias",
+        interleaved_rope="rope_interleave",
+        experts=DEEPSEEK_EXPERTS,
+    ),
+    # Mistral Small 4
+    "Mistral4ForCausalLM": Family(
+        defaults=DEEPSEEK_DEFAULTS
+        | _SIZES
+        | {
+            "q_lora_rank": 1024,
+            "kv_lora_rank": 256,
+            "qk_nope_head_dim": 64,
+            "max_position_embeddings": 1048576,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 2048,
+            "norm_topk_prob": True,
+            "rope_interleave": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 128.0,
+                "original_max_position_embeddings": 8192,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        latent=True,
+        latent_bias="attention_bias",
+        interleaved_rope="rope_interleave",
+        experts=replace(DEEPSEEK_EXPERTS, function="softmax", bias=None),
+    ),
+}

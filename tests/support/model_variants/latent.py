@@ -1,0 +1,85 @@
+"""Small models of the families in `potluck.model.families.latent`."""
+
+from typing import Any
+
+from model_variants.common import ROUTED, YARN
+
+_SIZES = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}
+_ROUTED = {name: size for name, size in ROUTED.items() if name != "head_dim"}
+_GROUPS = {"n_routed_experts": 12, "n_group": 4, "topk_group": 2}
+_MSCALE = {**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}
+
+LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek 2 lite": (
+        "DeepseekV2",
+        {
+            **_SIZES,
+            **_ROUTED,
+            "q_lora_rank": None,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": _MSCALE,
+        },
+    ),
+    "deepseek 2, groups": (
+        "DeepseekV2",
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_GROUPS,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 1.5,
+            "attention_bias": True,
+        },
+    ),
+    "deepseek 3": (
+        "DeepseekV3",
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_GROUPS,
+            "v_head_dim": 32,
+            "first_k_dense_replace": 2,
+            "rope_parameters": _MSCALE,
+        },
+    ),
+    "deepseek 3, odd sizes, halves": (
+        "DeepseekV3",
+        {
+            **_SIZES,
+            **_ROUTED,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": 20,
+            "kv_lora_rank": 24,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 10,
+            "rope_interleave": False,
+        },
+    ),
+    "glm 4.7 flash": (
+        "Glm4MoeLite",
+        {**_SIZES, **_ROUTED, "qk_nope_head_dim": 24, "v_head_dim": 48},
+    ),
+    "mistral 4": (
+        "Mistral4",
+        {
+            **_SIZES,
+            **_ROUTED,
+            "rope_parameters": {
+                **YARN,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 16,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
+}
