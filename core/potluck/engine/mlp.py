@@ -142,7 +142,12 @@ def route(x: Tensor, router: Router) -> Tensor:
 def _in_best_groups(choice: Tensor, routing: Routing) -> Tensor:
     """The choices (T, E), with -inf outside of the best groups."""
     groups = choice.view(len(choice), routing.groups, -1)
-    best = groups.topk(routing.best_in_group, -1).values.sum(-1).topk(routing.groups_per_token, -1).indices
+    best = (
+        groups.topk(routing.best_in_group, -1)
+        .values.sum(-1)
+        .topk(routing.groups_per_token, -1)
+        .indices
+    )
     is_out = torch.ones(groups.shape[:2], dtype=torch.bool, device=choice.device)
     is_out.scatter_(1, best, False)
     return groups.masked_fill(is_out[..., None], -torch.inf).view_as(choice)

@@ -15,6 +15,7 @@ from potluck.model.common_fields import read_fact, read_multiplier, read_norm_ep
 from potluck.model.families.facts import Activation, Family
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
+from potluck.model.latent import EXPANSION
 from potluck.model.layers import (
     DenseSpec,
     Experts,
@@ -24,7 +25,6 @@ from potluck.model.layers import (
     read_expert_layers,
     read_experts,
 )
-from potluck.model.latent import EXPANSION
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
 from potluck.model.latent import LatentSpec
+from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import weight_bytes

@@ -70,9 +70,7 @@ class LatentSpec:
         """The queries' latent → queries."""
         if self.query_rank is None:
             return None
-        return Projection(
-            parts=("self_attn.q_b_proj",), rows=(self.q_size,), width=self.query_rank
-        )
+        return Projection(parts=("self_attn.q_b_proj",), rows=(self.q_size,), width=self.query_rank)
 
     @property
     def expansion(self) -> Projection:

@@ -203,7 +203,9 @@ def _groups(fields: Fields, facts: ExpertFacts, count: int) -> tuple[int, int]:
     groups = fields.integer("n_group", 1, count)
     if count % groups or (groups > 1 and count // groups < facts.best_in_group):
         least = facts.best_in_group
-        raise invalid("n_group", groups, f"must divide {count} experts into groups of {least} or more")
+        raise invalid(
+            "n_group", groups, f"must divide {count} experts into groups of {least} or more"
+        )
     return groups, fields.integer("topk_group", 1, groups)
 
 

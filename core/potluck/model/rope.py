@@ -184,7 +184,9 @@ def score_factor(fields: Fields) -> float:
     parameters = _parameters(fields)
     if _kind(parameters) == "default" or "mscale_all_dim" not in parameters:
         return 1.0
-    return _magnitude(_factor(parameters), parameters.number("mscale_all_dim", 0.0, MAX_FACTOR)) ** 2
+    return (
+        _magnitude(_factor(parameters), parameters.number("mscale_all_dim", 0.0, MAX_FACTOR)) ** 2
+    )
 
 
 def listed_ropes(fields: Fields, layers: int) -> list[bool]:

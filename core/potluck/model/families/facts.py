@@ -122,7 +122,9 @@ class Family:
 
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
-    interleaved_rope: bool | str = False  # of latent attention: rope turns neighbours, not the halves
+    interleaved_rope: bool | str = (
+        False  # of latent attention: rope turns neighbours, not the halves
+    )
 
     windows: WindowPattern = "none"
     layer_types: bool = False  # whether the field `layer_types` counts
