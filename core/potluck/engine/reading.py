@@ -29,11 +29,13 @@ from potluck.engine.dequantise import (
     fill_from_parts,
     rows_part,
 )
-from potluck.engine.targets import Target
+from potluck.engine.targets import PairedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
+from potluck.model.quantized import weight_name
+from potluck.model.row_order import PairedRows
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
@@ -101,6 +103,8 @@ class Reader:
             BrokenModelError: the bytes are not weights.
             OSError: a file cannot be read.
         """
+        if parts[0].dtype not in PACKED_DTYPES and (pairs := self._pairs(parts[0])) is not None:
+            target = PairedTarget(target, pairs)
         if len(parts) > 1:
             self._read_parts(parts, target)
         elif parts[0].dtype in PACKED_DTYPES:
@@ -108,11 +112,13 @@ class Reader:
             self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
         else:
             tensor = parts[0]
-            form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
-            self._read_rows(tensor, target, form)
+            self._read_rows(tensor, target, StoredRows(tensor.dtype, target.width))
+
+    def _pairs(self, part: StoredTensor) -> PairedRows | None:
+        return self._config.paired_rows(weight_name(part.name))
 
     def _read_rows(self, tensor: StoredTensor, target: Target, form: StoredRows | PartRows) -> None:
-        rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step
+        rows = max(1, PIECE // max(1, form.nbytes) // target.step) * target.step
         piece = memoryview(bytearray(min(rows, target.rows) * form.nbytes))
         starts = range(0, target.rows, rows)
         views = (piece[: min(rows, target.rows - first) * form.nbytes] for first in starts)

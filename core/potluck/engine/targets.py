@@ -4,6 +4,7 @@ A loader reads a tensor piece by piece and hands the rows on; it does not know w
 or packed. Bytes that are packed already go straight into `packed`.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
 from potluck.model.formats import PackedFormat
+from potluck.model.row_order import PairedRows
 
 _AT_ONCE = nullcontext()
 
@@ -23,11 +25,13 @@ class Target(Protocol):
 
     rows: int
     width: int
+    step: int
+    """Rows come in multiples of this number, but at the end."""
 
     def fill(self, first: int, values: Tensor) -> None:
         """Take (n, width) numbers, or (n,) of a vector, as the rows from `first` on.
 
-        `first` is a multiple of 16, and so is n, but at the end.
+        `first` is a multiple of `step`, and so is n, but at the end.
         """
         ...
 
@@ -58,6 +62,8 @@ class Target(Protocol):
 class TensorTarget:
     """A tensor of plain numbers; several threads write to its device in `turns`."""
 
+    step = ROWS
+
     def __init__(self, tensor: Tensor, turns: AbstractContextManager[object] = _AT_ONCE) -> None:
         self._tensor, self._turns = tensor, turns
         self.rows = len(tensor)
@@ -85,6 +91,8 @@ class TensorTarget:
 class PackedTarget:
     """Some rows of a packed matrix, which begin and end with a block."""
 
+    step = ROWS
+
     def __init__(self, weight: PackedWeight, first: int, rows: int, kernels: Kernels) -> None:
         self._weight, self._first, self._kernels = weight, first, kernels
         self.rows, self.width = rows, weight.width
@@ -106,6 +114,34 @@ class PackedTarget:
     @property
     def packed(self) -> PackedWeight:
         return self._weight.rows_of(self._first, self.rows)
+
+
+class PairedTarget:
+    """A target of rows that files have in pairs: it passes them on in halves of heads."""
+
+    packed = None  # the rows have to be put into order first
+
+    def __init__(self, target: Target, pairs: PairedRows) -> None:
+        self._target, self._order = target, torch.tensor(pairs.order)
+        self.rows, self.width = target.rows, target.width
+        self.step = math.lcm(target.step, pairs.head)
+
+    def fill(self, first: int, values: Tensor) -> None:
+        self._target.fill(first, self._ordered(values))
+
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        some = None if offsets is None else self._ordered(offsets)
+        self._target.fill_integers(first, self._ordered(integers), self._ordered(scales), some)
+
+    @property
+    def format(self) -> PackedFormat | None:
+        return self._target.format
+
+    def _ordered(self, rows: Tensor) -> Tensor:
+        heads = rows.unflatten(0, (-1, len(self._order)))  # (heads, K, …)
+        return heads.index_select(1, self._order).flatten(0, 1)
 
 
 def is_whole_blocks(rows: int) -> bool:
