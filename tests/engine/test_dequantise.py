@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import quantised_tensors as stored
 import torch
@@ -12,12 +10,13 @@ from largest_tensor import LargestTensor
 from quantised_tensors import Quantised, random_matrix
 from torch import Tensor
 
-from potluck.engine.dequantise import PartRows, StoredRows, fill_from_parts, rows_part
+from potluck.engine.dequantise import PartRows, fill_from_parts, rows_part
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.targets import PackedTarget, Target, TensorTarget
+from potluck.engine.targets import PackedTarget, PairedTarget, Target, TensorTarget
 from potluck.errors import BrokenModelError
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.quantized import MAX_GROUP, Quantization
+from potluck.model.row_order import PairedRows
 
 # More rows than a piece has, an odd number of them, and groups that are cut off.
 ROWS, INPUTS = 4120, 160
@@ -108,6 +107,20 @@ def test_values_are_those_of_the_format(quantization: Quantization, make: Make) 
     fill_all(TensorTarget(filled), quantization, made.parts)
 
     assert torch.equal(filled, made.values)
+
+
+@every_format
+def test_rows_in_pairs_come_into_order_in_every_format(
+    quantization: Quantization, make: Make
+) -> None:
+    pairs = PairedRows(head=40, first=8, count=20)
+    made = make(random_matrix(ROWS, INPUTS))
+    filled = torch.full((ROWS, INPUTS), torch.nan)
+
+    fill_all(PairedTarget(TensorTarget(filled), pairs), quantization, made.parts)
+
+    expected = made.values.unflatten(0, (-1, 40))[:, pairs.order].flatten(0, 1)
+    assert torch.equal(filled, expected)
 
 
 # The formats whose integers `int4` keeps, and those that only `int8` keeps. Where a scale is not one of 32
@@ -234,47 +247,3 @@ def test_a_group_wider_than_the_matrix_takes_no_more_memory(
 
     assert largest.nbytes <= 16 * filled.nbytes
     assert target == "packed" or torch.equal(filled, made.values)
-
-
-K_INPUTS = 512
-
-
-def fill(target: TensorTarget | PackedTarget, rows: StoredRows, blocks: np.ndarray) -> None:
-    """In pieces, as a loader reads them."""
-    step = 2 * rows.step
-    for first in range(0, len(blocks), step):
-        rows.fill(target, first, memoryview(bytearray(blocks[first : first + step])))
-
-
-def as_llama_cpp_has_them(rows: Tensor, heads: int) -> Tensor:
-    """`LlamaModel.permute` of convert_hf_to_gguf.py."""
-    halves = rows.view(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
-    return halves.swapaxes(1, 2).reshape(rows.shape)
-
-
-@pytest.mark.parametrize("head", [64, 20])
-@pytest.mark.parametrize("dtype", ["F16", "GGUF_Q8_0", "GGUF_Q5_1"])
-def test_rows_of_heads_come_back_into_order(dtype: str, head: int) -> None:
-    weight = random_matrix(5 * head, K_INPUTS)
-    permuted = as_llama_cpp_has_them(weight, heads=5).contiguous()
-    kind = gguf.GGMLQuantizationType[dtype.removeprefix("GGUF_")]
-    blocks = gguf.quants.quantize(permuted.numpy(), kind)
-    expected = torch.from_numpy(
-        gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
-    )
-    filled = torch.empty_like(weight)
-
-    fill(TensorTarget(filled), StoredRows(dtype, K_INPUTS, interleaved=head), blocks)
-
-    assert torch.equal(filled, expected.float())
-
-
-def test_a_bias_of_heads_comes_back_into_order() -> None:
-    bias = torch.arange(60.0)
-    permuted = as_llama_cpp_has_them(bias, heads=3).contiguous().numpy()
-    filled = torch.empty(60)
-
-    rows = StoredRows("F32", 1, interleaved=20)
-    rows.fill(TensorTarget(filled), 0, memoryview(bytearray(permuted)))
-
-    assert torch.equal(filled, bias)

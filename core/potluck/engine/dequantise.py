@@ -12,22 +12,20 @@
     fp8, integers   a byte each, times the scale of the block, row or matrix
     gguf    rows of blocks: `gguf_blocks.py`
 
-Targets are given whole blocks of rows. A target keeps the integers exactly if the groups of the method are
+Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
 whole groups of 32 neighbouring inputs.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
-from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.kernels.tensors import DTYPES
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
-from potluck.model.config import ModelConfig
 from potluck.model.quantized import GGUF, Quantization, gguf_bytes
 
 FLOATS = {plain.dtype: dtype for plain, dtype in DTYPES.items()}
@@ -44,43 +42,27 @@ _AWQ_FIELDS = (0, 4, 1, 5, 2, 6, 3, 7)  # of a word, those of the columns in ord
 class StoredRows:
     """The rows of a tensor that a file holds one after the other: their bytes, and how to read them."""
 
-    def __init__(self, dtype: str, width: int, *, interleaved: int | None = None) -> None:
-        """`interleaved`: the size of heads whose rows are in pairs (see `_in_halves`); None: rows are in order."""
-        self._dtype, self._width, self._interleaved = dtype, width, interleaved
+    def __init__(self, dtype: str, width: int) -> None:
+        self._dtype, self._width = dtype, width
         nbytes = FLOATS[dtype].itemsize * width if dtype in FLOATS else gguf_bytes(dtype, (width,))
         assert nbytes is not None, f"{dtype} of {width}"
         self.nbytes = nbytes  # of a row
-        self.step = ROWS if interleaved is None else math.lcm(ROWS, interleaved)
-        """Rows are read in multiples of this number."""
-
-    @classmethod
-    def of(cls, config: ModelConfig, name: str, dtype: str, width: int) -> "StoredRows":
-        """The rows of this tensor of the model."""
-        stored = config.quantization
-        is_interleaved = stored is not None and stored.interleaved_heads
-        is_rotated = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
-        head = config.head_dim if is_interleaved and is_rotated else None
-        return cls(dtype, width, interleaved=head)
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
-        """Hand these rows on; the first one is a multiple of `step`."""
+        """Hand these rows on; the first one is a multiple of the target's `step`."""
         if self._dtype in FLOATS:
             numbers = torch.frombuffer(data, dtype=FLOATS[self._dtype])
-            target.fill(first, self._ordered(numbers.view(-1, self._width)))
+            target.fill(first, numbers.view(-1, self._width))
             return
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)
-        ordered = self._ordered(blocks)
         has_offsets = target.format is not None and target.format.has_offsets
-        if has_offsets and (parts := block_offsets(kind, ordered)) is not None:
+        if has_offsets and (parts := block_offsets(kind, blocks)) is not None:
             target.fill_integers(first, *parts)
-        elif (found := block_integers(kind, ordered)) is not None:
+        elif (found := block_integers(kind, blocks)) is not None:
             target.fill_integers(first, *found)
         else:
-            target.fill(first, block_numbers(kind, ordered))
-
-    def _ordered(self, rows: Tensor) -> Tensor:
-        return rows if self._interleaved is None else _in_halves(rows, self._interleaved)
+            target.fill(first, block_numbers(kind, blocks))
 
 
 class PartRows:
@@ -110,12 +92,11 @@ class PartRows:
         self._dtype, self._stored_width, self._width = dtype, stored_width, width
         self._fill = _FILLS[quantization.method](quantization, others, width)
         self.nbytes = dtype.itemsize * stored_width  # of a row
-        self.step = ROWS
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
-        """Hand these rows on; the first one is a multiple of `step`."""
+        """Hand these rows on; the first one is a multiple of the target's `step`."""
         rows = torch.frombuffer(data, dtype=self._dtype).view(-1, self._stored_width)
-        for start, stop in _pieces(len(rows), self._width):
+        for start, stop in _pieces(len(rows), target):
             self._fill(target, first + start, rows[start:stop])
 
 
@@ -140,7 +121,7 @@ def fill_from_parts(
         BrokenModelError: an input is in a group that does not exist.
     """
     words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
-    for first, last in _pieces(target.rows, target.width):
+    for first, last in _pieces(target.rows, target):
         _fill_words(target, words, first, read_rows(first, last))
 
 
@@ -331,18 +312,8 @@ def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
     return next(iter(parts.values()))
 
 
-def _pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each piece; pieces are whole blocks of rows."""
-    step = max(ROWS, _AT_ONCE // max(1, width) // ROWS * ROWS)
+def _pieces(rows: int, target: Target) -> Iterator[tuple[int, int]]:
+    """First row and end of each piece that the target takes."""
+    step = max(1, _AT_ONCE // max(1, target.width) // target.step) * target.step
     for first in range(0, rows, step):
         yield first, min(first + step, rows)
-
-
-def _in_halves(rows: Tensor, head: int) -> Tensor:
-    """Undo llama.cpp's order of the rows of queries and keys.
-
-    Its rope rotates neighbouring rows, that of Hugging Face the halves of a head: row 2i + j of a head belongs
-    to place i of half j (`LlamaModel.permute` in convert_hf_to_gguf.py).
-    """
-    pairs = rows.unflatten(0, (-1, head // 2, 2))  # (heads, K / 2, 2, …)
-    return pairs.transpose(1, 2).flatten(0, 2)

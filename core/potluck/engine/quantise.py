@@ -16,6 +16,7 @@ from typing import cast
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
+from potluck.engine.kernels.layout import ROWS
 from potluck.engine.reading import Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, Target
 from potluck.errors import DiskFullError
@@ -76,6 +77,7 @@ class _FileTarget:
     """Packs rows as they come, and appends them to a file."""
 
     packed = None
+    step = ROWS
 
     def __init__(
         self,

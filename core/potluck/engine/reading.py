@@ -29,11 +29,13 @@ from potluck.engine.dequantise import (
     fill_from_parts,
     rows_part,
 )
-from potluck.engine.targets import CheckedTarget, Target
+from potluck.engine.targets import CheckedTarget, PairedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
+from potluck.model.quantized import weight_name
+from potluck.model.row_order import PairedRows
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
@@ -102,6 +104,8 @@ class Reader:
             OSError: a file cannot be read.
         """
         tensor = parts[0]
+        if tensor.dtype not in PACKED_DTYPES and (pairs := self._pairs(tensor)) is not None:
+            target = PairedTarget(target, pairs)
         checked = CheckedTarget(target, tensor.name)
         if len(parts) > 1:
             self._read_parts(parts, checked)
@@ -109,11 +113,13 @@ class Reader:
             assert target.packed is not None
             self._read_whole(tensor, memoryview(cast("bytearray", target.packed.data.numpy())))
         else:
-            form = StoredRows.of(self._config, tensor.name, tensor.dtype, target.width)
-            self._read_rows(tensor, checked, form)
+            self._read_rows(tensor, checked, StoredRows(tensor.dtype, target.width))
+
+    def _pairs(self, part: StoredTensor) -> PairedRows | None:
+        return self._config.paired_rows(weight_name(part.name))
 
     def _read_rows(self, tensor: StoredTensor, target: Target, form: StoredRows | PartRows) -> None:
-        rows = max(1, PIECE // max(1, form.nbytes) // form.step) * form.step
+        rows = max(1, PIECE // max(1, form.nbytes) // target.step) * target.step
         piece = memoryview(bytearray(min(rows, target.rows) * form.nbytes))
         starts = range(0, target.rows, rows)
         views = (piece[: min(rows, target.rows - first) * form.nbytes] for first in starts)

@@ -17,6 +17,7 @@ from potluck.engine.kernels.integers import pack_integers
 from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
 from potluck.errors import BrokenModelError
 from potluck.model.formats import PackedFormat
+from potluck.model.row_order import PairedRows
 
 LARGEST_WEIGHT = (
     65504.0  # of f16, in which packed weights have their scales; trained weights are below 1000
@@ -31,11 +32,13 @@ class Target(Protocol):
 
     rows: int
     width: int
+    step: int
+    """Rows come in multiples of this number, but at the end."""
 
     def fill(self, first: int, values: Tensor) -> None:
         """Take (n, width) numbers, or (n,) of a vector, as the rows from `first` on.
 
-        `first` is a multiple of 16, and so is n, but at the end.
+        `first` is a multiple of `step`, and so is n, but at the end.
         """
         ...
 
@@ -73,7 +76,7 @@ class CheckedTarget:
     def __init__(self, target: Target, name: str) -> None:
         """`name` is that of the tensor."""
         self._target, self._name = target, name
-        self.rows, self.width = target.rows, target.width
+        self.rows, self.width, self.step = target.rows, target.width, target.step
 
     def fill(self, first: int, values: Tensor) -> None:
         self._check(values)
@@ -121,6 +124,8 @@ def largest_magnitude(values: Tensor) -> float:
 class TensorTarget:
     """A tensor of plain numbers; several threads write to its device in `turns`."""
 
+    step = ROWS
+
     def __init__(self, tensor: Tensor, turns: AbstractContextManager[object] = _AT_ONCE) -> None:
         self._tensor, self._turns = tensor, turns
         self.rows = len(tensor)
@@ -148,6 +153,8 @@ class TensorTarget:
 class PackedTarget:
     """Some rows of a packed matrix, which begin and end with a block."""
 
+    step = ROWS
+
     def __init__(self, weight: PackedWeight, first: int, rows: int, kernels: Kernels) -> None:
         self._weight, self._first, self._kernels = weight, first, kernels
         self.rows, self.width = rows, weight.width
@@ -169,6 +176,34 @@ class PackedTarget:
     @property
     def packed(self) -> PackedWeight:
         return self._weight.rows_of(self._first, self.rows)
+
+
+class PairedTarget:
+    """A target of rows that files have in pairs: it passes them on in halves of heads."""
+
+    packed = None  # the rows have to be put into order first
+
+    def __init__(self, target: Target, pairs: PairedRows) -> None:
+        self._target, self._order = target, torch.tensor(pairs.order)
+        self.rows, self.width = target.rows, target.width
+        self.step = math.lcm(target.step, pairs.head)
+
+    def fill(self, first: int, values: Tensor) -> None:
+        self._target.fill(first, self._ordered(values))
+
+    def fill_integers(
+        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+    ) -> None:
+        some = None if offsets is None else self._ordered(offsets)
+        self._target.fill_integers(first, self._ordered(integers), self._ordered(scales), some)
+
+    @property
+    def format(self) -> PackedFormat | None:
+        return self._target.format
+
+    def _ordered(self, rows: Tensor) -> Tensor:
+        heads = rows.unflatten(0, (-1, len(self._order)))  # (heads, K, …)
+        return heads.index_select(1, self._order).flatten(0, 1)
 
 
 def is_whole_blocks(rows: int) -> bool:

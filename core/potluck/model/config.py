@@ -38,6 +38,7 @@ from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
 from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape, read_quantization
 from potluck.model.rope import Rope, Stretches
+from potluck.model.row_order import PairedRows
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -54,6 +55,7 @@ class ModelConfig:
     rms_norm_eps: float  # of the final norm
     layers: tuple[LayerSpec, ...]
     ropes: tuple[Rope, ...]  # the distinct ones: layers have the index of theirs
+    paired_rope: bool  # files have the values that rope turns together side by side
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
     unit_offset: bool  # norms multiply by 1 + weight
@@ -109,6 +111,14 @@ class ModelConfig:
         """Names and shapes of all tensors of one layer."""
         prefix = self.layer_prefix(layer)
         return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
+
+    def paired_rows(self, name: str) -> PairedRows | None:
+        """In which order files have the rows of this tensor; None: in that of computing."""
+        stored = self.quantization
+        layer, _, rest = name.removeprefix(f"{BASE}layers.").partition(".")
+        if not (self.paired_rope or (stored is not None and stored.interleaved_heads)):
+            return None
+        return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the router of a MoE, or weighs its shared expert."""
@@ -191,6 +201,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         rms_norm_eps=read_norm_eps(fields),
         layers=_layers(fields, family, mixers.layers, experts),
         ropes=mixers.ropes,
+        paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         unit_offset=family.unit_offset and not norms_are_whole,

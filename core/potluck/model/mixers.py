@@ -7,6 +7,7 @@ from potluck.model.families.facts import QkNormKind
 from potluck.model.latent import LatentSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
+from potluck.model.row_order import PairedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,15 @@ class AttentionSpec:
                 sizes = (self.q_size, self.kv_size)
         names = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
         return {name: (size,) for name, size in zip(names, sizes, strict=True)}
+
+    @property
+    def rope_rows(self) -> dict[str, PairedRows]:
+        """Its tensors with rows that rope turns, for files that have these in pairs."""
+        pairs = PairedRows(head=self.head_dim, count=self.rotary_dim)
+        names = [f"self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
+        if self.qk_norm == "head":
+            names += self.small_tensors
+        return dict.fromkeys(names, pairs)
 
 
 Mixer = AttentionSpec | LatentSpec

@@ -133,6 +133,7 @@ class Family:
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
     partial_rotary: bool = False  # `partial_rotary_factor` counts
+    paired_rope: bool | str = False  # rope turns neighbours in a head, (2i, 2i + 1), not halves
     scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours
 
     query_scalar: str | None = None  # scores are divided by the root of this, not of head_dim
