@@ -56,11 +56,7 @@ class StoredRows:
     @classmethod
     def of(cls, config: ModelConfig, name: str, dtype: str, width: int) -> "StoredRows":
         """The rows of this tensor of the model."""
-        stored = config.quantization
-        is_interleaved = stored is not None and stored.interleaved_heads
-        is_rotated = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
-        head = config.head_dim if is_interleaved and is_rotated else None
-        return cls(dtype, width, interleaved=head)
+        return cls(dtype, width, interleaved=interleaved_head(config, name))
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of `step`."""
@@ -94,6 +90,7 @@ class PartRows:
         dtype: torch.dtype,
         stored_width: int,
         width: int,
+        interleaved: int | None = None,
     ) -> None:
         """Prepare to read rows.
 
@@ -103,20 +100,37 @@ class PartRows:
             dtype: of the tensor with the rows.
             stored_width: numbers of a row there.
             width: of the matrix.
+            interleaved: as in `StoredRows`; the matrix then has one scale.
 
         Raises:
             BrokenModelError: an input of the other tensors is in a group that does not exist.
         """
+        if interleaved is not None and any(part.numel() > 1 for part in others.values()):
+            raise BrokenModelError(
+                "The model's queries and keys are in the order of llama.cpp or Mistral, and have more than one"
+                " scale, which Potluck cannot read. Take the model in the layout of Hugging Face."
+            )
+        self._interleaved = interleaved
         self._dtype, self._stored_width, self._width = dtype, stored_width, width
         self._fill = _FILLS[quantization.method](quantization, others, width)
         self.nbytes = dtype.itemsize * stored_width  # of a row
-        self.step = ROWS
+        self.step = ROWS if interleaved is None else math.lcm(ROWS, interleaved)
 
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of `step`."""
         rows = torch.frombuffer(data, dtype=self._dtype).view(-1, self._stored_width)
+        if self._interleaved is not None:
+            rows = _in_halves(rows, self._interleaved)
         for start, stop in _pieces(len(rows), self._width):
             self._fill(target, first + start, rows[start:stop])
+
+
+def interleaved_head(config: ModelConfig, name: str) -> int | None:
+    """The size of the heads whose rows are in pairs in a tensor; None: its rows are in order."""
+    stored = config.quantization
+    is_interleaved = stored is not None and stored.interleaved_heads
+    is_rotated = name.rpartition(".")[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+    return config.head_dim if is_interleaved and is_rotated else None
 
 
 def rows_part(quantization: Quantization) -> str | None:

@@ -27,6 +27,7 @@ from potluck.engine.dequantise import (
     PartRows,
     StoredRows,
     fill_from_parts,
+    interleaved_head,
     rows_part,
 )
 from potluck.engine.targets import Target
@@ -148,6 +149,7 @@ class Reader:
                 dtype=PART_DTYPES[rows.dtype],
                 stored_width=rows.shape[1],
                 width=target.width,
+                interleaved=interleaved_head(self._config, rows.name),
             )
             self._read_rows(rows, target, form)
 
