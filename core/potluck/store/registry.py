@@ -26,6 +26,7 @@ from potluck.model.manifest import (
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stored import find_stored
+from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
@@ -123,12 +124,8 @@ def _open_model(
         ModelConfig.from_dict(
             raw
         )  # a model that cannot be run is said to be one, whatever it lacks
-        if not (folder / "tokenizer.json").is_file():
-            raise BrokenModelError(
-                f"{folder} has no tokenizer.json, without which text cannot become tokens."
-                " Download the model again with all its files.",
-                file="tokenizer.json",
-            )
+        if find_tokenizer(folder) is None:
+            raise no_tokenizer(folder)
         raw, spans = _read_folder(folder, raw)
         config = ModelConfig.from_dict(raw)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
