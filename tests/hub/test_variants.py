@@ -29,6 +29,24 @@ def test_shards_and_their_index_are_one_model():
     }
 
 
+def test_mistrals_own_layout_is_taken_where_there_is_no_other():
+    shards = [f"consolidated-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    index = "consolidated.safetensors.index.json"
+
+    assert found("tekken.json", "params.json", index, *shards) == {
+        "safetensors": ["params.json", "tekken.json", index, *shards]
+    }
+    assert found("params.json", "consolidated.safetensors", "config.json", "model.safetensors") == {
+        "safetensors": ["config.json", "model.safetensors"]
+    }
+
+
+def test_every_kind_of_tokenizer_belongs_to_a_model():
+    names = ["config.json", "tokenizer.model", "tiktoken.model", "qwen.tiktoken"]
+
+    assert found(*names, "model.safetensors")["safetensors"] == [*names, "model.safetensors"]
+
+
 def test_weights_without_a_config_are_no_model():
     assert found("model.safetensors", "adapter.safetensors") == {}
 

@@ -12,16 +12,16 @@ import torch
 from config_layers import with_each_mixer, with_mixers
 from gguf_writer import copy_fields, finish, quantise_blocks, write_gguf
 from safetensors.torch import load_file, save_file
-from tiny_models import CPU, Pipeline, Reference, off, stored_tensors
+from tiny_models import CPU, Pipeline, Reference, loaded, off, stored_tensors
 from torch import Tensor
 
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.mlp import PackedMlp
-from potluck.engine.weights import StoredTensor, load_weights
+from potluck.engine.weights import load_weights
 from potluck.model.config import ModelConfig
 from potluck.model.formats import INT4_OFFSET, INT8, PackedFormat
 from potluck.model.nearest import nearest_schemes
-from potluck.store.registry import LocalModel, open_model
+from potluck.store.registry import open_model
 
 Make = Callable[[str], tuple[Reference, Path]]
 
@@ -60,25 +60,6 @@ VARIANTS = [
     "dots 1, groups",
     "k-exaone",
 ]
-
-
-def loaded(model: LocalModel, reference: Reference) -> Reference:
-    """The same with the tensors of this model."""
-    tensors: list[StoredTensor] = []
-    for entry in model.manifest.tensors:
-        source = model.sources[entry.digest]
-        tensors.append(
-            StoredTensor(
-                name=entry.name,
-                dtype=entry.dtype,
-                shape=entry.shape,
-                digest=entry.digest,
-                path=source.path,
-                offset=source.offset,
-                nbytes=source.nbytes,
-            )
-        )
-    return dataclasses.replace(reference, config=model.config, tensors=tuple(tensors))
 
 
 def as_in_a_file(config: ModelConfig) -> ModelConfig:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -22,6 +22,7 @@ from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
+from potluck.store.registry import LocalModel
 
 CPU = torch.device("cpu")
 SESSION = SessionId("chat")
@@ -277,6 +278,25 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
 def difference(ours: Tensor, theirs: Tensor) -> float:
     """Return the largest difference, relative to the largest logit."""
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def loaded(model: LocalModel, reference: Reference) -> Reference:
+    """Return the same with config and tensors of this model."""
+    tensors: list[StoredTensor] = []
+    for entry in model.manifest.tensors:
+        source = model.sources[entry.digest]
+        tensors.append(
+            StoredTensor(
+                name=entry.name,
+                dtype=entry.dtype,
+                shape=entry.shape,
+                digest=entry.digest,
+                path=source.path,
+                offset=source.offset,
+                nbytes=source.nbytes,
+            )
+        )
+    return replace(reference, config=model.config, tensors=tuple(tensors))
 
 
 def off(logits: Tensor, exact: Tensor) -> float:

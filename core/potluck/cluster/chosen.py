@@ -8,7 +8,7 @@ from msgspec import Struct
 from potluck.api.schema import PlanRequest, ServedModel
 from potluck.cluster.master.constraints import without_constraints
 from potluck.files import recall, remember
-from potluck.store.registry import LocalModel, model_name
+from potluck.store.registry import LocalModel, config_file, model_name
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ def served(name: str, folder: Path | None, aliases: tuple[str, ...], *, guide: P
     """A model as `/v1` lists it; `folder` is None if it has no files."""
     if folder is None:
         return ServedModel(name=name, created=0, aliases=aliases)
-    file = folder / "config.json" if folder.is_dir() else folder
+    file = config_file(folder) if folder.is_dir() else folder
     try:
         created = int(file.stat().st_mtime)
     except OSError:  # its disk may be unplugged; the model is loaded all the same

@@ -1,16 +1,14 @@
 """What the files of a model on this computer say about it: its config, read once while they do not change."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import cast
 
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
 from potluck.reasons import reason
-from potluck.store.registry import MAX_JSON
+from potluck.store.registry import config_file, read_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Contents:
         Raises:
             ModelError: it is broken, or of no model that can be run.
         """
-        file = path / "config.json" if path.is_dir() else path
+        file = config_file(path) if path.is_dir() else path
         try:
             status = file.stat()
             stamp = status.st_mtime_ns, status.st_size
@@ -58,7 +56,7 @@ class Contents:
 
 def _read(path: Path, file: Path) -> Content:
     if path.is_dir():
-        config = _read_config(file)
+        config = read_config(path)
     else:
         # Imported here: importing `gguf` takes a tenth of a second, and only GGUF models need it.
         from potluck.store.gguf_model import read_gguf
@@ -67,12 +65,3 @@ def _read(path: Path, file: Path) -> Content:
     model = ModelConfig.from_dict(config)
     tensors = model.stage_tensors(range(model.num_layers), embedding=True, head=True)
     return Content(config, sum(map(prod, tensors.values())), model.max_position)
-
-
-def _read_config(file: Path) -> Mapping[str, object]:
-    if file.stat().st_size > MAX_JSON:
-        raise ValueError("it is far too large")
-    value = json.loads(file.read_bytes())
-    if not isinstance(value, dict):
-        raise ValueError("it holds no JSON object")
-    return cast("dict[str, object]", value)

@@ -17,7 +17,7 @@ from potluck.errors import BrokenModelError, UsageError
 from potluck.files import recall, remember
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf, quantisations
 from potluck.store.ollama import ollama_models
-from potluck.store.registry import model_name
+from potluck.store.registry import config_file, model_name, weight_files
 
 GUIDE = "guide"  # the name of the model that comes with Potluck
 MAX_RECENT = 20  # folders; more would make the list hard to read
@@ -25,7 +25,6 @@ MAX_DEPTH = 3  # of the folders that are searched below one that the user gave
 MAX_SEARCHED = 2000  # folders; beyond that it is no folder of models
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # org/name
-_SHARD = re.compile(r".+-\d{5}-of-(?P<count>\d{5})\.safetensors")
 _GGUF_MAGIC = b"GGUF"
 
 
@@ -277,7 +276,7 @@ def _models_in(path: Path) -> list[Path]:
     if is_gguf(path):
         return [path]
     try:
-        models = [path] if (path / "config.json").is_file() else []
+        models = [path] if config_file(path).is_file() else []
         return models + gguf_files(path)
     except OSError:
         return []
@@ -306,10 +305,7 @@ def _is_gguf_file(path: Path) -> bool:
 def _weights(path: Path) -> int:
     """Bytes of a model's weights; 0 if some are missing."""
     try:
-        files = gguf_parts(path) if is_gguf(path) else list(path.glob("*.safetensors"))
-        shards = [part for file in files if (part := _SHARD.fullmatch(file.name))]
-        if shards and len(shards) < int(shards[0]["count"]):
-            return 0
+        files = gguf_parts(path) if is_gguf(path) else [path / name for name in weight_files(path)]
         return sum(file.stat().st_size for file in files)
     except (OSError, BrokenModelError):  # a blob or a part of the model is missing
         return 0

@@ -18,18 +18,21 @@ from potluck.store.gguf_files import LABEL
 SAFETENSORS = "safetensors"
 TEMPLATES = frozenset({"chat_template.jinja", "chat_template.json"})
 _WORDS = (
-    "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "tekken.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/tool_use.jinja",
-    "model.safetensors.index.json",
 )
-_WHOLE = "model.safetensors"
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+TIKTOKEN = ".tiktoken"
+# The layout of Hugging Face counts; only where it is missing, that of Mistral.
+_LAYOUTS = (("config.json", "model"), ("params.json", "consolidated"))
+_SHARD = r"-\d{5}-of-\d{5}\.safetensors"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _KIND = re.compile(r"(?:UD-)?(?P<kind>IQ4_NL|IQ\d_[A-Z]+|Q\d_K|Q\d_\d|BF16|F16|F32)")
 _PLAIN = ("F32", "F16", "BF16")
@@ -83,12 +86,16 @@ def variants_of(files: Iterable[RemoteFile]) -> tuple[RemoteVariant, ...]:
 
 
 def _safetensors(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:
-    shards = [file for name, file in sorted(here.items()) if _SHARD.fullmatch(name)]
-    weights = [here[_WHOLE]] if _WHOLE in here else shards
-    if not weights or "config.json" not in here:
-        return []
-    words = [here[name] for name in _WORDS if name in here]
-    return [RemoteVariant(name=SAFETENSORS, format="safetensors", files=(*words, *weights))]
+    for config, stem in _LAYOUTS:
+        whole, shard = f"{stem}.safetensors", re.compile(stem + _SHARD)
+        shards = [file for name, file in sorted(here.items()) if shard.fullmatch(name)]
+        weights = [here[whole]] if whole in here else shards
+        if weights and config in here:
+            names = (config, *_WORDS, f"{stem}.safetensors.index.json")
+            words = [here[name] for name in names if name in here]
+            words += [file for name, file in here.items() if name.endswith(TIKTOKEN)]
+            return [RemoteVariant(name=SAFETENSORS, format="safetensors", files=(*words, *weights))]
+    return []
 
 
 def _gguf(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:

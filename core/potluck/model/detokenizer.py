@@ -35,7 +35,8 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + k): byte for k, byte in enumerate(others)}
 
 
-_BYTE_LEVEL = _byte_level_alphabet()
+BYTE_LEVEL = _byte_level_alphabet()
+"""Each character that stands for a byte in byte-level vocabularies, and that byte."""
 
 
 class Rules(Struct, kw_only=True):
@@ -96,8 +97,8 @@ class Vocabulary(Struct, frozen=True, kw_only=True):
             token = token.replace(old, new)
         if rules.byte_fallback and (byte := _fallback_byte(token)) is not None:
             return bytes([byte])
-        if rules.byte_level and all(char in _BYTE_LEVEL for char in token):
-            return bytes(_BYTE_LEVEL[char] for char in token)
+        if rules.byte_level and all(char in BYTE_LEVEL for char in token):
+            return bytes(BYTE_LEVEL[char] for char in token)
         return (token if first else rules.separator + token).encode("utf-8", "replace")
 
 

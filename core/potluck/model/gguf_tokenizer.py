@@ -102,7 +102,7 @@ def _sentence_piece(words: GgufWords) -> Tokenizer:
     tokenizer = Tokenizer(
         BPE(
             vocab=words.vocabulary,
-            merges=_merges_of_scores(words),
+            merges=merges_of_scores(_scores(words)),
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=True,
@@ -125,18 +125,22 @@ def _sentence_piece(words: GgufWords) -> Tokenizer:
     return tokenizer
 
 
-def _merges_of_scores(words: GgufWords) -> list[tuple[str, str]]:
-    """Every way to join two tokens to a third, highest score of the third first.
+def _scores(words: GgufWords) -> dict[str, float]:
+    """Normal tokens and their scores."""
+    return {
+        token: score
+        for token, kind, score in zip(words.tokens, words.kinds, words.scores, strict=True)
+        if kind == NORMAL
+    }
+
+
+def merges_of_scores(normal: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every way to join two of these tokens to a third, highest score of the third first.
 
     SentencePiece joins in this order. Merges of equal scores are in the order of `transformers`. A
     token longer than `_LONGEST` gets no merges: trying each cut takes time in the square of its
     length.
     """
-    normal = {
-        token: score
-        for token, kind, score in zip(words.tokens, words.kinds, words.scores, strict=True)
-        if kind == NORMAL
-    }
     merges = [
         (score, token[:cut], token[cut:])
         for token, score in normal.items()
@@ -168,6 +172,13 @@ def _add_ends(tokenizer: Tokenizer, words: GgufWords, *, bos: bool) -> None:
     """Put special tokens around texts; `bos`: whether in front too, if the file does not say it."""
     first = words.special("bos") if words.flag("add_bos_token", bos) else None
     last = words.special("eos") if words.flag("add_eos_token", False) else None
+    set_ends(tokenizer, first, last)
+
+
+def set_ends(
+    tokenizer: Tokenizer, first: tuple[str, int] | None, last: tuple[str, int] | None
+) -> None:
+    """Put special tokens, each a text and an id, around the tokens of a text; None: nothing."""
     ends = [end for end in (first, last) if end is not None]
     if not ends:
         return

@@ -13,13 +13,14 @@ The files hold a matrix `X.weight` of such a model as several tensors, or as one
 
 The files say themselves which matrices are quantised, and the lists of exceptions in the config are not
 read: a matrix that is stored in plain numbers is read as plain numbers. Scales of activations are not read
-either, because the kernels quantise activations by their own values. `gguf` is not a `quant_method` of the
-Hub; `gguf_config.py` writes it.
+either, because the kernels quantise activations by their own values. `gguf` and `plain` are no
+`quant_method` of the Hub: `gguf_config.py` and `consolidated.py` write them, `plain` for numbers in another
+order of rows.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from potluck.errors import InvalidConfigError
@@ -28,7 +29,7 @@ from potluck.model.formats import BLOCK_INPUTS
 from potluck.model.limits import MAX_LAYERS
 
 Shape = tuple[int, ...]
-Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf"]
+Method = Literal["gptq", "awq", "fp8", "integers", "packed", "gguf", "plain"]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
 MatrixRole = Literal["qkv", "output", "gate_up", "down"]
@@ -126,7 +127,8 @@ def read_quantization(fields: Fields) -> Quantization | None:
     method = given.text("quant_method", "")
     if (read := _METHODS.get(method)) is None:
         raise _unreadable(given.path("quant_method"), method or "a method without a name")
-    return read(given)
+    interleaved = given.flag("interleaved_heads", False)
+    return replace(read(given), interleaved_heads=interleaved)
 
 
 def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, ...]:
@@ -171,7 +173,7 @@ def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, 
                 _part(".weight_zero_point", ("I32",), (row_words, groups)),
                 order,
             )
-        case "gguf":
+        case "gguf" | "plain":
             return ()
 
 
@@ -329,7 +331,6 @@ def _read_gguf(given: Fields) -> Quantization:
         method="gguf",
         bits=given.integer("bits", 1, 32),
         is_symmetric=given.flag("sym", True),
-        interleaved_heads=given.flag("interleaved_heads", False),
         norms_are_whole=given.flag("norms_are_whole", False),
         is_affine="finer" in given,
         higher_precision=(
@@ -356,6 +357,7 @@ _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "auto-round": _read_auto_round,
     "compressed-tensors": _read_compressed,
     "gguf": _read_gguf,
+    "plain": lambda _: Quantization(method="plain", bits=16),
 }
 
 

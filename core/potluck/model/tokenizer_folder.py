@@ -2,7 +2,7 @@
 
 They are in the model's folder, in the Hugging Face layout:
 
-    tokenizer.json            the tokenizer
+    tokenizer.json            the tokenizer; if it is missing, what `tokenizer_sources.py` names is converted
     tokenizer_config.json     special tokens; in older models also the chat template
     special_tokens_map.json   special tokens, in older models
     chat_template.jinja       the chat template; it wins over the other two
@@ -23,7 +23,10 @@ from typing import cast
 from tokenizers import Tokenizer
 
 from potluck.errors import BrokenModelError
+from potluck.files import without_mark
 from potluck.model.gguf_tokenizer import make_tokenizer
+from potluck.model.tokenizer_conversion import Converted, convert
+from potluck.model.tokenizer_sources import TOKENIZER, find_tokenizer, no_tokenizer
 from potluck.reasons import reason
 
 DEFAULT, TOOL_USE = "default", "tool_use"
@@ -55,9 +58,10 @@ def read_folder(folder: Path) -> TokenizerFolder:
     Raises:
         BrokenModelError: a file is missing or unreadable.
     """
-    tokenizer = _load_tokenizer(folder)
     config = _read_json(folder, _CONFIG)
-    special = _special_tokens(_read_json(folder, "special_tokens_map.json"), config)
+    loaded = _load_tokenizer(folder, config)
+    tokenizer, named = loaded.tokenizer, loaded.special_tokens
+    special = _special_tokens(named, _read_json(folder, "special_tokens_map.json"), config)
     return TokenizerFolder(
         tokenizer=tokenizer,
         special_tokens=special,
@@ -67,7 +71,7 @@ def read_folder(folder: Path) -> TokenizerFolder:
 
 
 @contextmanager
-def broken_tokenizer(what: str) -> Generator[None]:
+def broken_tokenizer(what: str, file: str = TOKENIZER) -> Generator[None]:
     """Raise `BrokenModelError` for whatever `tokenizers` raises."""
     try:
         yield
@@ -78,8 +82,7 @@ def broken_tokenizer(what: str) -> Generator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise BrokenModelError(
-            f"The model's tokenizer.json {what}. Download the model again.",
-            file="tokenizer.json",
+            f"The model's {file} {what}. Download this file again.", file=file
         ) from error
 
 
@@ -88,28 +91,35 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _load_tokenizer(folder: Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
+def _load_tokenizer(folder: Path, config: Mapping[str, object]) -> Converted:
     with broken_tokenizer("cannot be built"):
         make_tokenizer(folder)
-    if not path.is_file():
-        raise BrokenModelError(
-            f"The model in {folder} has no tokenizer.json, without which no text becomes tokens."
-            " Download the model again, or convert it to the Hugging Face layout.",
-            file="tokenizer.json",
-        )
+    if (path := find_tokenizer(folder)) is None:
+        raise no_tokenizer(folder)
+    if path.name != TOKENIZER:
+        with broken_tokenizer("cannot be converted", path.name):
+            return convert(path, _read_bytes(path), config, _read_json(folder, "added_tokens.json"))
     text = _read_text(path)
     with broken_tokenizer("cannot be read"):
-        return Tokenizer.from_str(text)
+        return Converted(tokenizer=Tokenizer.from_str(text), special_tokens={})
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            raise BrokenModelError(f"The model's {path.name} is too large.", file=path.name)
+        return without_mark(path.read_bytes())
+    except OSError as error:
+        raise BrokenModelError(
+            f"The model's {path.name} cannot be read: {reason(error)}.", file=path.name
+        ) from error
 
 
 def _read_text(path: Path) -> str:
     """The text in a file; some editors begin it with a byte-order mark."""
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise BrokenModelError(f"The model's {path.name} is too large.", file=path.name)
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        return _read_bytes(path).decode()
+    except UnicodeDecodeError as error:
         raise BrokenModelError(
             f"The model's {path.name} cannot be read: {reason(error)}.", file=path.name
         ) from error

@@ -9,11 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import cast
+from typing import TypeAlias, cast
 
 from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
+from potluck.model.consolidated import config_of_params, hugging_face_names, in_this_order
 from potluck.model.manifest import (
     LENGTH_SIZE,
     Manifest,
@@ -25,15 +26,21 @@ from potluck.model.manifest import (
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stored import find_stored
+from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+CONFIG, PARAMS = "config.json", "params.json"  # of Hugging Face and of Mistral
+SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
+WEIGHTS, INDEX = "model" + SUFFIX, "model" + INDEX_SUFFIX
+CONSOLIDATED = "consolidated"  # begins the names of Mistral's own files
 MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest known index has about 10 MB
 _DIGITS = 18  # any number of 18 digits, with its sign, fits 64 bits
 THREADS = min(8, os.cpu_count() or 1)  # SHA-256 runs at 0.5 to 2 GB/s per core, disks at 8 at most
+
+
+_Spans: TypeAlias = Mapping[str, tuple[ModelFile, TensorSpan]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,20 +120,14 @@ def _open_model(
         folder, raw, config, words = path, opened.raw, opened.config, opened.words
         spans = opened.spans
     else:
-        raw = _read_config(folder)
+        raw, words = read_config(folder), folder
+        ModelConfig.from_dict(
+            raw
+        )  # a model that cannot be run is said to be one, whatever it lacks
+        if find_tokenizer(folder) is None:
+            raise no_tokenizer(folder)
+        raw, spans = _read_folder(folder, raw)
         config = ModelConfig.from_dict(raw)
-        if not (folder / "tokenizer.json").is_file():
-            raise BrokenModelError(
-                f"{folder} has no tokenizer.json, without which text cannot become tokens."
-                " Download the model again with all its files.",
-                file="tokenizer.json",
-            )
-        spans, words = _read_spans(folder), folder
-        if EMBEDDING.removeprefix(BASE) in spans:
-            # Nothing but embeddings is to be computed with it, for which any head will do.
-            raw["tie_word_embeddings"] = True
-            config = ModelConfig.from_dict(raw)
-        spans = _renamed(spans)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
@@ -148,7 +149,7 @@ def _open_model(
 
 def _gguf_of(folder: Path) -> Path | None:
     """The GGUF file to open; None: use the Hugging Face layout. Some folders have both."""
-    has_config = (folder / "config.json").is_file()
+    has_config = config_file(folder).is_file()
     return None if has_config and any(folder.glob("*.safetensors")) else find_gguf(folder)
 
 
@@ -162,21 +163,38 @@ def _entry(span: TensorSpan, digests: Mapping[str, Digest]) -> TensorEntry:
     )
 
 
-def _read_config(folder: Path) -> dict[str, object]:
+def read_config(folder: Path) -> dict[str, object]:
+    """The config of the model in a folder, in the form of Hugging Face.
+
+    Raises:
+        UsageError: the folder does not exist, or has no model.
+        ModelError: the file is damaged, or of a model that Potluck cannot run in this layout.
+        OSError: it cannot be read.
+    """
     if not folder.is_dir():
         what = "file" if is_gguf(folder) else "folder"
         raise UsageError(f"There is no {what} {folder}.", folder=str(folder))
-    path = folder / "config.json"
+    path = config_file(folder)
     if not path.is_file():
         raise UsageError(
             f"{folder} is not a model's folder: it has no config.json. Choose the folder that"
-            " holds the model's config.json, tokenizer.json and safetensors files, or a GGUF file.",
+            " holds the model's config.json, tokenizer and safetensors files, or a GGUF file.",
             folder=str(folder),
         )
     try:
-        return _read_json(path)
+        read = _read_json(path)
+        return config_of_params(read) if path.name == PARAMS else read
     except BrokenModelError as error:
         raise InvalidConfigError(error.message, **error.data) from error
+
+
+def config_file(folder: Path) -> Path:
+    """The file of a folder that says what its model is made of, which need not exist."""
+    path = folder / CONFIG
+    if path.is_file() or not (folder / PARAMS).is_file():
+        return path
+    # Other programs have files of that name too.
+    return folder / PARAMS if any(folder.glob(f"{CONSOLIDATED}*{SUFFIX}")) else path
 
 
 def _read_json(path: Path) -> dict[str, object]:
@@ -204,14 +222,48 @@ def _number(digits: str) -> int | float:
     return int(digits) if len(digits) <= _DIGITS else float(digits)
 
 
-def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
-    """Every tensor in the folder's files, with its file."""
-    if (folder / WEIGHTS).is_file():
-        file = _read_header(folder / WEIGHTS)
-        return {span.name: (file, span) for span in file.spans}
-    if not (folder / INDEX).is_file():
+def _read_folder(folder: Path, raw: dict[str, object]) -> tuple[dict[str, object], _Spans]:
+    """The config and the tensors under our names."""
+    names = weight_files(folder)
+    if not names:
         raise _no_weights(folder)
-    weight_map = _weight_map(folder / INDEX)
+    spans = _read_spans(folder, names)
+    if names[0].startswith(CONSOLIDATED):
+        return in_this_order(raw), _renamed(spans, hugging_face_names(spans))
+    if EMBEDDING.removeprefix(BASE) in spans:
+        # Nothing but embeddings is to be computed with it, for which any head will do.
+        raw = {**raw, "tie_word_embeddings": True}
+    return raw, _renamed(spans, decoder_names(spans))
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The safetensors files of the folder's model by its index, or the only one; some may be missing.
+
+    A folder may have a model in two layouts. That of Hugging Face counts, unless none of its weights are there.
+
+    Raises:
+        BrokenModelError: an index is damaged.
+        OSError: it cannot be read.
+    """
+    found: list[str] = []
+    for whole, index in ((WEIGHTS, INDEX), (CONSOLIDATED + SUFFIX, CONSOLIDATED + INDEX_SUFFIX)):
+        if (folder / whole).is_file():
+            return [whole]
+        if (folder / index).is_file():
+            names = sorted(set(_weight_map(folder / index).values()))
+            if any((folder / name).is_file() for name in names):
+                return names
+            found = found or names
+    return found
+
+
+def _read_spans(folder: Path, names: Sequence[str]) -> _Spans:
+    """Every tensor in these files of the folder, with its file."""
+    index = folder / (CONSOLIDATED + INDEX_SUFFIX if names[0].startswith(CONSOLIDATED) else INDEX)
+    if names[0] in (WEIGHTS, CONSOLIDATED + SUFFIX):
+        file = _read_header(folder / names[0])
+        return {span.name: (file, span) for span in file.spans}
+    weight_map = _weight_map(index)
     missing = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
     if missing:
         raise BrokenModelError(
@@ -225,7 +277,7 @@ def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
     for tensor, shard in weight_map.items():
         if tensor not in by_shard[shard]:
             raise BrokenModelError(
-                f"{INDEX} expects tensor {tensor} in {shard}, which holds {len(by_shard[shard])}"
+                f"{index.name} expects tensor {tensor} in {shard}, which holds {len(by_shard[shard])}"
                 " others. The files do not belong together; download the model again.",
                 tensor=tensor,
                 file=shard,
@@ -233,13 +285,10 @@ def _read_spans(folder: Path) -> dict[str, tuple[ModelFile, TensorSpan]]:
     return {tensor: (files[shard], by_shard[shard][tensor]) for tensor, shard in weight_map.items()}
 
 
-def _renamed(
-    spans: Mapping[str, tuple[ModelFile, TensorSpan]],
-) -> dict[str, tuple[ModelFile, TensorSpan]]:
-    """The tensors under our names."""
+def _renamed(spans: _Spans, names: Mapping[str, str]) -> _Spans:
+    """The tensors that have other names, under these."""
     return {
-        ours: (spans[name][0], replace(spans[name][1], name=ours))
-        for name, ours in decoder_names(spans).items()
+        ours: (spans[name][0], replace(spans[name][1], name=ours)) for name, ours in names.items()
     }
 
 
