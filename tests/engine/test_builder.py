@@ -15,24 +15,26 @@ from potluck.engine.weights import random_weights
 from potluck.model.caches import session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
+from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]
 
 
+@pytest.mark.parametrize("scheme", ["bf16", "f16"])
 def test_a_family_beyond_f16_is_computed_and_cached_in_f32_where_there_is_no_bf16(
-    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
     monkeypatch.setattr("potluck.engine.device._computes", lambda *_, **__: False)
 
     for variant, dtype in (("llama", torch.float16), ("gemma 2", torch.float32)):
-        weights = make_reference(variant).stage(0, 1, scheme="bf16").weights
+        weights = make_reference(variant).stage(0, 1, scheme=scheme).weights
         assert (weights.dtype, weights.cache_dtype) == (dtype, dtype)
         footprint = stage_footprint(
             weights.config,
             range(1),
             embedding=weights.embedding is not None,
             head=weights.lm_head is not None,
-            scheme="bf16",
+            scheme=scheme,
             context=64,
             is_wide=dtype == torch.float32,
         )

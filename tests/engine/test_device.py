@@ -106,6 +106,18 @@ def test_a_model_beyond_f16_is_never_computed_in_it(
         assert choose(scheme, gpu, exceeds_f16=True) == beyond_f16
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+def test_a_model_beyond_f16_is_computed_in_bf16_also_if_f16_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(device_module, "_computes", lambda *_, **__: True)
+    where = torch.device(device)
+
+    for choose in (compute_dtype, cache_dtype):
+        assert choose("f16", where) == torch.float16
+        assert choose("f16", where, exceeds_f16=True) == torch.bfloat16
+
+
 def test_only_cuda_devices_have_a_compute_capability() -> None:
     assert compute_capability(torch.device("cpu")) is None
     assert compute_capability(torch.device("mps")) is None

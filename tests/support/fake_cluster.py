@@ -83,6 +83,7 @@ class FakeComputer:
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self.kinds = 1  # kinds of layers that it measures
+        self.is_wide = False  # whether it holds 32 bits in place of 16
         self.cache_tokens = 1 << 20  # tokens that one session can hold
         self.is_exact_in_chunks = False
         self._ms = ms
@@ -108,6 +109,7 @@ class FakeComputer:
             decode_ms=(self._ms,) * self.kinds,
             prefill_ms=(2 * self._ms,) * self.kinds,
             head_ms=self._ms,
+            is_wide=self.is_wide,
         )
 
     def addresses_from(self, source: NodeId) -> tuple[Address, ...]:

@@ -122,13 +122,13 @@ def compute_dtype(
     Args:
         scheme: the scheme of the weights.
         device: the device that computes.
-        exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken
-            also where the device only emulates it, and f32 where it has none at all.
+        exceeds_f16: whether the model's hidden states are beyond the numbers of f16. Then bf16 is taken,
+            also in scheme f16 and where the device only emulates it, and f32 where it has none at all.
     """
     match scheme:
         case "f32":
             return torch.float32
-        case "f16":
+        case "f16" if not exceeds_f16:
             return torch.float16
         case _ if scheme in PACKED_SCHEMES and device.type == "cpu":
             return torch.float32
@@ -150,6 +150,13 @@ def cache_dtype(
     if scheme in PACKED_SCHEMES and device.type == "cpu":
         return torch.float16
     return compute_dtype(scheme, device, exceeds_f16=exceeds_f16)
+
+
+def is_wide(
+    scheme: Scheme, device: torch.device, cache: Cache = "full", *, exceeds_f16: bool = False
+) -> bool:
+    """Whether keys and values take 32 bits: in f32, or because the device has no bf16 for a model beyond f16."""
+    return cache_dtype(scheme, device, cache, exceeds_f16=exceeds_f16) == torch.float32
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:

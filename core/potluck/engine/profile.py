@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.device import synchronize
+from potluck.engine.device import is_wide, synchronize
 from potluck.engine.kvcache import new_cache
 from potluck.engine.memory import out_of_memory, release
 from potluck.engine.rotary import Rotary
@@ -27,7 +27,7 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme
+from potluck.model.schemes import Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 from potluck.wire.activation_messages import Sampling
 
@@ -90,9 +90,10 @@ def profile_layers(
         OutOfMemoryError: one layer alone needs more than `memory`.
     """
     times: dict[LayerKind, LayerTimes] = {}
+    has_wide = is_wide(scheme, device, cache, exceeds_f16=config.exceeds_f16)
     with out_of_memory("measure one layer of this model", device):
         for kind in dict.fromkeys(config.layer_kinds):
-            some = sample_layers(config, kind, scheme, cache, memory)
+            some = sample_layers(config, kind, scheme, cache, memory, is_wide=has_wide)
             times[kind] = _time_layers(config, some, device, scheme, cache, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
     release(device)
@@ -108,7 +109,13 @@ def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
 
 
 def sample_layers(
-    config: ModelConfig, kind: LayerKind, scheme: Scheme, cache: Cache, memory: int
+    config: ModelConfig,
+    kind: LayerKind,
+    scheme: Scheme,
+    cache: Cache,
+    memory: int,
+    *,
+    is_wide: bool = False,
 ) -> list[int]:
     """Indices of layers of a kind, so many that they do not fit into the processor's cache.
 
@@ -121,7 +128,8 @@ def sample_layers(
     """
 
     def nbytes(layer: int) -> int:
-        return weight_bytes(config, config.layer_tensors(layer), scheme)
+        held = held_scheme(scheme, is_wide=is_wide)
+        return weight_bytes(config, config.layer_tensors(layer), held)
 
     like = [layer for layer, other in enumerate(config.layer_kinds) if other == kind]
     if (one := nbytes(like[0])) > memory:  # refused before the computer starts to swap
@@ -132,7 +140,7 @@ def sample_layers(
             available=memory,
         )
     tokens = cached_tokens(config)[-1]
-    sizes = replace(cache_sizes(scheme, cache), slack=tokens)  # see `_time_layers`
+    sizes = replace(cache_sizes(scheme, cache, is_wide=is_wide), slack=tokens)  # see `_time_layers`
     cached = config.layers[like[0]].mixer.cache(sizes).nbytes(tokens)
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET

@@ -230,11 +230,11 @@ def _least_missed(held: Held, position: int) -> int:
     return min(missed, key=missed.__getitem__)
 
 
-def cache_sizes(scheme: Scheme, cache: Cache) -> CacheSizes:
-    """The sizes with these weights, with the most bytes of a number that any device takes."""
+def cache_sizes(scheme: Scheme, cache: Cache, *, is_wide: bool = False) -> CacheSizes:
+    """The sizes with these weights; `is_wide`: the device holds 32 bits in place of 16."""
     if cache == "int8":
         return CacheSizes(number_bytes=1)
-    return CacheSizes(number_bytes=4 if scheme == "f32" else 2)
+    return CacheSizes(number_bytes=4 if scheme == "f32" or is_wide else 2)
 
 
 def session_bytes(caches: Iterable[CacheSpec], tokens: int) -> int:

@@ -9,7 +9,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
 from potluck.model.mixers import AttentionSpec, Mixer
-from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
@@ -72,11 +72,9 @@ def stage_footprint(
     """
     layers = list(layers)
     tensors = config.stage_tensors(layers, embedding=embedding, head=head)
-    if is_wide and scheme not in PACKED_SCHEMES:
-        scheme = "f32"
-    sizes = cache_sizes("f32" if is_wide else scheme, cache)
+    sizes = cache_sizes(scheme, cache, is_wide=is_wide)
     return Footprint(
-        weights=weight_bytes(config, tensors, scheme),
+        weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
         cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
         working=working_bytes(config, context),
     )

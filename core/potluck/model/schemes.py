@@ -18,6 +18,11 @@ PACKING_VERSION = 1
 that were packed before are then not used again."""
 
 
+def held_scheme(scheme: Scheme, *, is_wide: bool) -> Scheme:
+    """The scheme of the weights on a device that holds 32 bits in place of 16 (`is_wide`)."""
+    return "f32" if is_wide and scheme not in PACKED_SCHEMES else scheme
+
+
 def activation_item(scheme: Scheme) -> int:
     """Bytes of one number of a hidden state, on the device that takes the most."""
     return 2 if scheme in ("bf16", "f16") else 4

@@ -5,20 +5,26 @@ from collections.abc import Mapping
 from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
-from potluck.model.schemes import Cache, Scheme, activation_item
+from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 from potluck.plan.cost import ModelShape
 
 
 def shape_of(
-    config: ModelConfig, scheme: Scheme, *, context: int, cache: Cache = "full"
+    config: ModelConfig,
+    scheme: Scheme,
+    *,
+    context: int,
+    cache: Cache = "full",
+    is_wide: bool = False,
 ) -> ModelShape:
-    """The sizes of a model in one scheme, for a context of so many tokens."""
+    """The sizes of a model in one scheme, for a context of so many tokens; `is_wide` as of `stage_footprint`."""
+    held = held_scheme(scheme, is_wide=is_wide)
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
-        return weight_bytes(config, tensors, scheme)
+        return weight_bytes(config, tensors, held)
 
-    layers, sizes = numbered_kinds(config), cache_sizes(scheme, cache)
+    layers, sizes = numbered_kinds(config), cache_sizes(scheme, cache, is_wide=is_wide)
     examples = [layers.index(kind) for kind in sorted(set(layers))]
     tensors = [config.layer_tensors(layer) for layer in examples]
     layer_bytes = tuple(map(nbytes, tensors))

@@ -37,6 +37,9 @@ class Profiled(Message, frozen=True, tag="profiled"):
     decode_ms: TimesByKind  # one layer, one token
     prefill_ms: TimesByKind  # one layer, one chunk
     head_ms: Seconds  # final norm, lm_head and sampling, one token
+    is_wide: bool = (
+        False  # the device holds 32 bits in place of 16: it has no bf16, which the model needs
+    )
 
 
 class MeasureLink(Message, frozen=True, tag="measure_link"):

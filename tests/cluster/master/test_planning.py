@@ -238,6 +238,23 @@ def test_a_search_is_stopped_at_its_time_limit() -> None:
     run(main())
 
 
+def test_a_device_without_bf16_has_room_for_half_as_many_layers_of_a_model_that_needs_it(
+    home: Home,
+) -> None:
+    async def main() -> None:
+        memory = shape_of(home.model.config, "bf16", context=64).model_memory
+        request = PlanRequest(context=64, scheme="bf16")
+        for computer in (home.desk, home.laptop):
+            computer.devices = devices("cuda")
+            computer.devices = (small(computer, memory),)
+
+        home.desk.is_wide = home.laptop.is_wide = True
+        split = await home.master.plan(request)
+        assert sorted(stage.name for stage in split.plan.stages) == ["Desk", "Laptop"]
+
+    run(main())
+
+
 def test_an_engine_that_is_just_starting_is_waited_for_before_anything_is_measured(
     home: Home,
 ) -> None:

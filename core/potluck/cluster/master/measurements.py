@@ -375,4 +375,5 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         decode_ms=profile.decode_ms,
         prefill_ms=profile.prefill_ms,
         head_ms=profile.head_ms,
+        is_wide=profile.is_wide,
     )

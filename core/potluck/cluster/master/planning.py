@@ -348,10 +348,15 @@ def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemor
 
 
 def _shape(
-    scheme: Scheme, request: PlanRequest, model: LocalModel, cache: Cache | None = None
+    scheme: Scheme,
+    request: PlanRequest,
+    model: LocalModel,
+    cache: Cache | None = None,
+    *,
+    is_wide: bool = False,
 ) -> ModelShape:
-    context = context_of(request, model)
-    return shape_of(model.config, scheme, context=context, cache=cache or request.cache)
+    context, cache = context_of(request, model), cache or request.cache
+    return shape_of(model.config, scheme, context=context, cache=cache, is_wide=is_wide)
 
 
 def _counted(
@@ -359,16 +364,20 @@ def _counted(
 ) -> list[DeviceCost]:
     """The devices, each with the memory that it counts for in the planner.
 
-    A GPU keeps its KV cache in 16 bits where a CPU may keep 8, so a layer takes more memory there.
-    The planner knows one size of a layer, so the memory of a GPU is counted smaller by that ratio.
+    A GPU keeps its KV cache in 16 bits where a CPU may keep 8, so a layer takes more memory there, and in 32
+    if it has no bf16 for a model that needs it. The planner knows one size of a layer, so the memory of
+    such a GPU is counted smaller by that ratio.
     """
     counted = _shape(scheme, request, model).layer_memory
-    kept = _shape(scheme, request, model, "full").layer_memory
-    share = min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
+
+    def share(*, is_wide: bool) -> float:
+        kept = _shape(scheme, request, model, "full", is_wide=is_wide).layer_memory
+        return min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
+
     return [
         device
         if device.device.startswith("cpu")
-        else replace(device, memory=int(share * device.memory))
+        else replace(device, memory=int(share(is_wide=device.is_wide) * device.memory))
         for device in devices
     ]
 

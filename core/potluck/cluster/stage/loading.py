@@ -21,7 +21,7 @@ from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
 from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
-from potluck.engine.device import cache_dtype, set_threads
+from potluck.engine.device import is_wide, set_threads
 from potluck.engine.disk_work import Disk, at_once
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
@@ -208,16 +208,13 @@ class StageLoader:
             scheme=message.scheme,
             context=message.context,
             cache=message.cache if self._device.type == "cpu" else "full",
-            is_wide=self._is_wide(message, config),
+            is_wide=is_wide(
+                message.scheme, self._device, message.cache, exceeds_f16=config.exceeds_f16
+            ),
         )
         lent = self._lending.own(in_use=self.nbytes).memory_free  # includes the kept weights
         free = usable_memory(lent, self._device.type, message.scheme)
         footprint.check(free, self._name, message.context)
-
-    def _is_wide(self, message: LoadStage, config: ModelConfig) -> bool:
-        exceeds_f16 = config.exceeds_f16
-        dtype = cache_dtype(message.scheme, self._device, message.cache, exceeds_f16=exceeds_f16)
-        return dtype == torch.float32
 
     # --- on the computing thread
 

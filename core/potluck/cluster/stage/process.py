@@ -57,7 +57,7 @@ from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.engine.accelerator import log_capabilities
-from potluck.engine.device import computing_with, is_lost, use
+from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
@@ -222,6 +222,8 @@ class StageServer:
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
+            is_wide=self._device.type != "cpu"
+            and is_wide(wanted.scheme, self._device, exceeds_f16=config.exceeds_f16),
         )
 
     # --- loading
