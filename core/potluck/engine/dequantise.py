@@ -115,7 +115,7 @@ class PartRows:
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of `step`."""
         rows = torch.frombuffer(data, dtype=self._dtype).view(-1, self._stored_width)
-        for start, stop in _pieces(len(rows), self._width):
+        for start, stop in pieces(len(rows), self._width):
             self._fill(target, first + start, rows[start:stop])
 
 
@@ -140,7 +140,7 @@ def fill_from_parts(
         BrokenModelError: an input is in a group that does not exist.
     """
     words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
-    for first, last in _pieces(target.rows, target.width):
+    for first, last in pieces(target.rows, target.width):
         _fill_words(target, words, first, read_rows(first, last))
 
 
@@ -331,8 +331,8 @@ def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
     return next(iter(parts.values()))
 
 
-def _pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each piece; pieces are whole blocks of rows."""
+def pieces(rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into pieces that the processor's caches hold: first row and end of each, whole blocks of rows."""
     step = max(ROWS, _AT_ONCE // max(1, width) // ROWS * ROWS)
     for first in range(0, rows, step):
         yield first, min(first + step, rows)

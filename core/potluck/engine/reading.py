@@ -27,6 +27,7 @@ from potluck.engine.dequantise import (
     PartRows,
     StoredRows,
     fill_from_parts,
+    pieces,
     rows_part,
 )
 from potluck.engine.targets import Target
@@ -34,6 +35,7 @@ from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
+from potluck.model.quantized import TRANSPOSED
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
@@ -103,6 +105,8 @@ class Reader:
         """
         if len(parts) > 1:
             self._read_parts(parts, target)
+        elif parts[0].name.endswith(TRANSPOSED):
+            self._read_columns(parts[0], target)
         elif parts[0].dtype in PACKED_DTYPES:
             assert target.packed is not None
             self._read_whole(parts[0], memoryview(cast("bytearray", target.packed.data.numpy())))
@@ -150,6 +154,15 @@ class Reader:
                 width=target.width,
             )
             self._read_rows(rows, target, form)
+
+    def _read_columns(self, tensor: StoredTensor, target: Target) -> None:
+        """Fill a target from a matrix that is stored as (in, out)."""
+        with self._held.take(tensor.nbytes):
+            columns = self._read_part(tensor)
+            if self._stopped.is_set():
+                return
+            for first, last in pieces(target.rows, target.width):
+                target.fill(first, columns[:, first:last].t().contiguous())
 
     def _read_part(self, part: StoredTensor) -> torch.Tensor:
         data = bytearray(part.nbytes)

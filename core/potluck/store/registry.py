@@ -24,6 +24,7 @@ from potluck.model.manifest import (
     parse_header,
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
+from potluck.model.stacked import expert_slices
 from potluck.model.stored import find_stored
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
@@ -126,7 +127,7 @@ def _open_model(
             # Nothing but embeddings is to be computed with it, for which any head will do.
             raw["tie_word_embeddings"] = True
             config = ModelConfig.from_dict(raw)
-        spans = _renamed(spans)
+        spans = _cut(config, _renamed(spans))
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
@@ -241,6 +242,20 @@ def _renamed(
         ours: (spans[name][0], replace(spans[name][1], name=ours))
         for name, ours in decoder_names(spans).items()
     }
+
+
+def _cut(
+    config: ModelConfig, spans: Mapping[str, tuple[ModelFile, TensorSpan]]
+) -> dict[str, tuple[ModelFile, TensorSpan]]:
+    """The tensors, with those that hold all experts of a layer cut into experts."""
+    found: dict[str, tuple[ModelFile, TensorSpan]] = {}
+    for name, (file, span) in spans.items():
+        found[name] = file, span
+        for part in expert_slices(config, name, span.shape, span.nbytes):
+            offset = span.offset + part.offset
+            one = replace(span, name=part.name, shape=part.shape, offset=offset, nbytes=part.nbytes)
+            found[part.name] = file, one
+    return found
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
 from potluck.model.families.olmo import OLMO
+from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
 
 FAMILIES: Mapping[str, Family] = {
@@ -26,6 +27,7 @@ FAMILIES: Mapping[str, Family] = {
     **OLMO,
     **EXAONE,
     **MIXTURES,
+    **OPENAI,
 }
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {
