@@ -6,11 +6,11 @@ from typing import Any
 
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixers import AttentionSpec, Mixer
 
 
 def windows(config: ModelConfig) -> tuple[int | None, ...]:
-    return tuple(layer.mixer.window for layer in config.layers)
+    return tuple(_attention(layer.mixer).window for layer in config.layers)
 
 
 def layer_ropes(config: ModelConfig) -> tuple[int | None, ...]:
@@ -29,10 +29,17 @@ def with_layers(config: ModelConfig, **changes: Any) -> ModelConfig:
 
 def with_mixers(config: ModelConfig, **changes: Any) -> ModelConfig:
     """The config with these facts of attention in every layer."""
-    return with_each_mixer(config, [replace(one.mixer, **changes) for one in config.layers])
+    return with_each_mixer(
+        config, [replace(_attention(one.mixer), **changes) for one in config.layers]
+    )
 
 
 def with_each_mixer(config: ModelConfig, mixers: Sequence[AttentionSpec]) -> ModelConfig:
     """The config with these mixers, one for each layer."""
     pairs = zip(config.layers, mixers, strict=True)
     return replace(config, layers=tuple(replace(layer, mixer=mixer) for layer, mixer in pairs))
+
+
+def _attention(mixer: Mixer) -> AttentionSpec:
+    assert isinstance(mixer, AttentionSpec)
+    return mixer

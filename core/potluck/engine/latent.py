@@ -30,7 +30,7 @@ class LatentAttention:
         self,
         spec: LatentSpec,
         *,
-        input: Linear,
+        inputs: Linear,
         queries: tuple[RmsNorm, Linear] | None,
         latent_norm: RmsNorm,
         key_up: Linear,
@@ -41,14 +41,14 @@ class LatentAttention:
 
         Args:
             spec: of the layer.
-            input: see `LatentSpec.input`.
+            inputs: see `LatentSpec.input`.
             queries: the norm and the matrix of the queries' latent, if they have one.
             latent_norm: of the latent of keys and values.
             key_up: (H·rank, plain_dim), of each head W_Kᵀ.
             value_up: (H·value_dim, rank), of each head W_V.
             output: see `LatentSpec.output`.
         """
-        self.spec, self.input, self.output = spec, input, output
+        self.spec, self.input, self.output = spec, inputs, output
         self.query_norm, self.queries = queries or (None, None)
         self.latent_norm, self.key_up, self.value_up = latent_norm, key_up, value_up
 
@@ -87,7 +87,7 @@ class LatentAttention:
         q, latents, keys = rows.split((spec.q_size, spec.rank, spec.rotary_dim), -1)
         plain, turned = q.view(T, spec.heads, -1).split((spec.plain_dim, spec.rotary_dim), -1)
         # All heads' queries and the shared key are turned together.
-        turned = self._halves(torch.cat((turned, keys[:, None]), 1))  # (T, H + 1, rotary_dim)
+        turned = torch.cat((turned, keys[:, None]), 1)  # (T, H + 1, rotary_dim)
         assert spec.rope is not None
         cos, sin, query_factors = step.angles[spec.rope]
         rotate(turned, cos, sin)
@@ -96,12 +96,6 @@ class LatentAttention:
         if query_factors is None:
             return plain, turned
         return plain * query_factors, turned * query_factors
-
-    def _halves(self, pairs: Tensor) -> Tensor:
-        """The numbers that rope turns together, in halves, as `rotate` wants them. The order changes no score."""
-        if not self.spec.is_interleaved:
-            return pairs
-        return pairs.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
     def _absorbed(
         self, plain: Tensor, turned: Tensor, cached: tuple[Tensor, Tensor], step: Step

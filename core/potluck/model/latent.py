@@ -11,6 +11,7 @@ from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.rope import score_factor
+from potluck.model.row_order import PairedRows
 
 EXPANSION = "self_attn.kv_b_proj"
 QUERY_NORM, LATENT_NORM = "self_attn.q_a_layernorm.weight", "self_attn.kv_a_layernorm.weight"
@@ -33,7 +34,6 @@ class LatentSpec:
     rotary_dim: int  # and with rope
     value_dim: int
     rope: int | None = None  # which of the model's distinct ropes
-    is_interleaved: bool = False  # rope turns pairs of neighbours, not of the halves
     scale: float  # of the products of queries and keys
     norm_eps: float = _NORM_EPS
     has_bias: bool = False  # on the products with hidden states, and on the output
@@ -110,13 +110,26 @@ class LatentSpec:
     @property
     def kind(self) -> "LatentSpec":
         """This attention as far as its cost depends on it."""
-        return replace(self, rope=None, is_interleaved=False)
+        return replace(self, rope=None)
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
         """The weights of the norms of both latents."""
         query = {} if self.query_rank is None else {QUERY_NORM: (self.query_rank,)}
         return query | {LATENT_NORM: (self.rank,)}
+
+    @property
+    def rope_rows(self) -> dict[str, PairedRows]:
+        """Its tensors with rows that rope turns, for files that have these in pairs."""
+        turned = self.rotary_dim
+        query = PairedRows(head=self.query_dim, first=self.plain_dim, count=turned)
+        row = PairedRows(head=self.row, first=self.rank, count=turned)
+        parts = (self.queries or self.input).parts[0], self.input.parts[-1]
+        return {
+            f"{part}.{kind}": pairs
+            for part, pairs in zip(parts, (query, row), strict=True)
+            for kind in ("weight", "bias")
+        }
 
 
 def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
@@ -137,7 +150,6 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
         plain_dim=plain,
         rotary_dim=rotary,
         value_dim=fields.integer("v_head_dim", 1, MAX_HEAD_DIM),
-        is_interleaved=read_fact(fields, family.interleaved_rope),
         scale=power(plain + rotary, -0.5) * score_factor(fields),
         has_bias=has_bias,
     )

@@ -27,7 +27,7 @@ LATENT: Mapping[str, Family] = {
         },
         latent=True,
         latent_bias="attention_bias",
-        interleaved_rope=True,
+        paired_rope=True,
         mlp_bias="mlp_bias",
         experts=replace(
             DEEPSEEK_EXPERTS,
@@ -57,7 +57,7 @@ LATENT: Mapping[str, Family] = {
         },
         latent=True,
         latent_bias="attention_bias",
-        interleaved_rope="rope_interleave",
+        paired_rope="rope_interleave",
         experts=DEEPSEEK_EXPERTS,
     ),
     # GLM-4.7-Flash
@@ -81,7 +81,7 @@ LATENT: Mapping[str, Family] = {
         },
         latent=True,
         latent_bias="attention_bias",
-        interleaved_rope="rope_interleave",
+        paired_rope="rope_interleave",
         experts=DEEPSEEK_EXPERTS,
     ),
     # Mistral Small 4
@@ -113,7 +113,7 @@ LATENT: Mapping[str, Family] = {
         },
         latent=True,
         latent_bias="attention_bias",
-        interleaved_rope="rope_interleave",
+        paired_rope="rope_interleave",
         experts=replace(DEEPSEEK_EXPERTS, function="softmax", bias=None),
     ),
 }
