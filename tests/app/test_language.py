@@ -9,7 +9,7 @@ import pytest
 from fake_backend import computer
 from PySide6.QtCore import QLocale
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
@@ -209,5 +209,5 @@ def test_what_a_person_wrote_stays_as_it_is(window: MainWindow, backend: Scripte
     window.chat.composer.sent.emit("What is Potluck?", ())
 
     own = window.findChildren(UserMessage)[0]
-    assert QLabel.text(own.text) == "What is Potluck?"
+    assert own.text.toPlainText() == "What is Potluck?"
     assert backend.chats[-1][-1].text == "What is Potluck?"

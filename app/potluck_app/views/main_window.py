@@ -129,6 +129,7 @@ class MainWindow(QMainWindow):
             "cluster": lambda: self.go(self.cluster),
             "models": lambda: self.go(self.models),
             "settings": lambda: self.go(self.settings),
+            "look-again": self._look_again,
             "shortcuts": self.show_shortcuts,
             "new": self._new_chat,
             "search": self._search,
@@ -186,6 +187,12 @@ class MainWindow(QMainWindow):
     def _regenerate(self) -> None:
         if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
+
+    def _look_again(self) -> None:
+        if not self.cluster.isVisible():
+            self.go(self.cluster)  # where they appear
+        if self.cluster.isVisible():  # not before the role is chosen
+            self.cluster.look_again()
 
     def _escape(self) -> None:
         """Close what lies over the chat; else stop the reply."""
