@@ -14,7 +14,7 @@ from fake_backend import TOKEN, Server, serving
 
 from potluck import launch
 from potluck.client import NodeSilentError
-from potluck.launch import NodeStartError, command, environment, find, find_or_start
+from potluck.launch import NodeStartError, command, environment, find, find_or_start, why_ended
 from potluck.settings import Folders, NodeFile, exclusive, read_node_file, write_node_file
 
 pytestmark = pytest.mark.net
@@ -139,6 +139,17 @@ def test_a_node_that_ends_at_once_tells_why(folders: Folders, fake: list[str]) -
         find_or_start(folders)
 
     assert folders.log_file.read_text() == "an older line\n"  # the node alone writes there
+
+
+def test_why_a_node_ended_is_told_in_its_words_but_not_in_those_of_an_exception(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "node.out"
+    assert why_ended(file) == "It said nothing."
+    file.write_text("Traceback (most recent call last):\nOSError: [Errno 28] No space left\n")
+    assert why_ended(file) == "An error of its own ended it."
+    file.write_text("a warning\npotluck: The disk is full. Delete something.\n")
+    assert why_ended(file) == "The disk is full. Delete something."
 
 
 @pytest.mark.slow

@@ -89,7 +89,11 @@ def test_what_a_later_version_wrote_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("{", "truncated"), ('{"name": 5}', "name"), ('{"memory_limit": -1}', "memory_limit")],
+    [
+        ("{", "is damaged: it is no JSON"),
+        ('{"name": 5}', "is not as it must be at name"),
+        ('{"memory_limit": -1}', "memory_limit"),
+    ],
 )
 def test_a_broken_file_is_told_and_kept(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "settings.json"

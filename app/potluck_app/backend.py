@@ -286,6 +286,10 @@ class Backend(QObject):
         """Measure the link to a computer now."""
         return self._call("POST", f"/cluster/computers/{node_id}/link", answer=LinkTest)
 
+    def look_again(self) -> Call:
+        """Look for other computers once more. Those that are found come with the state."""
+        return self._call("POST", "/cluster/search")
+
     def set_role(self, *, worker: bool, memory: int | None = None) -> Call:
         """Lend this computer, or stop lending it."""
         return self._call("POST", "/cluster/role", RoleRequest(worker=worker, memory=memory))

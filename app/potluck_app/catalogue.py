@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-_UNITS = "kB|MB|GB|%|s|ms|min|h|tok/s|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
+_UNITS = "kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
 _NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _PLACE = re.compile(r"\{#?\}")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")

@@ -107,9 +107,9 @@ QPushButton[kind="choice"]:checked {{
     background: {t.accent_soft}; color: {t.accent}; border-color: {t.accent};
 }}
 QPushButton[kind="card"] {{
-    text-align: left; border-radius: 12px; padding: 0 15px; min-height: 52px; max-height: 52px;
+    border-radius: 12px; padding: 0; min-height: 52px; max-height: 400px;
 }}
-QPushButton[kind="card"]:focus {{ padding: 0 14px; min-height: 50px; max-height: 50px; }}
+QPushButton[kind="card"]:focus {{ min-height: 50px; max-height: 398px; }}
 QToolButton {{
     background: transparent; color: {t.text2}; border: 2px solid transparent; border-radius: 8px;
     padding: 0 6px; min-height: 28px; font-size: 12px;
@@ -144,7 +144,7 @@ QLineEdit {{
 QLineEdit[kind="field"] {{ border-color: {t.border_strong}; }}
 QLineEdit:focus {{ border: 2px solid {t.accent}; padding: 0 9px; min-height: 31px; max-height: 31px; }}
 QLineEdit[kind="mono"] {{ font-family: "{mono}"; font-size: 13px; }}
-QTextBrowser, QPlainTextEdit {{
+QTextEdit, QPlainTextEdit {{
     background: transparent; color: {t.text}; border: none;
     selection-background-color: {t.accent}; selection-color: {t.accent_on};
 }}
@@ -154,6 +154,7 @@ QPlainTextEdit[kind="field"] {{
 QPlainTextEdit[kind="field"]:focus {{ border: 2px solid {t.accent}; padding: 5px 7px; }}
 QLineEdit[kind="row"] {{ min-height: 27px; max-height: 27px; }}
 QTextBrowser[kind="meta"] {{ color: {t.text2}; font-size: 12px; }}
+QTextEdit[kind="body2"] {{ color: {t.text2}; }}
 """
 
 

@@ -5,6 +5,7 @@ thin space, since not every font has one.
 """
 
 import html
+import re
 from collections.abc import Sequence
 
 from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
@@ -12,6 +13,9 @@ from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
 _NAMED = 2  # so many computers are named beside a model, more are counted
+_LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
+_PIECE = re.compile(r".{4}")
+_BREAK = "\u200b"  # a space without width
 _PRECISIONS = {
     "f32": "32 bits",
     "bf16": "16 bits",
@@ -95,6 +99,11 @@ def listing(names: Sequence[str]) -> str:
 def without_mnemonic(text: str) -> str:
     """Escape a name for a button or a menu, where `&` would mark a keyboard shortcut."""
     return text.replace("&", "&&")
+
+
+def breakable(text: str) -> str:
+    """Return a text whose longest words, such as paths, may go on in the next line of a label."""
+    return _LONG_WORD.sub(lambda word: _PIECE.sub(f"\\g<0>{_BREAK}", word[0]), text)
 
 
 def tip(text: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from potluck.api.schema import PlanRequest
 from potluck.client import Client
 from potluck.errors import PotluckError
-from potluck.launch import command, environment, find, find_or_start, last_line
+from potluck.launch import command, environment, find, find_or_start, why_ended
 from potluck.settings import Folders, Settings, exclusive, save_settings
 
 MAIN = "Living room"
@@ -135,12 +135,12 @@ class Demo:
             for name, process in self._workers.items():
                 if process.poll() is not None:
                     raise DemoError(
-                        f"{name} ended before it could help. {last_line(_log(folders[name]))}"
+                        f"{name} ended before it could help. {why_ended(_log(folders[name]))}"
                     )
             if time.monotonic() > deadline:
                 who = " and ".join(missing)
                 raise DemoError(
-                    f"{who} did not come in time. {last_line(_log(folders[missing[0]]))}"
+                    f"{who} did not come in time. {why_ended(_log(folders[missing[0]]))}"
                 )
             time.sleep(POLL_S)
 

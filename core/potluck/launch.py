@@ -27,6 +27,7 @@ from potluck.settings import (
 
 logger = logging.getLogger(__name__)
 
+_OURS = "potluck: "  # before each sentence that a command prints when it fails
 START_S = 20.0  # the first start on a slow disk compiles every module
 HEALTH_S = 5.0
 POLL_S = 0.05
@@ -130,8 +131,8 @@ def _start(folders: Folders, wait_s: float) -> Client:
         process.kill()
         process.wait()
     raise NodeStartError(
-        "Potluck's node could not be started on this computer."
-        f" {last_line(folders.output_file)} (More is in {folders.state}.)"
+        f"Potluck could not be started in the background. {why_ended(folders.output_file)}"
+        f" More is in {folders.state}."
     )
 
 
@@ -165,11 +166,17 @@ def _open_output(folders: Folders) -> int:
     return os.open(folders.output_file, flags, 0o600)
 
 
-def last_line(file: Path) -> str:
-    """Return the last line that a process printed to this file, as a sentence."""
+def why_ended(file: Path) -> str:
+    """Return why a process ended, which printed to this file, as a sentence.
+
+    Its own last sentence says it. The last line of a traceback is for who reads the file.
+    """
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
     except OSError:
         lines = []
     said = [line.strip() for line in lines if line.strip()]
-    return f"It said: {said[-1]}" if said else "It said nothing."
+    if not said:
+        return "It said nothing."
+    sentence = said[-1].removeprefix(_OURS)
+    return sentence if sentence != said[-1] else "An error of its own ended it."

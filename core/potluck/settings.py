@@ -12,6 +12,7 @@ folder is private to its owner, since it holds the node's token, which gives acc
 import contextlib
 import os
 import platform
+import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ MOST_CPUS = 8
 LOCK_POLL_S = 0.05
 
 _T = TypeVar("_T")
+_ENTRY = re.compile(r"`\$\.?([^`]+)`")  # as msgspec names the place of a value
 
 
 class SettingsError(UsageError):
@@ -286,6 +288,12 @@ def make_private(folder: Path) -> None:
         ) from None
 
 
+def _fault(error: Exception) -> str:
+    """Say what is wrong with a file of settings, and at which entry."""
+    place = _ENTRY.search(str(error))
+    return f"is not as it must be at {place[1]}" if place else "is damaged: it is no JSON"
+
+
 def _load(file: Path, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
@@ -295,7 +303,7 @@ def _load(file: Path, kind: type[_T]) -> _T | None:
         raise SettingsError(f"{file} cannot be read: {reason(error)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(
-            f"{file} is not as it must be: {error}. Correct it, or delete it to start afresh."
+            f"{file} {_fault(error)}. Correct it, or delete it to start afresh."
         ) from None
 
 

@@ -56,6 +56,11 @@ def test_the_doctor_answers_with_what_it_found(server: Server, http: httpx.Clien
     assert msgspec.json.decode(answer.content, type=Diagnosis) == server.backend.diagnosis
 
 
+def test_computers_are_looked_for_once_more(server: Server, http: httpx.Client) -> None:
+    assert http.post("/cluster/search").is_success
+    assert server.backend.searches == 1
+
+
 def test_a_burst_of_changes_is_one_event(server: Server, http: httpx.Client) -> None:
     with http.stream("GET", "/cluster/events") as response:
         seen = states(response.iter_lines())

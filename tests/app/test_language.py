@@ -9,10 +9,11 @@ import pytest
 from fake_backend import computer
 from PySide6.QtCore import QLocale
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
+import potluck
 from potluck.api.schema import Download, ModelEntry, Notice
 from potluck_app import catalogue, language
 from potluck_app.catalogue import Catalogue, File
@@ -25,6 +26,12 @@ from potluck_app.views.main_window import MainWindow
 from potluck_app.views.user_message import UserMessage
 
 APP = Path(language.__file__).parent
+CORE = Path(potluck.__file__).parent
+NODE = (
+    "cluster/at_hand.py", "cluster/backend.py", "cluster/library.py", "cluster/loss.py",
+    "cluster/membership/pairing.py", "hub/downloads.py", "hub/remote.py", "launch.py",
+    "net/addresses.py", "net/pairing_link.py", "net/transport.py", "plan/placement.py",
+)  # fmt: skip
 FILES = sorted(asset("languages").glob("*.json"))
 STATS = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, loading_s=3)
 
@@ -82,6 +89,78 @@ def test_every_text_of_the_source_is_in_every_language(path: Path) -> None:
     }
 
     assert sorted(missing) == []
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """The sentences with which the node refuses what the window asks for, and where they are."""
+    for path in NODE:
+        for node in ast.walk(ast.parse((CORE / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                for argument in node.exc.args:
+                    if (text := written(argument)) is not None and " " in text:
+                        yield text, f"{path}:{node.lineno}"
+
+
+def written(node: ast.expr) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in values)
+        case _:
+            return None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_refusal_of_the_node_is_in_every_language(path: Path) -> None:
+    words = catalogue.read(path)
+
+    missing = {
+        f"{where}: {text}"
+        for text, where in refusals()
+        if is_for_people(text) and words.of(text.replace("{}", "7")) is None
+    }
+
+    assert sorted(missing) == []
+
+
+# What the node says while it loads a model, why the plan is so, and why there is none: made of parts.
+SAID = (
+    "Looking for the model · 3 %",
+    "Reading Qwen3-8B · 10 %",
+    "Looking for your computers",
+    "Measuring the computers · 10 %",
+    "Quantising Qwen3-8B to int4",
+    "Sending Qwen3-8B, 3.4 GB",
+    "Loading Qwen3-8B",
+    "A computer of this plan was lost. The next message plans anew.",
+    "Desktop and Mac work together: about 37.8 tokens/s for one user. A token takes 24 ms of"
+    " computing and 2.5 ms on the links.",
+    "Desktop has layers 0 to 23: it is the fastest, and its memory holds no more.",
+    "Mac has layers 24 to 35: the faster ones are full.",
+    "Laptop gets nothing: with it a token would take 28 ms instead of 26 ms.",
+    "Laptop cannot hold the model alone: 55 B are missing.",
+    "Laptop does it alone: about 27.2 tokens/s for one user. A token takes 37 ms of computing; no"
+    " link: all is on this computer. For 2 at once: 40 tokens/s together.",
+    "Laptop has all 36 layers: it holds the whole model.",
+    "Laptop alone would give 27.2 tokens/s.",
+    "In int8 the model needs 9 GB with its cache, and your computers offer 5 GB; this is the best"
+    " quality that fits.",
+    "The model needs 40 GB and the computers offer 24 GB: 16 GB are missing. Add a computer, free"
+    " memory, or choose a smaller model or context.",
+)
+ENGLISH = re.compile(
+    r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all)\b"
+)
+
+
+@pytest.mark.parametrize("text", SAID)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_the_node_says_of_a_model_has_no_english_word_left(path: Path, text: str) -> None:
+    said = catalogue.read(path).of(text)
+
+    assert said is not None
+    assert ENGLISH.findall(said) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -209,5 +288,5 @@ def test_what_a_person_wrote_stays_as_it_is(window: MainWindow, backend: Scripte
     window.chat.composer.sent.emit("What is Potluck?", ())
 
     own = window.findChildren(UserMessage)[0]
-    assert QLabel.text(own.text) == "What is Potluck?"
+    assert own.text.toPlainText() == "What is Potluck?"
     assert backend.chats[-1][-1].text == "What is Potluck?"

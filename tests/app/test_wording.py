@@ -116,3 +116,12 @@ def test_schemes_are_told_in_bits_or_by_their_name(scheme: str, text: str) -> No
 @pytest.mark.parametrize(("seconds", "text"), [(3600, "1 h"), (7199, "2 h"), (59.6, "1 min")])
 def test_a_time_has_no_empty_part(seconds: float, text: str) -> None:
     assert wording.duration(seconds) == text
+
+
+def test_a_very_long_word_may_go_on_in_the_next_line() -> None:
+    path = "/home/anna/" + "models" * 10
+    shown = wording.breakable(f"The model {path} cannot be read.")
+
+    assert max(map(len, shown.replace("\u200b", " ").split())) == 6  # "cannot"
+    assert shown.replace("\u200b", "") == f"The model {path} cannot be read."
+    assert wording.breakable("Tastaturkurzbefehle ändern") == "Tastaturkurzbefehle ändern"

@@ -1,10 +1,11 @@
 """Real multicast DNS, on loopback alone."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from watched_discovery import LOOPBACK, A, B, C, Watched, watching
-from zeroconf.asyncio import AsyncZeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
 from potluck.errors import UnreachableError
 from potluck.net import discovery as discovery_module
@@ -172,6 +173,24 @@ def test_after_a_change_of_networks_computers_are_asked_for_again(run) -> None:
             own = frozenset({*own, Interface("127.0.0.1", 16, 1, is_virtual=False)})
             await a.discovery.refresh()
             assert a.discovery._browser is not asking
+
+    run(main())
+
+
+def test_a_search_that_is_asked_for_finds_who_was_missed(run) -> None:
+    """A packet of multicast may be lost, above all on a Wi-Fi."""
+
+    async def main() -> None:
+        async with watching(A) as a, watching(B):
+            await a.until_seen("b")
+            del a.discovery._found[B]
+            await asyncio.gather(a.discovery.search_again(), a.discovery.search_again())
+            await a.until_seen("b")
+            zeroconf = a.discovery._zeroconf
+            assert zeroconf is not None
+            listeners = zeroconf.zeroconf.record_manager.listeners
+            browsers = [each for each in listeners if isinstance(each, AsyncServiceBrowser)]
+            assert browsers == [a.discovery._browser]
 
     run(main())
 

@@ -122,6 +122,7 @@ class FakeBackend:
         self.pieces: list[api.Piece] = []  # of every answer, in place of `script`
         self.embedding: tuple[float, ...] = ()  # of every prompt
         self.tested: list[str] = []
+        self.searches = 0
         self.forgotten: list[str] = []
         self.held: list[str] = []
         self.cancelled = threading.Event()
@@ -188,6 +189,9 @@ class FakeBackend:
                 self.update(pairings=(decided,))
                 return decided
         raise NotFoundError("That request to pair is over.")
+
+    async def search(self) -> None:
+        self.searches += 1
 
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis

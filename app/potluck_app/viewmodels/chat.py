@@ -45,6 +45,7 @@ class Chat(QObject):
         presets_changed: the presets of the person are others.
         said: a sentence about something that was done.
         trouble: a sentence about something that could not be done.
+        unkept: why nothing that is written in this run is kept.
     """
 
     shown_changed = Signal()
@@ -57,6 +58,7 @@ class Chat(QObject):
     presets_changed = Signal()
     said = Signal(str)
     trouble = Signal(str)
+    unkept = Signal(str)
 
     def __init__(
         self,
@@ -73,6 +75,8 @@ class Chat(QObject):
         self._backend, self._now = backend, now
         self._keeper = Keeper(history, self)
         self._keeper.trouble.connect(self.trouble)
+        self._keeper.unkept.connect(self._on_unkept)
+        self.why_unkept = ""  # empty: chats are kept
         self._shown: OpenChat | None = None  # None: a new conversation without messages
         self._open: dict[str, OpenChat] = {}  # the shown one, and those with a reply under way
         self._awaited: str | None = None  # the conversation to show when it has been read
@@ -92,6 +96,10 @@ class Chat(QObject):
         self.stop_all()
         self._drafts.write()
         self._keeper.close()
+
+    def _on_unkept(self, why: str) -> None:
+        self.why_unkept = why
+        self.unkept.emit(why)
 
     @property
     def is_busy(self) -> bool:

@@ -153,6 +153,8 @@ def header(state: ClusterState) -> str:
     few = len(names) <= _NAMED
     who = wording.listing(names) if few else f"{len(names)} computers"
     parts = [f"{who} connected"] if names else ["Starting…"]
+    if all(c.is_self for c in members) and members:
+        parts = ["Only this computer is connected"]
     if usable:
         parts.append(f"{wording.size(usable)} usable for models")
     waiting = sum(1 for c in state.computers if c.joinable and not is_member(c))

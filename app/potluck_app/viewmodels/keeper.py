@@ -21,19 +21,21 @@ class Keeper(QObject):
 
     Signals:
         trouble: a sentence about something that could not be read or kept.
+        unkept: why nothing of this run is kept, which stays so until its end.
     """
 
     trouble = Signal(str)
+    unkept = Signal(str)
 
     def __init__(self, history: History, parent: QObject) -> None:
         super().__init__(parent)
         self._history = history
         self._thread = Background("history", self)
-        self._thread.run(history.open, self._on_opened, self._on_failed)
+        self._thread.run(history.open, self._on_opened, self._on_unread)
 
     def read(self, work: Callable[[History], T], done: Callable[[T], object]) -> None:
         """Call `done` with what `work` returns. If it fails, `trouble` says so."""
-        self._thread.run(lambda: work(self._history), done, self._on_failed)
+        self._thread.run(lambda: work(self._history), done, self._on_unread)
 
     def write(
         self, work: Callable[[History], object], done: Callable[[], object] = lambda: None
@@ -41,7 +43,7 @@ class Keeper(QObject):
         """Run `work`, and call `done` after it, also if it failed."""
 
         def failed(error: Exception) -> None:
-            self._on_failed(error)
+            self._tell("This chat could not be written to the disk", error)
             done()
 
         self._thread.run(lambda: work(self._history), lambda _result: done(), failed)
@@ -53,9 +55,12 @@ class Keeper(QObject):
 
     def _on_opened(self, trouble: str) -> None:
         if trouble:
-            self.trouble.emit(trouble)
+            self.unkept.emit(trouble)
 
-    def _on_failed(self, error: Exception) -> None:
+    def _on_unread(self, error: Exception) -> None:
+        self._tell("Your chats could not be read from the disk", error)
+
+    def _tell(self, what: str, error: Exception) -> None:
         if not isinstance(error, (OSError, sqlite3.Error)):
             logger.error("work on the history failed", exc_info=error)
-        self.trouble.emit(f"This chat could not be written to the disk: {why(error)}.")
+        self.trouble.emit(f"{what}: {why(error)}.")

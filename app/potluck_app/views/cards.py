@@ -157,7 +157,8 @@ class ComputerCardView(Described, QFrame):
         self._is_narrow = False
         self._icon = TintedIcon(theme, card.icon, 24, lambda: node_color(self._card.color))
         self.name = ElidedLabel("", "section")
-        self._hardware = ElidedLabel("", "meta")
+        self._hardware = label("", "meta", wrap=True)
+        self._hardware.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self.pill = Pill()
         self._menu = IconButton(theme, "more", "", f"computer-menu-{card.node_id[:8]}")
         self._menu.clicked.connect(self._open_menu)
@@ -192,7 +193,7 @@ class ComputerCardView(Described, QFrame):
         self.setAccessibleName(f"{card.name}, {card.pill}")
         self._icon.set_icon(card.icon, lambda: node_color(self._card.color))
         self.name.set_text(card.name)
-        self._hardware.set_text(card.hardware)
+        self._hardware.setText(card.hardware)
         self.pill.show_state(card.pill, card.tone)
         self._menu.setAccessibleName(f"More about {card.name}")
         if card.progress is not None:

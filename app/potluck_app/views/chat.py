@@ -28,11 +28,11 @@ from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer, files_in
 from potluck_app.views.controls import (
+    CardButton,
     IconButton,
     Meter,
     Pill,
     announce,
-    button,
     label,
     scrolling,
     set_property,
@@ -160,7 +160,7 @@ class ChatView(QWidget):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(12)
         self._examples = [
-            button(text, f"example-{number}", lambda text=text: self._chat.send(text), kind="card")
+            CardButton(text, f"example-{number}", lambda text=text: self._chat.send(text))
             for number, text in enumerate(EXAMPLES)
         ]
         inner = QWidget()

@@ -8,7 +8,7 @@ to accept.
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QTimer
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
@@ -22,6 +22,7 @@ from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardVie
 from potluck_app.views.computer_actions import ComputerActions
 from potluck_app.views.controls import (
     ButtonIcon,
+    announce,
     button,
     discard,
     fill_page,
@@ -31,6 +32,8 @@ from potluck_app.views.controls import (
 from potluck_app.views.doctor import DoctorDialog, open_doctor
 from potluck_app.views.looking import Looking
 
+_WIDTH = 1280  # pixels; wider cards have their parts too far from each other
+_LOOK_MS = 10_000  # after so long without a computer, the node says what may be in the way
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
 
 _Card = TypeVar("_Card", cluster.ComputerCard, cluster.JoinCard)
@@ -51,22 +54,26 @@ class ClusterView(QWidget):
         self._computers: dict[str, ComputerCardView] = {}
         self._joins: dict[str, JoinCardView] = {}
         self._columns = 2
+        self._looks = QTimer(
+            self, singleShot=True, interval=_LOOK_MS
+        )  # the person has asked for it
+        self._looks.timeout.connect(lambda: self.show_state(self._backend.live_state))
 
         self.subtitle = label("", "body2", wrap=True, name="cluster-subtitle")
         self.model = ModelCardView(theme, on_unload=self._unload, on_choose=open_models)
         self._grid = QGridLayout()
         self._grid.setSpacing(16)
         self._join_column = vbox(spacing=16)
-        self.looking = Looking(theme, self.open_doctor, self._open_address)
+        self.looking = Looking(theme, self.look_again, self.open_doctor, self._open_address)
         self._arrange()
 
     def _arrange(self) -> None:
         self.add = button("Add computer", "cluster-add", self.open_add_dialog)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
-        titles = vbox(label("Home cluster", "title"), self.subtitle, spacing=10)
-        head = hbox((titles, 1), (self.add, 0, Qt.AlignmentFlag.AlignVCenter), spacing=16)
+        title = hbox((label("Home cluster", "title"), 1), self.add, spacing=16)
+        head = vbox(title, self.subtitle, spacing=4)
         parts = (head, self.model, self._grid, self._join_column, self.looking)
-        fill_page(self, "Computers", *parts)
+        fill_page(self, "Computers", *parts, width=_WIDTH)
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
@@ -78,7 +85,7 @@ class ClusterView(QWidget):
             self._show_joins([])
             self.looking.hide()
             return
-        self.looking.show_search(has_ended=state.hint is not None)
+        self.looking.show_search(has_ended=state.hint is not None and not self._looks.isActive())
         self.subtitle.setText(cluster.header(state))
         self.model.show()
         self.model.show_card(cluster.model_card(state))
@@ -86,7 +93,7 @@ class ClusterView(QWidget):
         joins = cluster.join_cards(state, self._ignored)
         self._show_joins(joins)
         others = any(cluster.is_member(c) and not c.is_self for c in state.computers)
-        self.looking.setVisible(not others and not joins)
+        self.looking.setVisible((not others and not joins) or self._looks.isActive())
         if self.isVisible():
             self._ask_all(joins)
 
@@ -101,6 +108,7 @@ class ClusterView(QWidget):
         columns = 2 if event.size().width() >= self._theme.px(_TWO_COLUMNS) else 1
         if columns != self._columns:
             self._columns = columns
+            self.add.setText("Add" if columns == 1 else "Add computer")
             self._place_computers()
             for card in (self.model, *self._computers.values(), *self._joins.values()):
                 card.set_narrow(columns == 1)
@@ -179,6 +187,13 @@ class ClusterView(QWidget):
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()
         return dialog
+
+    def look_again(self) -> None:
+        """Look for other computers once more, now."""
+        self._looks.start()
+        self._backend.look_again().then(failed=self._backend.report)
+        self.show_state(self._backend.live_state)
+        announce(self.looking, self.looking.title.text())
 
     def _open_address(self) -> None:
         """Show the dialog with the cursor where the address is typed."""

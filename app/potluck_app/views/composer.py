@@ -17,7 +17,7 @@ from potluck_app.views.controls import ButtonIcon, IconButton, announce, button,
 from potluck_app.views.words import Described
 
 _MAX_LINES = 8
-_NARROW = 480  # pixels; a narrower composer has no room for the hint
+_BESIDE = 44  # pixels of the margins and the gaps beside the hint
 _MAX_CHARACTERS = 200_000  # far above any context; a pasted video file must not freeze the window
 
 
@@ -192,7 +192,12 @@ class Composer(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._hint.setVisible(event.size().width() >= self._theme.px(_NARROW))
+        self._show_hint()
+
+    def _show_hint(self) -> None:
+        """Show which keys send, where there is room for the whole sentence."""
+        beside = self.add.sizeHint().width() + self.button.sizeHint().width() + _BESIDE
+        self._hint.setVisible(self._hint.sizeHint().width() + beside <= self.width())
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.FocusIn:

@@ -33,7 +33,7 @@ from potluck_app import resources, wording
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import Tone
-from potluck_app.views.boxes import STRETCH, Part, vbox
+from potluck_app.views.boxes import STRETCH, Part, WidthLimit, vbox
 from potluck_app.views.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
@@ -146,9 +146,21 @@ class _PageColumn(QWidget):
         super().resizeEvent(event)
 
 
-def fill_page(page: QWidget, accessible_name: str, *parts: Part) -> None:
-    """Fill a page with a column that scrolls and has the margins of every page."""
-    vbox(scrolling(_PageColumn(*parts), accessible_name), parent=page)
+def fill_page(page: QWidget, accessible_name: str, *parts: Part, width: int | None = None) -> None:
+    """Fill a page with a column that scrolls and has the margins of every page.
+
+    With `width`, in pixels, the column gets no wider, and is in the middle of a wide window.
+    """
+    column = (
+        _PageColumn(*parts) if width is None else _PageColumn(WidthLimit(_column(parts), width))
+    )
+    vbox(scrolling(column, accessible_name), parent=page)
+
+
+def _column(parts: tuple[Part, ...]) -> QWidget:
+    column = QWidget()
+    vbox(*parts, parent=column, spacing=16)
+    return column
 
 
 def rule() -> QFrame:
@@ -163,7 +175,7 @@ def button(
     name: str,
     on_click: Callable[[], object],
     *,
-    kind: Literal["plain", "primary", "danger", "card", "choice"] = "plain",
+    kind: Literal["plain", "primary", "danger", "choice"] = "plain",
 ) -> QPushButton:
     """Make a push button; `name` is its stable id."""
     result = PushButton(text)
@@ -175,6 +187,35 @@ def button(
     result.setCursor(Qt.CursorShape.PointingHandCursor)
     result.clicked.connect(lambda: on_click())
     return result
+
+
+class CardButton(PushButton):
+    """A button as large as a card, whose text goes on in the next line where it lacks the width."""
+
+    def __init__(self, text: str, name: str, on_click: Callable[[], object]) -> None:
+        self._words = label("", wrap=True)  # first, since a button sets its text when it is made
+        super().__init__(text)
+        self.setObjectName(name)
+        self.setAccessibleName(text)
+        self.setProperty("kind", "card")
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
+        self._words.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        vbox(self._words, parent=self, margins=(16, 8, 16, 8))
+        self.clicked.connect(lambda: on_click())
+
+    def setText(self, text: str) -> None:
+        self._given = text
+        self._words.setText(text)
+
+    def sizeHint(self) -> QSize:
+        layout = self.layout()
+        return super().sizeHint() if layout is None else layout.totalSizeHint()
+
+    def minimumSizeHint(self) -> QSize:
+        layout = self.layout()
+        return super().minimumSizeHint() if layout is None else layout.totalMinimumSize()
 
 
 class ElidedLabel(Described, QLabel):

@@ -6,7 +6,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app.theme import Theme
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.chips import Flow
 from potluck_app.views.controls import TintedIcon, announce, button, label
 
 _TITLE, _TEXT = (
@@ -27,25 +28,33 @@ class Looking(QFrame):
 
     Args:
         theme: of the window.
+        on_again: the person wants to look again, now.
         on_doctor: the person wants to know why nothing is found.
         on_address: the person wants to enter the address of a computer.
     """
 
     def __init__(
-        self, theme: Theme, on_doctor: Callable[[], object], on_address: Callable[[], object]
+        self,
+        theme: Theme,
+        on_again: Callable[[], object],
+        on_doctor: Callable[[], object],
+        on_address: Callable[[], object],
     ) -> None:
         super().__init__()
         self.setObjectName("cluster-looking")
         self.setProperty("card", "true")
         self.title = label(_TITLE, "section")
         self.text = label(_TEXT, "body2", wrap=True)
+        self.again = button("Look again", "cluster-again", on_again)
         self.doctor = button("Find out why", "cluster-doctor", on_doctor)
         self.address = button("Enter its address", "cluster-address", on_address)
         self._ways = QWidget()
-        hbox(self.doctor, self.address, STRETCH, parent=self._ways, margins=(0, 6, 0, 0), spacing=8)
+        ways = Flow(self._ways)
+        for way in (self.again, self.doctor, self.address):
+            ways.addWidget(way)
         self._ways.hide()
         icon = TintedIcon(theme, "search", 24, lambda: theme.tokens.accent)
-        texts = vbox(self.title, self.text, self._ways, spacing=4)
+        texts = vbox(self.title, self.text, 2, self._ways, spacing=4)
         hbox(
             (icon, 0, Qt.AlignmentFlag.AlignTop),
             (texts, 1),

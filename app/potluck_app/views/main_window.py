@@ -58,6 +58,7 @@ class MainWindow(QMainWindow):
         self._newest = 0  # highest id of a notice
         self._waits_for_first = False  # the first computer that joins leads to the chat
         self._problem = ""
+        self._knows_unkept = False  # the person has read why chats are not kept
         self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
         self._problem_over.timeout.connect(self._forget_problem)
 
@@ -97,6 +98,7 @@ class MainWindow(QMainWindow):
         backend.connection_changed.connect(self._on_connection)
         backend.problem.connect(self._on_problem)
         chat.trouble.connect(self._on_problem)
+        chat.unkept.connect(lambda _why: self._show_banner())
         self._on_state(backend.live_state)
         self.go(self.chat)
 
@@ -129,6 +131,7 @@ class MainWindow(QMainWindow):
             "cluster": lambda: self.go(self.cluster),
             "models": lambda: self.go(self.models),
             "settings": lambda: self.go(self.settings),
+            "look-again": self._look_again,
             "shortcuts": self.show_shortcuts,
             "new": self._new_chat,
             "search": self._search,
@@ -186,6 +189,12 @@ class MainWindow(QMainWindow):
     def _regenerate(self) -> None:
         if self.chat.isVisible():  # on other pages the person would not see what is replaced
             self._chat.regenerate()
+
+    def _look_again(self) -> None:
+        if not self.cluster.isVisible():
+            self.go(self.cluster)  # where they appear
+        if self.cluster.isVisible():  # not before the role is chosen
+            self.cluster.look_again()
 
     def _escape(self) -> None:
         """Close what lies over the chat; else stop the reply."""
@@ -257,6 +266,8 @@ class MainWindow(QMainWindow):
             self.banner.show_line(self._backend.connection_message, "error")
         elif self._problem:
             self.banner.show_line(self._problem, "error", on_dismiss=self._forget_problem)
+        elif self._chat.why_unkept and not self._knows_unkept:
+            self.banner.show_line(self._chat.why_unkept, "error", on_dismiss=self._forget_unkept)
         elif notice is not None:
             self.banner.show_line(
                 notice.text, notice.level, on_dismiss=lambda: self._dismiss(notice)
@@ -278,6 +289,10 @@ class MainWindow(QMainWindow):
 
     def _forget_problem(self) -> None:
         self._problem = ""
+        self._show_banner()
+
+    def _forget_unkept(self) -> None:
+        self._knows_unkept = True
         self._show_banner()
 
     def _dismiss(self, notice: Notice) -> None:

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from functools import cached_property
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from potluck_app import wording
 from potluck_app.chats.values import Message
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import (
     CopyButton,
@@ -28,6 +29,7 @@ from potluck_app.views.thinking import ThinkingView
 from potluck_app.views.versions import VersionSwitch
 
 _NARROW = 480  # pixels; a narrower footer has icons without words, to leave the figures their room
+_GAP = 6  # pixels between the actions and the figures, at least
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
@@ -55,6 +57,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def thinking(self) -> ThinkingView:
         view = ThinkingView(self._theme)
+        view.fit(self._width)
         self._head.addWidget(view)
         return view
 
@@ -67,6 +70,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def failure(self) -> "Failure":
         view = Failure(self._regenerate)
+        view.fit(self._width)
         self._tail.insertWidget(self._tail.count() - 1, view)
         return view
 
@@ -88,10 +92,20 @@ class ReplyMessage(QWidget):
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         for flat in (self.copy, self.regenerate):
             flat.setProperty("kind", "inline")
-        self._foot = hbox(
-            self.copy, self.regenerate, (self.stats, 1), parent=self._footer, spacing=4
-        )
+        self._foot = hbox(self.copy, self.regenerate, STRETCH, spacing=4)
+        self._figures = hbox(self._foot, (self.stats, 1), parent=self._footer, spacing=4)
         self._tail.addWidget(self._footer)
+
+    def _place_stats(self) -> None:
+        """Put the figures beside the actions, or below them where they would be cut."""
+        self.stats.ensurePolished()
+        words = self.stats.fontMetrics().horizontalAdvance(said(self.stats.whole_text()))
+        direction = QBoxLayout.Direction
+        is_below = self._foot.sizeHint().width() + words + _GAP > self._width
+        self._figures.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
+        self._figures.setContentsMargins(0, 0, 0, _GAP if is_below else 0)
+        side = Qt.AlignmentFlag.AlignLeft if is_below else Qt.AlignmentFlag.AlignRight
+        self.stats.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
 
     @property
     def message(self) -> Message:
@@ -133,6 +147,7 @@ class ReplyMessage(QWidget):
             self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
         self.stats.set_text(stats_line(message))
+        self._place_stats()
 
     def show_progress(self, line: str, fraction: float | None) -> None:
         """Show what is happening while there is no text yet."""
@@ -148,6 +163,11 @@ class ReplyMessage(QWidget):
         for block in self._blocks:
             if isinstance(block, ProseView):
                 block.fit(width)
+        if "thinking" in self.__dict__:
+            self.thinking.fit(width)
+        if "failure" in self.__dict__:
+            self.failure.fit(width)
+        self._place_stats()
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""
@@ -214,13 +234,18 @@ class Failure(QFrame):
         self.text = label("", wrap=True, name="reply-error")
         self.text.setProperty("tone", "error")
         self.retry = button("Try again", "reply-retry", on_retry)
-        hbox(
+        self._row = hbox(
             (self.text, 1),
             (self.retry, 0, Qt.AlignmentFlag.AlignTop),
             parent=self,
             margins=(14, 8, 8, 8),
             spacing=12,
         )
+
+    def fit(self, width: int) -> None:
+        """Put the button beside the text, or below it on a narrow page."""
+        direction = QBoxLayout.Direction
+        self._row.setDirection(direction.TopToBottom if width < _NARROW else direction.LeftToRight)
 
 
 def stats_line(message: Message) -> str:
@@ -231,7 +256,10 @@ def stats_line(message: Message) -> str:
         if stats.tokens_per_s > 0:  # it takes two tokens to have a speed
             parts.append(wording.tokens_per_s(stats.tokens_per_s))
         parts.append(wording.plural(stats.tokens, "token", "tokens"))
-        parts.append(f"{stats.time_to_first_token_s:.1f} s to first token")
+        first = stats.time_to_first_token_s
+        parts.append(
+            f"{first:.1f} s to first token" if first > 0.095 else f"{first:.2f} s to first token"
+        )
         if stats.loading_s >= _LONG_LOAD_S:
             parts.append(f"{wording.duration(stats.loading_s)} to load before")
     return " · ".join(parts)

@@ -12,7 +12,7 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
-from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
+from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
     Meter,
@@ -81,8 +81,9 @@ class ModelsView(QWidget):
         self.add.setAccessibleName("Add models of this computer")
         head = hbox((label("Models", "title"), 1), self.add, spacing=16)
         tabs = hbox(self.tab_here, self.tab_hub, STRETCH, spacing=8)
-        inner = QWidget()
-        vbox(
+        fill_page(
+            self,
+            "Models",
             head,
             tabs,
             self._progress,
@@ -91,10 +92,8 @@ class ModelsView(QWidget):
             self.toast,
             self._discover,
             self.here,
-            parent=inner,
-            spacing=16,
+            width=_WIDTH,
         )
-        fill_page(self, "Models", WidthLimit(inner, _WIDTH))
 
     def _make_tab(self, text: str, name: str) -> QPushButton:
         tab = button(text, name, lambda: self.open_tab(tab), kind="choice")

@@ -122,7 +122,10 @@ class ProseView(Described, QTextBrowser):
             for depth in range(_quote_level(block)):
                 goes_on = _quote_level(following) > depth
                 height = (below if goes_on else place.bottom()) - place.top()
-                bar = QRectF(depth * _QUOTE, place.top(), 3, height)
+                left = float(depth * _QUOTE)
+                if block.textDirection() == Qt.LayoutDirection.RightToLeft:
+                    left = self.viewport().width() - left - 3
+                bar = QRectF(left, place.top(), 3, height)
                 painter.fillRect(bar, QColor(self._theme.tokens.border_strong))
             if block.blockFormat().hasProperty(_RULE):
                 line = QRectF(0, round(place.center().y()), self.viewport().width(), 1)

@@ -1,6 +1,6 @@
 """The strip at the left edge of the window, with a button for each page."""
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtWidgets import QFrame
 
 from potluck_app.language import said
@@ -33,8 +33,17 @@ class RailButton(IconButton):
         self.toggled.connect(self.tint)
         self.tint()
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.FontChange:
+            self._fit()
+
     def tint(self) -> None:
         super().tint()
         self.ensurePolished()
+        self._fit()
+
+    def _fit(self) -> None:
+        """Have room for the name of the page in the font that the button has now."""
         words = self.fontMetrics().horizontalAdvance(said(self.text())) + 12
         self.setFixedSize(max(self._theme.px(60), 60, words), max(self._theme.px(59), 59))

@@ -28,6 +28,7 @@ from potluck_app.views.controls import (
 )
 from potluck_app.views.start_box import StartBox
 
+_WIDTH = 960  # pixels; longer lines are hard to read
 _DEFAULT_PORT = 8000
 _CHOICES: tuple[tuple[Choice, str], ...] = (
     ("auto", "As the system"),
@@ -75,6 +76,7 @@ class SettingsView(QWidget):
                 "meta",
                 wrap=True,
             ),
+            width=_WIDTH,
         )
         self.show_state(None)
 

@@ -32,6 +32,7 @@ TABLE: Final[tuple[tuple[str, tuple[Keys, ...]], ...]] = (
             Keys(("Ctrl+2",), "Cluster", "cluster"),
             Keys(("Ctrl+3",), "Models", "models"),
             Keys(("Ctrl+,",), "Settings", "settings"),
+            Keys(("F5",), "Look for computers again", "look-again"),
             Keys(("Ctrl+/", "F1"), "Keyboard shortcuts", "shortcuts"),
         ),
     ),

@@ -1,12 +1,13 @@
 """The thoughts of a model: folded away, but open for people who want to read them."""
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QWidget
 
-from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import IconButton, label
+from potluck_app.views.controls import IconButton
+from potluck_app.views.plain import PlainView
+
+_INDENT = 22  # pixels, as far as the text of the line above is from its icon
 
 
 class ThinkingView(QWidget):
@@ -17,13 +18,9 @@ class ThinkingView(QWidget):
         self.toggle = IconButton(theme, "chevron-right", "", "reply-thinking", text="Thinking…")
         self.toggle.setProperty("kind", "inline")
         self.toggle.clicked.connect(self._toggle)
-        self.text: QLabel = label("", "body2", wrap=True, is_quoted=True)
-        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.text.setAccessibleName(said("Thoughts"))
-        self.text.setContentsMargins(22, 0, 0, 0)
+        self.text = PlainView(theme, "Thoughts", "body2")
         head = hbox(self.toggle, STRETCH)
-        vbox(head, self.text, parent=self, spacing=4)
+        vbox(head, hbox(self.text, margins=(_INDENT, 0, 0, 0)), parent=self, spacing=4)
         self.text.hide()
         self.hide()
 
@@ -32,7 +29,11 @@ class ThinkingView(QWidget):
         self.setVisible(bool(thoughts) or not is_done)
         self.toggle.set_text("Thoughts" if is_done else "Thinking…")
         self._name()
-        self.text.setText(thoughts)
+        self.text.show_text(thoughts)
+
+    def fit(self, width: int) -> None:
+        """Wrap the thoughts for a page of this width."""
+        self.text.fit(max(width - _INDENT, 0))
 
     def unfold(self) -> None:
         """Show the thoughts."""

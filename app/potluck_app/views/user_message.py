@@ -8,13 +8,13 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from potluck_app.chats.values import Message
-from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
 from potluck_app.views.composer import ComposerText
 from potluck_app.views.controls import IconButton, button, label
+from potluck_app.views.plain import PlainView
 from potluck_app.views.versions import VersionSwitch
 
 _BUBBLE_SHARE = 0.8  # largest share of the transcript's width
@@ -33,10 +33,7 @@ class UserMessage(QWidget):
         self._message = message
         self._is_whole = len(message.text) <= _FOLDED
         self._width = 0
-        self.text = label("", is_quoted=True)
-        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.text.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        self.text.setAccessibleName(said("Your message"))
+        self.text = PlainView(theme, "Your message")
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()
@@ -82,7 +79,7 @@ class UserMessage(QWidget):
     def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
         """Show a message, and which of its versions it is."""
         self._message = message
-        self.text.setText(message.text if self._is_whole else message.text[:_FOLDED] + "…")
+        self.text.show_text(message.text if self._is_whole else message.text[:_FOLDED] + "…")
         self.text.setVisible(bool(message.text))
         if not self._is_whole or "more" in self.__dict__:
             self.more.setVisible(not self._is_whole)
@@ -104,22 +101,17 @@ class UserMessage(QWidget):
         # The longest lines are the widest, but for a little: not every line is measured.
         longest = sorted(lines, key=len, reverse=True)[:3]
         widest = max(metrics.horizontalAdvance(line[:_FOLDED]) for line in longest) + 2
-        self.text.setWordWrap(widest > limit)
         self.text.setFixedWidth(min(widest, limit))
+        self.text.fit(min(widest, limit))
         if self._message.attachments:
             self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
-        """Mark the first of the words. Returns its place from the top, in pixels."""
+        """Mark the words. Returns the place of the first from the top, in pixels."""
         found = pattern.search(self._message.text)
-        if found is not None:
-            if found.end() > _FOLDED:
-                self._unfold()
-            self.text.setSelection(found.start(), found.end() - found.start())
-            lines = self.text.text()[: found.start()].count("\n")
-            return lines * self.text.fontMetrics().lineSpacing()
-        self.text.setSelection(0, 0)
-        return 0
+        if found is not None and found.end() > _FOLDED:
+            self._unfold()
+        return self.text.highlight(pattern) or 0
 
     def open_editor(self) -> None:
         """Let the person write another version of the message."""

@@ -7,7 +7,7 @@ what it does. What the screen and a screen reader show is in the person's langua
 import html
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QActionEvent
 from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QPushButton, QToolButton, QWidget
 
@@ -48,7 +48,17 @@ class Label(Described, QLabel):
 
     def setText(self, text: str) -> None:
         self._given = text
-        super().setText(said(text))
+        shown = said(text)
+        is_copied = bool(self.textInteractionFlags() & Qt.TextInteractionFlag.TextSelectableByMouse)
+        super().setText(wording.breakable(shown) if self.wordWrap() and not is_copied else shown)
+
+    def setWordWrap(self, on: bool) -> None:
+        super().setWordWrap(on)
+        self.setText(self._given)
+
+    def setTextInteractionFlags(self, flags: Qt.TextInteractionFlag) -> None:
+        super().setTextInteractionFlags(flags)
+        self.setText(self._given)  # what is copied has no break in it
 
     def text(self) -> str:
         return self._given

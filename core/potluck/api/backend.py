@@ -371,6 +371,10 @@ class Backend(Answering, Protocol):
         """Measure the link to a connected computer now."""
         ...
 
+    async def search(self) -> None:
+        """Look for computers once more. Those that are found come with the state."""
+        ...
+
     async def examine(self) -> Diagnosis:
         """Look at this computer and its network, and say what may keep computers apart."""
         ...

@@ -77,6 +77,12 @@ def _looks(backend: Backend) -> Sequence[Operation]:
         ),
         Operation(
             method="POST",
+            path="/cluster/search",
+            does="Look for computers once more, now.",
+            run=lambda _, __: backend.search(),
+        ),
+        Operation(
+            method="POST",
             path="/cluster/shutdown",
             does="End the node soon.",
             run=lambda _, __: backend.shutdown(),

@@ -214,6 +214,9 @@ class NodeBackend:
         self._parts.activity.touch()
         return schema.LinkTest(rtt_ms=measured.rtt_ms, bytes_per_s=measured.bytes_per_s)
 
+    async def search(self) -> None:
+        await self._parts.discovery.search_again()
+
     async def examine(self) -> Diagnosis:
         return await self._parts.doctor.examine()
 

@@ -104,6 +104,8 @@ class Discovery:
         self._announcing: asyncio.Task[None] | None = None
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
+        self._browsing = asyncio.Lock()
+        self._hinting: asyncio.Task[None] | None = None
         self._again: set[NodeId] = set()
         self._tasks = TaskSet()
         self._listing = Listing(
@@ -194,7 +196,23 @@ class Discovery:
         await self._open()
         self._tasks.spawn(every(REFRESH_INTERVAL_S, self.refresh, what="looking for networks"))
         self._tasks.spawn(every(PROBE_INTERVAL_S, self.probe, what="asking known addresses"))
-        self._tasks.spawn(self._give_hint())
+        self._hinting = self._tasks.spawn(self._give_hint())
+
+    async def search_again(self) -> None:
+        """Look for nodes as at the start: announce this one, and ask the network and all known addresses.
+
+        A hint is given only after this search, too, has lasted for `hint_s`.
+        """
+        assert self._hinting is not None
+        self._hinting.cancel()
+        self._is_due = False
+        self._hinting = self._tasks.spawn(self._give_hint())
+        self._on_change()
+        await self.refresh()
+        if self._zeroconf is not None:
+            await self._publish()
+            await self._browse(self._zeroconf)
+        await self.probe()
 
     async def _give_hint(self) -> None:
         await asyncio.sleep(self._hint_s)
@@ -268,15 +286,16 @@ class Discovery:
 
     async def _browse(self, zeroconf: AsyncZeroconf) -> None:
         """Ask the network for computers, and listen for those that come later."""
-        if self._browser is not None:
-            await self._browser.async_cancel()
-        self._browser = AsyncServiceBrowser(
-            zeroconf.zeroconf,
-            SERVICE,
-            handlers=[self._changed],
-            # A unicast answer would reach only one of the nodes that share the port.
-            question_type=DNSQuestionType.QM,
-        )
+        async with self._browsing:  # else two callers would leave a browser behind
+            if self._browser is not None:
+                await self._browser.async_cancel()
+            self._browser = AsyncServiceBrowser(
+                zeroconf.zeroconf,
+                SERVICE,
+                handlers=[self._changed],
+                # A unicast answer would reach only one of the nodes that share the port.
+                question_type=DNSQuestionType.QM,
+            )
 
     async def _publish(self) -> None:
         self._published, self._published_at = self._advert, asyncio.get_running_loop().time()

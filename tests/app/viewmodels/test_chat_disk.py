@@ -121,7 +121,7 @@ def test_a_file_of_a_newer_version_is_told(
     newer.close()
     chat = Chat(backend, History(path))
 
-    with qtbot.waitSignal(chat.trouble) as trouble:
+    with qtbot.waitSignal(chat.unkept) as trouble:
         chat.start()
 
     assert trouble.args is not None

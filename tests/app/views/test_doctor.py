@@ -125,6 +125,35 @@ def test_nothing_found_appears_once_the_search_has_lasted(
     assert not looking.doctor.isVisible()
 
 
+def test_a_person_may_have_the_search_done_again(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    looking = page.cluster.looking
+    backend.say(home(hint=HINT))
+    qtbot.mouseClick(looking.again, LEFT)
+
+    assert backend.last("/cluster/search").method == "POST"
+    assert looking.title.text() == "Looking for your computers"  # though the last state has a hint
+    assert not looking.again.isVisible()
+
+    page.go(page.chat)
+    qtbot.keyClick(page, Qt.Key.Key_F5)
+    assert page.cluster.isVisible()
+    assert [asked.path for asked in backend.asked].count("/cluster/search") == 2
+
+
+def test_a_search_that_is_asked_for_is_seen_beside_other_computers(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(computer("Mac", "2")))
+    assert not page.cluster.looking.isVisible()
+
+    page.cluster._looks.setInterval(200)
+    qtbot.keyClick(page, Qt.Key.Key_F5)
+    assert page.cluster.looking.isVisible()
+    qtbot.waitUntil(lambda: not page.cluster.looking.isVisible())
+
+
 def test_who_has_a_second_computer_is_asked_nothing(
     page: MainWindow, backend: ScriptedBackend
 ) -> None:

@@ -12,6 +12,7 @@ from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt
@@ -124,6 +125,25 @@ def test_an_error_stays_before_newer_and_milder_notices(
     backend.say(home(notices=tuple(notices)))
 
     assert window.banner.text.text() == "error"
+
+
+def test_that_chats_are_not_kept_is_said_until_the_person_has_read_it(
+    window: MainWindow, chat: Chat, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    why = "The file of your chats cannot be used: it is damaged."
+    backend.say(home())
+    chat._keeper.unkept.emit(why)
+    chat.trouble.emit("Another thing went wrong.")
+    assert window.banner.text.text() == "Another thing went wrong."
+
+    window._problem_over.timeout.emit()  # twenty seconds later
+    backend.say(home())
+    assert window.banner.text.text() == why
+    assert window.banner.isVisible()
+
+    qtbot.mouseClick(window.banner._close, Qt.MouseButton.LeftButton)
+    backend.say(home())
+    assert not window.banner.isVisible()
 
 
 def test_a_reply_is_replaced_only_where_it_is_seen(

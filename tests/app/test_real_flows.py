@@ -1,0 +1,248 @@
+"""What a person does in the window, against a real node with the guide: every click goes all the way."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+from chat_page import click, last, own
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from potluck import launch
+from potluck.settings import Folders, read_node_file
+from potluck_app.backend import Backend
+from potluck_app.chats.history import History
+from potluck_app.launcher import find_or_start
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.computer_actions import Question
+from potluck_app.views.doctor import DoctorDialog
+from potluck_app.views.main_window import MainWindow
+
+pytestmark = [pytest.mark.qt, pytest.mark.net, pytest.mark.slow]
+
+WAIT_MS = 120_000  # the first load makes the kernels, on a busy machine slowly
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folders]:
+    """One node for all flows of this file, as a person has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        folders = Folders.of(tmp_path_factory.mktemp("home"), {})
+        yield folders
+        if (client := launch.find(folders)) is not None:
+            client.shutdown()
+
+
+@pytest.fixture
+def real(
+    qapp: QApplication, qtbot: QtBot, folders: Folders, tmp_path: Path
+) -> Iterator[MainWindow]:
+    """The window over that node, with chats of its own."""
+    backend = Backend(lambda: find_or_start(folders))
+    history = History(tmp_path / "chats.sqlite")
+    chat = Chat(backend, history)
+    preferences = PreferencesFile(tmp_path / "window.json")
+    preferences.change(mode="master")
+    theme = Theme(qapp, "light")
+    window = MainWindow(
+        theme, backend, chat, preferences, on_share=lambda: None, on_close=lambda: True
+    )
+    qtbot.addWidget(window)
+    window.show()
+    chat.start()
+    backend.start()
+    qtbot.waitUntil(lambda: backend.live_state is not None, timeout=WAIT_MS)
+    yield window
+    chat.close()
+    backend.close()
+
+
+def say(window: MainWindow, qtbot: QtBot, text: str) -> None:
+    """Write a message, send it, and wait for the whole reply."""
+    composer = window.chat.composer
+    composer.text.setPlainText(text)
+    qtbot.mouseClick(composer.button, LEFT)
+    until_answered(window, qtbot)
+
+
+def until_answered(window: MainWindow, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: not window._chat.is_busy, timeout=WAIT_MS)
+    assert last(window).message.status == "done", last(window).message
+
+
+def answer(window: MainWindow, dialog: Question, value: str, qtbot: QtBot) -> None:
+    dialog.value.setText(value)
+    qtbot.mouseClick(dialog.yes, LEFT)
+
+
+def until(qtbot: QtBot, fact: Callable[[], object]) -> None:
+    qtbot.waitUntil(lambda: bool(fact()), timeout=WAIT_MS)
+
+
+def test_an_example_is_answered_edited_regenerated_and_found(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    qtbot.mouseClick(real.chat._examples[0], LEFT)
+    until_answered(real, qtbot)
+    until(qtbot, lambda: real.chat.pill.text() == "Ready")
+    assert real.chat.model.text().startswith("Potluck guide")
+    stats = last(real).message.stats
+    assert stats is not None
+    assert stats.tokens_per_s > 0
+
+    own(real).open_editor()
+    editor = own(real)._editor
+    assert editor is not None
+    editor.text.setPlainText("How do I add another computer?")
+    qtbot.mouseClick(editor.send, LEFT)
+    until_answered(real, qtbot)
+    assert own(real).versions.text.text() == "2/2"
+    first = last(real).message.text
+    qtbot.mouseClick(last(real).regenerate, LEFT)
+    until_answered(real, qtbot)
+    assert last(real).versions.text.text() == "2/2"
+    qtbot.mouseClick(last(real).versions.previous, LEFT)
+    assert last(real).message.text == first
+
+    word = max(first.replace(".", " ").replace(",", " ").split(), key=len)
+    real.chat.sidebar.search.setText(word)
+    until(qtbot, lambda: real.chat.sidebar.list.model().rowCount() > 1)
+
+
+def test_the_options_of_a_chat_hold_for_its_next_message(real: MainWindow, qtbot: QtBot) -> None:
+    real.chat.toggle_options()
+    limit = real.chat.drawer.fields["max_tokens"]
+    qtbot.keyClicks(limit, "4")
+
+    say(real, qtbot, "What is Potluck?")
+
+    stats = last(real).message.stats
+    assert stats is not None
+    assert stats.tokens == 4
+
+
+def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    first = real._chat.shown_id
+    assert first is not None
+    real._chat.send("How do I add another computer?")
+    real._chat.new()
+    say(real, qtbot, "Does anything leave my home network?")
+    until(qtbot, lambda: not real._chat._open[first].is_busy if first in real._chat._open else True)
+    assert real._chat.list.rowCount() == 3  # the heading, and two chats
+
+    real._chat.delete(first)
+    assert real._chat.list.rowCount() == 2
+    qtbot.mouseClick(real.chat.sidebar.toast.undo, LEFT)
+    assert real._chat.list.rowCount() == 3
+    real._chat.open(first)
+    until(qtbot, lambda: real._chat.messages.rowCount() == 4)
+
+
+def test_this_computer_is_renamed_limited_paused_and_looked_for(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    real.go(real.cluster)
+    state = real._backend.live_state
+    assert state is not None
+    me = state.node.node_id
+
+    def card():
+        return real.cluster._computers[me]
+
+    until(qtbot, lambda: me in real.cluster._computers)
+    real.cluster._actions.choose(card()._card, "rename")
+    answer(real, real.findChildren(Question)[-1], "Study", qtbot)
+    until(qtbot, lambda: card().name.whole_text() == "Study")
+
+    real.cluster._actions.choose(card()._card, "limit")
+    answer(real, real.findChildren(Question)[-1], "1", qtbot)
+    until(qtbot, lambda: card()._card.memory.endswith(("of 1 GB lent", "of 1 GB GPU memory lent")))
+    assert card()._meter.limit < 1
+
+    real.cluster._actions.choose(card()._card, "pause")
+    until(qtbot, lambda: card().pill.text() == "Paused")
+    real.cluster._actions.choose(card()._card, "resume")
+    until(qtbot, lambda: card().pill.text() != "Paused")
+    real.cluster._actions.choose(card()._card, "limit")
+    answer(real, real.findChildren(Question)[-1], "0", qtbot)
+    until(qtbot, lambda: not card()._card.memory.endswith("of 1 GB lent"))
+
+    until(qtbot, real.cluster.looking.again.isVisible)  # after ten seconds without another computer
+    qtbot.mouseClick(real.cluster.looking.again, LEFT)
+    assert real.cluster.looking.title.text() == "Looking for your computers"
+    assert not real.banner.isVisible()
+
+
+def test_a_model_is_loaded_measured_explained_and_unloaded(real: MainWindow, qtbot: QtBot) -> None:
+    say(real, qtbot, "What is Potluck?")
+    real.go(real.cluster)
+    model = real.cluster.model
+    until(qtbot, lambda: "measured" in model.figures.text())
+    assert model.name.whole_text() == "Potluck guide"
+    qtbot.mouseClick(model.why, LEFT)
+    assert "does it alone" in f"{model.line.text()} {model._explanation.text()}"
+
+    qtbot.mouseClick(model.unload, LEFT)
+    until(qtbot, lambda: model.name.whole_text() == "No model loaded")
+    real.go(real.models)
+    until(qtbot, lambda: real.models.here.cards())
+    assert real.library.models is not None
+    assert [row.name for row in real.library.models if row.is_guide] == ["Potluck guide"]
+
+
+def test_programs_and_the_doctor_are_answered(real: MainWindow, qtbot: QtBot) -> None:
+    real.go(real.settings)
+    real.settings.port.setText(str(free_port()))
+    qtbot.mouseClick(real.settings.api, LEFT)
+    until(qtbot, lambda: real.settings.url.text() and real.settings.url.isVisible())
+    with closing(urlopen(f"{real.settings.url.text()}/models", timeout=20)) as answered:
+        assert answered.status == 200
+    qtbot.mouseClick(real.settings.api, LEFT)
+    until(qtbot, lambda: not real.settings.url.isVisible())
+
+    click(real, "settings-doctor", qtbot)
+    dialog = real.findChildren(DoctorDialog)[-1]
+    until(qtbot, lambda: dialog.findings)
+    qtbot.mouseClick(dialog.close_button, LEFT)
+
+
+def test_a_node_that_is_killed_is_one_calm_line_and_the_chat_goes_on(
+    real: MainWindow, folders: Folders, qtbot: QtBot
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    seen: list[str] = []
+    real._backend.connection_changed.connect(lambda _c, _m: seen.append(real.banner.text.text()))
+    node = read_node_file(folders)
+    assert node is not None
+    process = psutil.Process(node.pid)
+    for each in (*process.children(recursive=True), process):
+        each.kill()
+
+    until(qtbot, lambda: real._backend.live_state is None)
+    assert real.banner.isVisible()
+    assert real.chat.pill.text() == "Starting"
+    say(real, qtbot, "How do I add another computer?")
+
+    assert real._chat.messages.rowCount() == 4
+    until(qtbot, lambda: not real.banner.isVisible())
+    assert any("stopped in the background" in line for line in seen)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
