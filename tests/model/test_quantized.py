@@ -1,16 +1,19 @@
 """What a config says of quantised weights is read, or refused with its name."""
 
+from dataclasses import replace
+
 import gguf
 import pytest
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields
+from potluck.model.quantization_config import read_quantization
 from potluck.model.quantized import (
     GGUF_BLOCKS,
     Quantization,
     gguf_bytes,
-    read_quantization,
     stored_parts,
+    way_of,
     weight_name,
 )
 
@@ -73,6 +76,11 @@ MERGED = W4A16 | {
 W8A8 = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
 
 
+MLX = {"group_size": 64, "bits": 4}
+MLX_4 = Quantization(method="mlx", bits=4, group_size=64, is_symmetric=False, has_coarse_head=True)
+FP4 = Quantization(method="fp4", bits=4, group_size=16, is_symmetric=False, is_affine=False)
+
+
 def read(given: object) -> Quantization | None:
     return read_quantization(Fields({"quantization_config": given}))
 
@@ -110,10 +118,116 @@ def read(given: object) -> Quantization | None:
         (FLOAT, Quantization(method="fp8")),
         (FLOAT_BLOCKS, Quantization(method="fp8", block=(128, 128))),
         (W8A8, Quantization(method="integers")),
+        (
+            compressed(
+                "int-quantized", num_bits=4, symmetric=False, strategy="group", group_size=64
+            ),
+            Quantization(method="integers", bits=4, is_symmetric=False, group_size=64),
+        ),
+        (GPTQ | {"bits": 3}, Quantization(method="gptq", bits=3, group_size=128, zero_offset=1)),
+        (MODELOPT | {"quant_algo": "NVFP4"}, FP4),
+        (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), FP4),
+        (
+            compressed("mxfp4-pack-quantized", num_bits=4, type="float"),
+            replace(FP4, group_size=32),
+        ),
+        (
+            compressed("mxfp8-quantized", num_bits=8, type="float"),
+            Quantization(method="fp8", block=(1, 32)),
+        ),
+        ({"quant_method": "mxfp8"}, Quantization(method="fp8", block=(1, 32))),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            Quantization(
+                method="bitsandbytes", bits=4, group_size=64, is_symmetric=False, is_affine=False
+            ),
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_8bit": True},
+            Quantization(method="integers"),
+        ),
+        (MLX, MLX_4),
+        (
+            MLX | {"bits": 8, "group_size": 32, "mode": "affine"},
+            replace(MLX_4, bits=8, group_size=32, has_coarse_head=False),
+        ),
+        (
+            MLX | {"mode": "mxfp4", "group_size": 32},
+            replace(MLX_4, group_size=32, is_affine=False),
+        ),
     ],
 )
 def test_what_the_hub_has_is_read(given: object, read_as: Quantization) -> None:
     assert read(given) == read_as
+
+
+def test_a_model_may_have_its_matrices_in_several_ways() -> None:
+    groups = {
+        "a": {"weights": {"num_bits": 8, "type": "float"}, "format": "float-quantized"},
+        "b": {"weights": {"num_bits": 4, "type": "float"}, "format": "nvfp4-pack-quantized"},
+    }
+    mixed = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": groups,
+    }
+    layers = {"x": {"quant_algo": "FP8"}, "y": {"quant_algo": "NVFP4"}, "z": {"quant_algo": "FP8"}}
+    modelopt = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": layers,
+    }
+    fp8 = Quantization(method="fp8")
+
+    for given in (mixed, modelopt):
+        found = read(given)
+        assert found is not None
+        assert set(found.ways) == {replace(FP4, others=(fp8,)), fp8}
+
+    matrix = (32, 64)
+    for stored, way in (
+        ({".weight": ("F8_E4M3", matrix), ".weight_scale": ("F32", (1,))}, fp8),
+        ({".weight_packed": ("U8", (32, 32)), ".weight_scale": ("F8_E4M3", (32, 4))}, found),
+        ({".weight": ("U8", (32, 32)), ".weight_scale": ("F8_E4M3", (32, 4))}, found),
+        ({".weight": ("BF16", matrix)}, None),
+    ):
+        assert way_of(found, matrix, stored.get) == way
+
+
+def test_exceptions_of_gptq_differ_in_bits() -> None:
+    dynamic = {"+:.*down.*": {"bits": 8, "group_size": 32}, "-:.*gate.*": {}, "x": {"bits": 16}}
+
+    found = read(GPTQ | {"dynamic": dynamic})
+
+    assert found is not None
+    eight = replace(found, others=(), bits=8, group_size=32)
+    assert found.others == (eight,)
+    parts = {
+        ".qweight": ("I32", (16, 96)),
+        ".qzeros": ("I32", (2, 24)),
+        ".scales": ("F16", (2, 96)),
+    }
+    assert way_of(found, (96, 64), parts.get) == eight
+
+
+def test_mlx_names_the_matrices_that_have_more_bits() -> None:
+    six = {"group_size": 64, "bits": 6}
+    exceptions = {
+        "model.layers.1.self_attn.v_proj": six,
+        "model.layers.1.mlp.switch_mlp.down_proj": six,
+        "model.layers.2.mlp.gate": {"group_size": 64, "bits": 8},
+        "lm_head": six,
+        "model.layers.0.mlp.up_proj": {"group_size": 32, "bits": 3},
+        "model.layers.3.mlp.up_proj": False,
+    }
+
+    found = read(MLX | exceptions)
+
+    assert found is not None
+    assert found.fits_offsets
+    assert not found.has_coarse_head
+    assert [found.higher_precision_roles(i) for i in (0, 1, 2)] == [set(), {"qkv", "down"}, set()]
+    assert read_quantization(Fields({"quantization": MLX | exceptions})) == found
 
 
 def test_a_config_without_it_is_of_plain_numbers() -> None:
@@ -141,33 +255,25 @@ def test_weights_for_rotated_activations_are_refused(
             W4A16 | {"transform_config": {"config_groups": {"v": {"apply": ["input"]}}}},
             "named fields",
         ),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "bitsandbytes"}, "neither 4 nor 8 bits"),
         ({"quant_method": "mxfp4"}, "mxfp4.*It reads GPTQ"),
-        ({"bits": 4}, "a method without a name"),
-        (GPTQ | {"bits": 3}, "GPTQ with 3 bits"),
+        ({"bits": 4}, "something that config.json does not name"),
+        (MLX | {"bits": 7}, "MLX with 7 bits"),
+        (MLX | {"mode": "ternary"}, "MLX in the mode ternary"),
+        (GPTQ | {"bits": 5}, "GPTQ with 5 bits"),
         (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ in the format marlin"),
         (GPTQ | {"is_marlin_format": True}, "GPTQ in the format marlin"),
         (GPTQ | {"group_size": 0}, "group_size = 0"),
         (GPTQ | {"group_size": -2}, "group_size = -2"),
         (AWQ | {"version": "gemv"}, "AWQ of the version gemv"),
-        (MODELOPT | {"quant_algo": "NVFP4"}, "modelopt's NVFP4"),
+        (MODELOPT | {"quant_algo": "W4A8_AWQ"}, "modelopt's W4A8_AWQ"),
         (AUTO_ROUND | {"packing_format": "auto_round:fp8"}, "AutoRound in the form auto_round:fp8"),
         (QWEN_FP8 | {"fmt": "e5m2"}, "FP8 in the format e5m2"),
         (QWEN_FP8 | {"weight_block_size": [128]}, "weight_block_size"),
         (QWEN_FP8 | {"weight_block_size": [0, 128]}, "weight_block_size"),
-        (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), "nvfp4-pack-quantized"),
-        (W4A16 | {"config_groups": {}}, "several kinds"),
-        (
-            W4A16
-            | {
-                "config_groups": {
-                    "a": W4A16["config_groups"]["group_0"],  # pyright: ignore[reportIndexIssue]
-                    "b": {"weights": {"num_bits": 8, "group_size": 128, "strategy": "group"}},
-                }
-            },
-            "several kinds",
-        ),
-        (compressed("int-quantized", num_bits=8, symmetric=False), "zero points"),
+        (compressed("mxfp6-pack-quantized", num_bits=6, type="float"), "mxfp6-pack-quantized"),
+        (W4A16 | {"config_groups": {}}, "nothing that it names"),
+        (compressed("int-quantized", num_bits=8, strategy="block"), "a scale for each block"),
         ("gptq", "named fields"),
         (GPTQ | {"bits": "4"}, "quantization_config.bits"),
     ],
@@ -217,6 +323,10 @@ def test_parts_have_the_shapes_that_the_formats_say() -> None:
         ("a.g_idx", "a.weight"),
         ("a.weight_scale_inv", "a.weight"),
         ("a.weight_packed", "a.weight"),
+        ("a.biases", "a.weight"),
+        ("a.SCB", "a.weight"),
+        ("a.weight.absmax", "a.weight"),
+        ("a.weight.quant_state.bitsandbytes__nf4", "a.weight"),
         ("a.weight", "a.weight"),
         ("a.bias", "a.bias"),
         ("weight_scale", "weight_scale"),

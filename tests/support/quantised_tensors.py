@@ -29,6 +29,11 @@ def random_matrix(rows: int, inputs: int, seed: int = 0) -> Tensor:
 
 def _words(fields: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
     """Pack (n, fields) to (n, fields · bits / 32) i32: the first field lowest, or in this order."""
+    if 32 % bits:  # one field after the other, also across words
+        fields = torch.nn.functional.pad(fields.long(), (0, -fields.shape[1] % 32))
+        stream = ((fields[..., None] >> torch.arange(bits)) & 1).flatten(1)
+        words = (stream.unflatten(1, (-1, 32)) << torch.arange(32)).sum(2)
+        return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
     per_word = 32 // bits
     fields = torch.nn.functional.pad(fields.long(), (0, -fields.shape[1] % per_word))
     grouped = fields.view(len(fields), -1, per_word)

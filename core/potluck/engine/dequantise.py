@@ -9,31 +9,45 @@
             (AutoAWQ `utils/packing_utils.py`)
     packed  along i, with half of the range added to the integers; zero points lie along o.
             (compressed-tensors `compressors/pack_quantized/helpers.py`)
-    fp8, integers   a byte each, times the scale of the block, row or matrix
+    mlx     along i, as `packed` without the half; a value is scale · w + bias (mlx.core.quantize)
+    integers        a byte each, minus a zero point, times the scale of the group, row or matrix
+    fp8, fp4, bitsandbytes  codes of floats: `codes.py`
     gguf    rows of blocks: `gguf_blocks.py`
 
 Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
 whole groups of 32 neighbouring inputs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from potluck.engine.codes import (
+    Fill,
+    as_scales,
+    fill_bitsandbytes,
+    fill_e2m1,
+    fill_fp4,
+    fill_fp8,
+    from_e4m3,
+)
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.kernels.tensors import DTYPES
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
-from potluck.model.quantized import GGUF, Quantization, gguf_bytes
+from potluck.model.quantized import GGUF, Method, Quantization, gguf_bytes
 
 FLOATS = {plain.dtype: dtype for plain, dtype in DTYPES.items()}
 PART_DTYPES: Mapping[str, torch.dtype] = {
     **FLOATS,
     "I32": torch.int32,
+    "U32": torch.int32,  # whose bits are taken apart
     "I8": torch.int8,
+    "U8": torch.uint8,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.uint8,  # codes
 }
 _AT_ONCE = 1 << 19  # weights; fewer cost calls (1 << 16: half as fast), more do not fit the caches
 _AWQ_FIELDS = (0, 4, 1, 5, 2, 6, 3, 7)  # of a word, those of the columns in order
@@ -100,11 +114,19 @@ class PartRows:
             self._fill(target, first + start, rows[start:stop])
 
 
-def rows_part(quantization: Quantization) -> str | None:
-    """The last part of the name of the tensor that has the rows one after the other; None: there is none."""
-    return {"fp8": "weight", "integers": "weight", "packed": "weight_packed"}.get(
-        quantization.method
-    )
+_ROWS: Mapping[Method, tuple[str, ...]] = {
+    "fp8": ("weight",),
+    "fp4": ("weight_packed", "weight"),
+    "integers": ("weight",),
+    "packed": ("weight_packed",),
+    "bitsandbytes": ("weight",),
+    "mlx": ("weight",),
+}
+
+
+def rows_part(quantization: Quantization, names: Container[str]) -> str | None:
+    """Of these last parts of names, that of the tensor with the rows one after the other; None: there is none."""
+    return next((name for name in _ROWS.get(quantization.method, ()) if name in names), None)
 
 
 def fill_from_parts(
@@ -125,8 +147,6 @@ def fill_from_parts(
         _fill_words(target, words, first, read_rows(first, last))
 
 
-_Fill = Callable[[Target, int, Tensor], None]
-"""Passes rows on to a target: takes the number of the first one, and the rows as stored."""
 _Rows = Callable[[int, int], Tensor]
 """First row and end → the integers of these rows as they are stored, (n, width), u8."""
 
@@ -231,7 +251,7 @@ def _awq(
 _COLUMNS = {"gptq": _gptq, "awq": _awq}
 
 
-def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
+def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
     bits, scales = quantization.bits, parts["weight_scale"].float()
     zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.int16)
     if (given := parts.get("weight_zero_point")) is not None:  # (words of out, groups)
@@ -245,36 +265,94 @@ def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int)
     return fill
 
 
-def _integers(_: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
-    scale = _scale_of_bytes(parts).float().view(-1, 1)  # (out or 1, 1)
+def _integers(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
+    """Bytes with signs, a scale for each group, row or matrix, and perhaps zero points."""
+    given = dict(parts)
+    zeros = given.pop("weight_zero_point", None)
+    (name,) = given
+    scales = as_scales(given[name])
+    if name == "SCB":  # bitsandbytes stores the largest magnitude of each row
+        scales = scales / 127
+    group = _group(quantization, width)
+    scales = scales if scales.ndim == 2 else scales.view(-1, 1)  # (out or 1, groups or 1)
+    zeros = torch.zeros(1, 1, dtype=torch.int16) if zeros is None else zeros.to(torch.int16)
+    zeros = zeros if zeros.ndim == 2 else zeros.view(-1, 1)
 
     def fill(target: Target, first: int, rows: Tensor) -> None:
-        scales = scale if len(scale) == 1 else scale[first : first + len(rows)]
-        target.fill_integers(first, rows, scales.expand(len(rows), groups_of(width)))
-
-    return fill
-
-
-def _fp8(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> _Fill:
-    scale, block = _scale_of_bytes(parts).float(), quantization.block
-
-    def fill(target: Target, first: int, rows: Tensor) -> None:
-        values = _from_e4m3(rows)
-        numbers = torch.arange(first, first + len(rows))
-        if block is not None:
-            blocks = scale[numbers // block[0]]  # (n, blocks of inputs)
-            values *= blocks.repeat_interleave(min(block[1], width), 1)[:, :width]
+        some = [one if len(one) == 1 else one[first : first + len(rows)] for one in (scales, zeros)]
+        of_rows, of_groups = (
+            one.expand(len(rows), max(scales.shape[1], one.shape[1])) for one in some
+        )
+        words = _Words(of_groups, of_rows, group, None)
+        stored = rows.to(torch.int16)
+        integers = stored - _spread(words, of_groups, width)
+        low, high = integers.aminmax()
+        if words.is_exact and low >= -128 and high <= 127:
+            target.fill_integers(first, integers.to(torch.int8), _repeat(words, of_rows, width))
         else:
-            values *= scale if scale.numel() == 1 else scale.view(-1, 1)[numbers]
-        target.fill(first, values)
+            target.fill(first, integers.float() * _spread(words, of_rows, width))
 
     return fill
 
 
-_FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], _Fill]] = {
+def _mlx(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
+    """Fields from the low end, with a scale and an offset of each group, or floats of the microscaling formats."""
+    del quantization  # each matrix may have bits and groups of its own
+    stored, biases = parts["scales"], parts.get("biases")
+    group = -(-width // max(1, stored.shape[1]))
+    if "global_scale" in parts or (biases is None) != (stored.dtype == torch.uint8):
+        raise BrokenModelError(
+            "A matrix of this model is stored as MLX, with scales that Potluck does not know. Take the model in"
+            " another form."
+        )
+    if biases is None:
+        # Groups of 16 have scales of e4m3 (NVFP4), others powers of two (MXFP4, MXFP8).
+        scales = from_e4m3(stored) if group < GROUP else as_scales(stored)
+        return _mlx_floats(scales, group, width)
+    if biases.shape != stored.shape:
+        raise BrokenModelError(
+            "A matrix of this model has not as many scales as offsets. The files are damaged; download them again."
+        )
+    return _mlx_integers(stored.float(), -biases.float(), group, width)
+
+
+def _mlx_integers(scales: Tensor, offsets: Tensor, group: int, width: int) -> Fill:
+    def fill(target: Target, first: int, rows: Tensor) -> None:
+        integers = _fields(rows, rows.shape[1] * 32 // width)[:, :width]
+        some = slice(first, first + len(rows))
+        held = target.format
+        is_exact = held is not None and held.has_offsets and group % GROUP == 0
+        if is_exact and held is not None and int(integers.max()) <= held.limits[1]:
+            factors = [one[some].repeat_interleave(group // GROUP, 1) for one in (scales, offsets)]
+            factors = [one[:, : groups_of(width)] for one in factors]
+            target.fill_integers(first, integers.to(torch.int8), *factors)
+            return
+        spread = [one[some].repeat_interleave(group, 1)[:, :width] for one in (scales, offsets)]
+        target.fill(first, integers.float() * spread[0] - spread[1])
+
+    return fill
+
+
+def _mlx_floats(scales: Tensor, group: int, width: int) -> Fill:
+    fill_4 = fill_e2m1(scales, group, width)
+
+    def fill(target: Target, first: int, rows: Tensor) -> None:
+        if rows.shape[1] * 32 // width == 4:
+            fill_4(target, first, rows)
+            return
+        spread = scales[first : first + len(rows)].repeat_interleave(group, 1)[:, :width]
+        target.fill(first, from_e4m3(rows.view(torch.uint8)) * spread)
+
+    return fill
+
+
+_FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], Fill]] = {
     "packed": _packed,
     "integers": _integers,
-    "fp8": _fp8,
+    "fp8": fill_fp8,
+    "fp4": fill_fp4,
+    "bitsandbytes": fill_bitsandbytes,
+    "mlx": _mlx,
 }
 
 
@@ -291,25 +369,18 @@ def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> T
 
 
 def _fields(words: Tensor, bits: int) -> Tensor:
-    """(n, words) i32 → (n, words · 32 / bits) u8, from the low end of each word."""
+    """(n, words) i32 → (n, words · 32 / bits) u8, from the low end; fields may lie across words."""
     # Files are little-endian, and so is every processor that torch runs on.
     octets = words.flatten().view(torch.uint8).view(len(words), -1)
     if bits == 8:
         return octets
+    if 8 % bits:  # eight fields in as many octets as they have bits
+        octets = torch.nn.functional.pad(octets, (0, -octets.shape[1] % bits))
+        several = octets.unflatten(1, (-1, bits)).long()
+        joined = (several << torch.arange(0, 8 * bits, 8)).sum(2, keepdim=True)
+        return ((joined >> torch.arange(0, 8 * bits, bits)) & ((1 << bits) - 1)).byte().flatten(1)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
     return ((octets[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
-
-
-def _from_e4m3(stored: Tensor) -> Tensor:
-    """Convert to f32, seven times faster than torch: as an f16, whose exponent bias is 8 more."""
-    bits = stored.view(torch.uint8).to(torch.int16)
-    if bool(((bits & 0x7F) == 0x7F).any()):  # NaN, which the shift would turn into a number
-        return stored.float()
-    return ((bits << 8) & -0x8000 | (bits << 7) & 0x3F80).view(torch.float16).float().mul_(256)
-
-
-def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
-    return next(iter(parts.values()))
 
 
 def pieces(rows: int, target: Target) -> Iterator[tuple[int, int]]:

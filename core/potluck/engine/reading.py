@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
+from math import prod
 from pathlib import Path
 from typing import cast
 
@@ -35,7 +36,7 @@ from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
-from potluck.model.quantized import TRANSPOSED, weight_name
+from potluck.model.quantized import TRANSPOSED, WEIGHT, Quantization, way_of, weight_name
 from potluck.model.row_order import PairedRows
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
@@ -139,10 +140,9 @@ class Reader:
 
     def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
         """Fill a target from a matrix that is stored in several tensors."""
-        quantization = self._config.quantization
-        assert quantization is not None
         by_name = {part.name.rpartition(".")[2]: part for part in parts}
-        rows = by_name.pop(rows_part(quantization) or "", None)
+        way = self._way_of(parts, target)
+        rows = by_name.pop(rows_part(way, by_name) or "", None)
         sizes = [part.nbytes for part in by_name.values()]
         largest = 0 if rows is not None else max(sizes)
         with self._held.take(largest + _COPIES * (sum(sizes) - largest)):
@@ -150,13 +150,13 @@ class Reader:
             if self._stopped.is_set():
                 return
             if rows is None:
-                fill_from_parts(target, quantization, read)
+                fill_from_parts(target, way, read)
                 return
             form = PartRows(
-                quantization,
+                way,
                 read,
                 dtype=PART_DTYPES[rows.dtype],
-                stored_width=rows.shape[1],
+                stored_width=prod(rows.shape) // max(1, target.rows),
                 width=target.width,
             )
             self._read_rows(rows, target, form)
@@ -169,6 +169,21 @@ class Reader:
                 return
             for first, last in pieces(target.rows, target):
                 target.fill(first, columns[:, first:last].t().contiguous())
+
+    def _way_of(self, parts: Sequence[StoredTensor], target: Target) -> Quantization:
+        """How a matrix is stored in these parts, which `find_stored` found."""
+        stored = self._config.quantization
+        assert stored is not None
+        by_suffix = {
+            part.name.removeprefix(weight_name(part.name).removesuffix(WEIGHT)): part
+            for part in parts
+        }
+
+        def find(suffix: str) -> tuple[str, tuple[int, ...]] | None:
+            part = by_suffix.get(suffix)
+            return None if part is None else (part.dtype, tuple(part.shape))
+
+        return way_of(stored, (target.rows, target.width), find) or stored
 
     def _read_part(self, part: StoredTensor) -> torch.Tensor:
         data = bytearray(part.nbytes)

@@ -37,7 +37,8 @@ from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
 from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
 from potluck.model.projection import Projection
-from potluck.model.quantized import Quantization, Shape, read_quantization
+from potluck.model.quantization_config import FIELDS, read_quantization
+from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
 
@@ -186,7 +187,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     name = "use_bidirectional_attention"
     if value := whole.value(name) or fields.value(name):
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
-    quantization = read_quantization(whole if "quantization_config" in whole else fields)
+    quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)

@@ -10,6 +10,10 @@ _NAMES: Mapping[Method, str] = {
     "gptq": "GPTQ",
     "awq": "AWQ",
     "packed": "compressed-tensors",
+    "integers": "compressed-tensors",
+    "fp4": "FP4",
+    "bitsandbytes": "bitsandbytes",
+    "mlx": "MLX",
     "gguf": "GGUF",
 }
 
@@ -28,11 +32,11 @@ def nearest_schemes(config: ModelConfig) -> tuple[Scheme, ...]:
     stored = config.quantization
     if stored is None or stored.bits > 8:
         return ()
+    if stored.fits_offsets:
+        return ("int4-offset", "int4-head8", "int4")
     is_exact = stored.is_symmetric and not stored.is_reordered
     if stored.bits < 4 or (stored.bits == 4 and is_exact):
         return ("int4-head8", "int4")
-    if stored.fits_offsets:
-        return ("int4-offset", "int4-head8", "int4")
     return ("int8", "int4-head8", "int4")
 
 

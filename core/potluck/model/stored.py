@@ -20,6 +20,7 @@ from potluck.model.quantized import (
     StoredPart,
     gguf_bytes,
     stored_parts,
+    way_of,
 )
 from potluck.model.schemes import Scheme
 from potluck.model.tensor_formats import tensor_format
@@ -107,8 +108,13 @@ def _quantised(
     quantization = config.quantization
     if quantization is not None and name.endswith(WEIGHT):
         prefix = name.removesuffix(WEIGHT)
-        parts = stored_parts(quantization, shape)
-        if parts:
+
+        def find(suffix: str) -> tuple[str, Shape] | None:
+            tensor = found.get(prefix + suffix)
+            return None if tensor is None else (tensor.dtype, tuple(tensor.shape))
+
+        way = way_of(quantization, shape, find) or quantization
+        if parts := stored_parts(way, shape):
             chosen = [_part(prefix, part, found, where) for part in parts]
             return tuple(tensor for tensor in chosen if tensor is not None)
     if (tensor := found.get(name)) is None:
@@ -129,10 +135,13 @@ def _part(
     if tensor is None:
         if part.optional:
             return None
-        raise _missing(names[0], part.shapes[-1], len(found), where, of=prefix + WEIGHT)
+        raise _missing(
+            names[0], part.shapes[-1] if part.shapes else (), len(found), where, of=prefix + WEIGHT
+        )
     if tensor.dtype not in part.dtypes:
         raise _unreadable(tensor, part.dtypes, where)
-    _check(tensor, part.shapes, where)
+    is_notes = not part.shapes and len(tensor.shape) == 1 and tensor.nbytes <= part.most
+    _check(tensor, (tuple(tensor.shape),) if is_notes else part.shapes, where)
     return tensor
 
 

@@ -106,9 +106,11 @@ def _of_ranks(
     special = {i: Added(text) for i, text in tokens.special.items()} | _added(config, added)
     texts = {token.text for token in special.values()}
     # A special token may be spelled as a plain one is: then it is found first, and the plain one never.
-    ids = {text: i for token, i in tokens.ids.items() if (text := _spelled(token)) not in texts}
-    merges = [(_spelled(left), _spelled(right)) for left, right in tokens.merges()]
-    merges = [pair for pair in merges if all(text in ids for text in (*pair, "".join(pair)))]
+    spelled = {token: _spelled(token) for token in tokens.ids}
+    ids = {text: tokens.ids[token] for token, text in spelled.items() if text not in texts}
+    merges = [(spelled[left], spelled[right]) for left, right in tokens.merges()]
+    if len(ids) < len(spelled):
+        merges = [pair for pair in merges if all(text in ids for text in (*pair, "".join(pair)))]
     vocabulary = {**ids, **{token.text: i for i, token in special.items()}}
     # A word that is a token is not cut further, as tiktoken does.
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
@@ -125,12 +127,12 @@ def _of_ranks(
     return _finished(tokenizer, names, config, bos=is_tekken)
 
 
-_SPELLING = {byte: char for char, byte in BYTE_LEVEL.items()}
+_SPELLING = {byte: char for char, byte in BYTE_LEVEL.items()}  # as `str.translate` takes it
 
 
 def _spelled(token: bytes) -> str:
     """A token's bytes as characters, of which byte-level vocabularies are made."""
-    return "".join(map(_SPELLING.__getitem__, token))
+    return token.decode("latin-1").translate(_SPELLING)
 
 
 # --- SentencePiece
