@@ -67,7 +67,8 @@ def main() -> None:
         at_once, one_by_one = mixtures(kernels, shape)
         for tokens in TOKENS:
             x = torch.randn(tokens, shape[2])
-            seconds(at_once, x), seconds(one_by_one, x)
+            for each in (at_once, one_by_one):
+                seconds(each, x)
             pairs = [(seconds(at_once, x), seconds(one_by_one, x)) for _ in range(options.rounds)]
             ratio = statistics.median(mine / theirs for mine, theirs in pairs)
             best = 1000 * min(mine for mine, _ in pairs)
