@@ -43,6 +43,10 @@ def test_a_bench_for_people(potluck: Potluck, capsys: Output) -> None:
     assert "25.0 tokens/s, 88% of the floor (28.5); 24.5 predicted" in shown
     assert "20.0 GB/s" in shown
     assert "A layer takes 2150 µs." in shown
+    assert (
+        "After 4096 cached tokens: 19.0 tokens/s, 79% of the floor with 134.0 MB of cache" in shown
+    )
+    assert "(24.0); 20.5 predicted. Prefill there: 110.0 tokens/s." in shown
 
 
 def test_what_was_asked_for_reaches_the_node(
@@ -54,6 +58,7 @@ def test_what_was_asked_for_reaches_the_node(
     potluck(
         "bench", "--shape", "qwen-0.5b", "--scheme", "int8", "--layers", "a=20,b=4", "--workers",
         "2", "--prompt", "100", "--tokens", "7", "--repeat", "3", "--threads", "1",
+        "--depth", "4096",
     )  # fmt: skip
     potluck("bench", "--model", str(tmp_path / "model"))
 
@@ -67,6 +72,7 @@ def test_what_was_asked_for_reaches_the_node(
         tokens=7,
         repeat=3,
         threads=1,
+        depth=4096,
     )
     assert third.plan == schema.PlanRequest(model=str(tmp_path / "model"))
 

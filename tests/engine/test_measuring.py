@@ -112,6 +112,11 @@ def test_several_threads_read_all_of_the_weights(llama: Reference, scheme: Schem
         torch.set_num_threads(threads)
 
     assert meter.read_bytes == meter.weight_bytes  # without experts, a token reads all of them
+    assert (
+        meter.round().cache_bytes
+        == sum(spec.read_bytes(meter.position + 1) for spec in meter._stage.caches)
+        > 0
+    )
     assert meter.round().read_bytes_per_s > 0
 
 

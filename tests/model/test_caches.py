@@ -59,6 +59,17 @@ def test_a_full_cache_has_a_row_of_each_token_and_can_be_trimmed_anywhere() -> N
     assert [full.trim((0,), position) for position in (0, 1, 999)] == [0, 1, 999]
 
 
+def test_a_token_reads_all_rows_those_of_its_window_or_one_state() -> None:
+    row = KeysAndValues(heads=2, size=8, number_bytes=2)
+    state = State(shapes=((3, 4),))
+
+    assert [FullCache(row=row).read_bytes(tokens) for tokens in (1, 4096)] == [64, 64 * 4096]
+    assert FullCache(row=Latent(rank=8, rope=4, number_bytes=2)).read_bytes(10) == 240
+    windowed = WindowCache(row=row, window=100)
+    assert [windowed.read_bytes(tokens) for tokens in (7, 100, 4096)] == [448, 6400, 6400]
+    assert [RecurrentCache(row=state).read_bytes(tokens) for tokens in (1, 4096)] == [48, 48]
+
+
 def test_a_window_has_its_tokens_and_the_slack_however_long_the_session_is() -> None:
     window = WindowCache(row=ROW, window=512)
 

@@ -33,4 +33,13 @@ BENCH = benching.BenchResult(
     link_ms=0.5,
     layer_ms=2.15,
     predicted_tokens_per_s=24.5,
+    depth=benching.BenchDepth(
+        cached=4096,
+        cache_bytes=134_000_000,
+        decode_tokens_per_s=19.0,
+        prefill_tokens_per_s=110.0,
+        floor_tokens_per_s=24.0,
+        floor_fraction=0.79,
+        predicted_tokens_per_s=20.5,
+    ),
 )

@@ -83,6 +83,7 @@ class FakeComputer:
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self.kinds = 1  # kinds of layers that it measures
+        self.cached_bytes = 0  # of each token in the cache of its stage
         self.is_wide = False  # whether it holds 32 bits in place of 16
         self.cache_tokens = 1 << 20  # tokens that one session can hold
         self.is_exact_in_chunks = False
@@ -129,6 +130,7 @@ class FakeComputer:
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         await self._do("measure")
         return StageTimes(
+            cache_bytes=self.cached_bytes * position,
             weight_bytes=1000,
             read_bytes_per_s=1e6,
             layers_ms=self._ms if self.layers_ms is None else self.layers_ms,

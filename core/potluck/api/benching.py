@@ -19,6 +19,8 @@ class BenchRequest(Struct, frozen=True, kw_only=True):
     repeat: Annotated[int, Meta(ge=1, le=1000)] = 5  # runs of each of the two
     # numbers of sessions that decode at the same time, each measured once after these runs
     sessions: Annotated[tuple[SessionCount, ...], Meta(max_length=16)] = ()
+    # so many tokens are cached, and then both are measured again; 0: they are not
+    depth: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     threads: ThreadCount | None = None  # compute threads of this computer during the bench
 
 
@@ -31,11 +33,24 @@ class BenchStage(Struct, frozen=True, kw_only=True):
     # Bytes that one token reads: without the embedding, and without experts that are not chosen.
     weight_bytes: int
     read_bytes_per_s: float  # of reading only these weights, in the same run
-    floor_ms: float  # weight_bytes / read_bytes_per_s
+    floor_ms: float  # (weight_bytes + cache_bytes) / read_bytes_per_s
     compute_ms: float
     predicted_ms: float
     layer_ms: float  # for one layer; 0 if the stage has none
     head_ms: float  # 0 if the stage has no head
+    cache_bytes: int = 0  # of the caches that one token reads, after a short prompt
+
+
+class BenchDepth(Struct, frozen=True, kw_only=True):
+    """The same figures in the middle of a long conversation. Medians."""
+
+    cached: int  # tokens of the conversation before what was measured
+    cache_bytes: int  # that one token reads there, in all stages
+    decode_tokens_per_s: float
+    prefill_tokens_per_s: float
+    floor_tokens_per_s: float  # if every stage only read its weights and its caches
+    floor_fraction: float  # decode / floor
+    predicted_tokens_per_s: float  # of the plan, with the time of reading these caches
 
 
 class BenchSessions(Struct, frozen=True, kw_only=True):
@@ -60,7 +75,9 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     decode_tokens_per_s: float  # after a short prompt
     prompt_decode_tokens_per_s: float  # after the long one
     prefill_tokens_per_s: float
-    floor_tokens_per_s: float  # if every stage only read its weights, and hops took no time
+    floor_tokens_per_s: (
+        float  # if every stage only read its weights and caches, and hops took no time
+    )
     floor_fraction: float  # decode / floor
     token_ms: float  # one token through the pipeline
     hop_ms: float  # the part of token_ms in which no stage computes
@@ -68,6 +85,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     layer_ms: float  # for one layer, mean of all layers
     predicted_tokens_per_s: float
     sessions: tuple[BenchSessions, ...] = ()  # in the order of the request
+    depth: BenchDepth | None = None  # if the request asked for it
 
 
 class BenchProgress(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ def bench(options: argparse.Namespace) -> int:
         repeat=options.repeat,
         threads=options.threads,
         sessions=options.sessions,
+        depth=options.depth,
     )
     result = _measure(client, request)
     if options.json:
@@ -62,6 +63,13 @@ def put_result(result: BenchResult) -> None:
     )
     put(f"After {result.prompt} tokens: {result.prompt_decode_tokens_per_s:.1f} tokens/s.")
     put(f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt}.")
+    if (deep := result.depth) is not None:
+        put(
+            f"After {deep.cached} cached tokens: {deep.decode_tokens_per_s:.1f} tokens/s, {deep.floor_fraction:.0%}"
+            f" of the floor with {format_bytes(deep.cache_bytes)} of cache ({deep.floor_tokens_per_s:.1f});"
+            f" {deep.predicted_tokens_per_s:.1f} predicted. Prefill there: {deep.prefill_tokens_per_s:.1f}"
+            " tokens/s."
+        )
     computed = sum(stage.compute_ms for stage in result.stages)
     put(
         f"A token takes {result.token_ms:.2f} ms: {computed:.2f} computing, {result.hop_ms:.2f} on"

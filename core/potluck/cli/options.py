@@ -74,6 +74,8 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     decoded = "tokens that are decoded after a short prompt (%(default)s)"
     add_count(group, "--tokens", 1 << 16, decoded, default=64)
     add_count(group, "--repeat", 1000, "how often both are measured (%(default)s)", default=5)
+    deep = "then measure both again after so many cached tokens, such as 4096"
+    add_count(group, "--depth", 1 << 20, deep, least=0, default=0)
     group.add_argument(
         "--sessions",
         metavar="N,…",

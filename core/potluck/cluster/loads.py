@@ -9,7 +9,7 @@ from typing import Any
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.schema import LoadProgress
 from potluck.cluster.activity import Activity
-from potluck.cluster.master.bench import Bench, check_context
+from potluck.cluster.master.bench import Bench, check_context, with_room
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.views import load_progress
@@ -48,6 +48,7 @@ async def bench(
         link = master.measurements.links.between(source, target)  # a node has none to itself
         return link.rtt_ms / 2 + 1000 * nbytes / link.bytes_per_s if link is not None else 0.0
 
+    request = with_room(request)
     async with master.borrowed(request.plan):
         check = partial(check_context, request)
         anew = request.threads is not None  # a loaded model keeps its number of threads

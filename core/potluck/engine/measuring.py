@@ -1,7 +1,8 @@
 """Measure a loaded stage: what a bench compares its tokens with.
 
 Three things are timed: one token through the layers, the head, and one pass that only reads the
-weights of both, as fast as memory allows. No token can be faster than this pass. A round times each
+weights of both, as fast as memory allows. No token can be faster than this pass, and than reading what it
+needs of the caches at the same rate. A round times each
 once, and rounds alternate with real tokens, so that other load on the computer slows down both
 alike.
 """
@@ -88,6 +89,11 @@ class StageMeter:
             sum(share * sum(m.nbytes for m in linear.memory) for linear, share in self._matrices)
         )
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the caches that a token at the position reads, by their specifications."""
+        return sum(spec.read_bytes(self.position + 1) for spec in self._stage.caches)
+
     @torch.inference_mode()
     def round(self) -> StageTimes:
         """Time each once, one after the other."""
@@ -98,6 +104,7 @@ class StageMeter:
             read_bytes_per_s=read_bytes_per_s,
             layers_ms=_MS * max(layers_s, _TICK),
             head_ms=0.0 if head is None else _MS * self._time(lambda: self._choose(head)),
+            cache_bytes=self.cache_bytes,
         )
 
     def _time(self, call: Callable[[], object]) -> float:

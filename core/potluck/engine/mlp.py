@@ -103,6 +103,8 @@ class PackedMlp:
         return kernels.quantise_gated(gates, self.activation)
 
 
+Together = Callable[[Tensor, Tensor, int], Tensor | None]
+"""How all experts are computed at once: `PackedExperts`."""
 Route = Callable[[Tensor, Router], Tensor]
 """How experts are chosen: see `route`."""
 
@@ -150,7 +152,7 @@ class MoE:
     the order of their indices, also where kernels compute one token.
     """
 
-    __slots__ = ("_route", "experts", "router", "shared")
+    __slots__ = ("_route", "_together", "experts", "router", "shared")
 
     def __init__(
         self,
@@ -159,13 +161,27 @@ class MoE:
         shared: Mlp | None = None,
         *,
         route: Route = route,
+        together: Together | None = None,
     ) -> None:
+        """`together` computes the same as the experts; None: each is computed by itself."""
         self.router, self.experts, self.shared = router, tuple(experts), shared
-        self._route = route
+        self._route, self._together = route, together
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it."""
         factors = self._route(x, self.router)
+        total = None
+        if self._together is not None:
+            total = self._together(x, factors, self.router.routing.per_token)
+        if total is None:
+            total = self._one_by_one(x, factors)
+        if self.shared is not None:
+            y = self.shared(x)
+            total += y * factors[:, -1:] if self.router.routing.has_shared_gate else y
+        return total.to(x.dtype)
+
+    def _one_by_one(self, x: Tensor, factors: Tensor) -> Tensor:
+        """The sum of factor x expert, (T, D), f32."""
         is_chosen = ~(
             factors[:, : len(self.experts)] < 0
         )  # a factor that is not a number shows in the result
@@ -176,10 +192,7 @@ class MoE:
             if len(rows):
                 y = self.experts[index](x[rows]) * factors[rows, index, None]
                 total.index_add_(0, rows, y)
-        if self.shared is not None:
-            y = self.shared(x)
-            total += y * factors[:, -1:] if self.router.routing.has_shared_gate else y
-        return total.to(x.dtype)
+        return total
 
     @property
     def mlps(self) -> tuple[Mlp, ...]:

@@ -115,6 +115,14 @@ class CacheSpec(ABC):
         """Bytes of these rows."""
         return self.rows(tokens) * self.row.nbytes
 
+    def read_bytes(self, tokens: int) -> int:
+        """Bytes that a token reads which is the last of so many."""
+        return self.rows_read(tokens) * self.row.nbytes
+
+    def rows_read(self, tokens: int) -> int:
+        """Rows that a token reads which is the last of so many."""
+        return tokens
+
     @abstractmethod
     def advance(self, held: Held, position: int, tokens: int) -> Held:
         """What to hold, so that a step has room and can be undone.
@@ -173,6 +181,9 @@ class WindowCache(CacheSpec):
     def rows(self, tokens: int) -> int:
         return min(tokens, self._most)
 
+    def rows_read(self, tokens: int) -> int:
+        return min(tokens, self.window)
+
     def advance(self, held: Held, position: int, tokens: int) -> Held:
         if position + tokens - held[0] <= self._most:
             return held
@@ -203,6 +214,9 @@ class RecurrentCache(CacheSpec):
 
     def rows(self, tokens: int) -> int:
         return 1 + self.checkpoints if tokens else 0
+
+    def rows_read(self, tokens: int) -> int:
+        return min(tokens, 1)
 
     def advance(self, held: Held, position: int, tokens: int) -> Held:
         is_due = tokens > 1 or position - max(held) >= self.every

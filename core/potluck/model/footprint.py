@@ -131,5 +131,15 @@ def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
         case DenseSpec():
             return _ITEM * chunk * 3 * feed_forward.down.width
         case MoeSpec(experts=experts):
-            widest = max(experts.routing.per_token * experts.intermediate_size, experts.shared_size)
-            return _ITEM * chunk * 3 * widest
+            pairs, size = chunk * experts.routing.per_token, experts.intermediate_size
+            widest = max(pairs * size, chunk * experts.shared_size)
+            return max(_ITEM * 3 * widest, pairs * pair_bytes(feed_forward.hidden_size, size))
+
+
+def pair_bytes(hidden: int, size: int) -> int:
+    """Bytes for each pair of a token and an expert of this size, where kernels compute all experts at once.
+
+    They are its packed input, its gates and ups, in place of which its result is written, and their packed product.
+    """
+    packed = 3 * hidden // 2, 3 * size // 2  # records of 44 bytes for 32 numbers
+    return max(packed[0] + 2 * _ITEM * size, _ITEM * hidden) + packed[1]

@@ -65,6 +65,7 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: Annotated[float, Meta(gt=0)]  # of only reading these matrices
     layers_ms: Annotated[float, Meta(gt=0, le=1e9)]  # all layers, for one decoded token
     head_ms: Seconds  # final norm, lm_head and sampling; 0 without a head
+    cache_bytes: Size = 0  # of the caches that a token at the position reads
 
 
 class MeasureStage(Message, frozen=True, tag="measure_stage"):

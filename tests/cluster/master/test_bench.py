@@ -9,7 +9,7 @@ from model_folders import CONFIG
 from potluck.api.benching import BenchProgress, BenchRequest, BenchResult
 from potluck.api.schema import PlanRequest
 from potluck.cluster.events import Events
-from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench
+from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench, with_room
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
 from potluck.errors import PeerLostError, UsageError
@@ -55,10 +55,18 @@ async def _no_files(*_: object) -> LocalModel:
 
 
 def request_of(
-    *, prompt: int = 20, tokens: int = 12, repeat: int = 3, sessions: tuple[int, ...] = ()
+    *,
+    prompt: int = 20,
+    tokens: int = 12,
+    repeat: int = 3,
+    sessions: tuple[int, ...] = (),
+    depth: int = 0,
+    context: int | None = 64,
 ) -> BenchRequest:
-    plan = PlanRequest(shape="tiny", scheme="int8", context=64)
-    return BenchRequest(plan=plan, prompt=prompt, tokens=tokens, repeat=repeat, sessions=sessions)
+    plan = PlanRequest(shape="tiny", scheme="int8", context=context)
+    return BenchRequest(
+        plan=plan, prompt=prompt, tokens=tokens, repeat=repeat, sessions=sessions, depth=depth
+    )
 
 
 def result_of(progress: list[BenchProgress]) -> BenchResult:
@@ -106,6 +114,52 @@ def test_sessions_that_decode_at_the_same_time_are_measured_together_and_each() 
         assert len({forward.session for forward in prompts}) == 3
 
     run(main())
+
+
+def test_at_a_depth_the_floor_counts_the_bytes_of_the_caches() -> None:
+    async def main() -> None:
+        home = Home()
+        home.desk.cached_bytes = 10
+        result = result_of(await home.bench(request_of(depth=30, repeat=2)))
+
+        deep = result.depth
+        assert deep is not None
+        assert deep.cached == 30
+        assert deep.cache_bytes == 10 * (30 + 12 // 2)
+        assert deep.floor_tokens_per_s == pytest.approx(1e6 / (1000 + deep.cache_bytes))
+        assert deep.floor_fraction == pytest.approx(
+            deep.decode_tokens_per_s / deep.floor_tokens_per_s
+        )
+        assert deep.prefill_tokens_per_s > 0
+        assert result.stages[0].cache_bytes == 10 * (SHORT_PROMPT + 12 // 2)
+        assert result.floor_tokens_per_s == pytest.approx(1e6 / (1000 + 220))
+        # The plan's time, and 14 tokens of cache more than it has after the short prompt.
+        more_s = 10 * (36 - 22) / 1e6
+        assert 1 / deep.predicted_tokens_per_s == pytest.approx(
+            1 / result.predicted_tokens_per_s + more_s
+        )
+
+    run(main())
+
+
+def test_a_long_conversation_is_read_once_and_measured_from_there_each_time() -> None:
+    async def main() -> None:
+        home, request = Home(), request_of(depth=30, repeat=3, prompt=20, tokens=5)
+        await home.bench(request)
+
+        forwards = [f for f in home.desk.chains[-1].forwards if f.position + f.tensor.shape[0] > 29]
+        (first,) = [f for f in forwards if f.position == 0]
+        assert first.tensor.shape[0] == 30
+        prefilled = [f.position for f in forwards if f.tensor.shape[0] == request.prompt]
+        assert prefilled == [30] * 3
+
+    run(main())
+
+
+def test_a_depth_has_room_in_a_context_that_nobody_chose() -> None:
+    assert with_room(request_of(depth=9000, context=None)).plan.context == 9000 + 21
+    assert with_room(request_of(depth=9000, context=100)).plan.context == 100
+    assert with_room(request_of(depth=90, context=None)).plan.context is None
 
 
 def test_a_layer_takes_its_share_of_the_stage() -> None:
@@ -163,6 +217,10 @@ def test_every_prompt_is_computed_whole() -> None:
     ("words", "sentence"),
     [
         ({"prompt": 56}, "takes 65 tokens, .* holds 64.* smaller --prompt, .* 65 or more"),
+        (
+            {"depth": 44, "tokens": 4},
+            "takes 65 tokens, .* holds 64.* smaller --depth, .* 65 or more",
+        ),
         ({"tokens": 43}, "takes 65 tokens, .* holds 64.* smaller --tokens, .* 65 or more"),
     ],
 )

@@ -1,7 +1,7 @@
 """Measure a loaded model: prefill and decode through the real pipeline, and the floor of a token.
 
-The floor is the time that a token takes if every stage does nothing but read its weights. It is
-measured in the same run: after every few tokens each stage times its parts once
+The floor is the time that a token takes if every stage does nothing but read its weights, and what the
+token needs of its caches. It is measured in the same run: after every few tokens each stage times its parts once
 (`engine/measuring.py`). The stages do so one after the other, as they do when they compute a token.
 Other programs on the computers then slow both measurements alike, so the ratio of their medians is
 sound. The prompts are random token ids.
@@ -16,10 +16,20 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from potluck.api.benching import BenchProgress, BenchRequest, BenchResult, BenchSessions, BenchStage
+import msgspec
+
+from potluck.api.benching import (
+    BenchDepth,
+    BenchProgress,
+    BenchRequest,
+    BenchResult,
+    BenchSessions,
+    BenchStage,
+)
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.planning import DEFAULT_CONTEXT
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.errors import UsageError
 from potluck.ids import NodeId
@@ -38,12 +48,39 @@ LinkMs = Callable[[NodeId, NodeId, int], float]
 
 
 @dataclass(slots=True)
+class _Decoded:
+    """Tokens that were decoded after so many others, and how fast the stages were between them."""
+
+    before: int
+    tokens: list[Token] = field(default_factory=list[Token])
+    rounds: list[tuple[StageTimes, ...]] = field(default_factory=list[tuple[StageTimes, ...]])
+
+    @property
+    def token_ms(self) -> float:
+        return 1000 * median(token.seconds for token in self.tokens)
+
+    def weight_bytes(self, stage: int) -> int:
+        return self.rounds[0][stage].weight_bytes
+
+    def cache_bytes(self, stage: int) -> int:
+        return self.rounds[0][stage].cache_bytes
+
+    def read_bytes_per_s(self, stage: int) -> float:
+        return median(each[stage].read_bytes_per_s for each in self.rounds)
+
+    def floor_ms(self, stage: int) -> float:
+        nbytes = self.weight_bytes(stage) + self.cache_bytes(stage)
+        return 1000 * nbytes / self.read_bytes_per_s(stage)
+
+
+@dataclass(slots=True)
 class _Samples:
-    decoded: list[Token] = field(default_factory=list[Token])  # after the short prompt
+    short: _Decoded = field(default_factory=lambda: _Decoded(SHORT_PROMPT))
+    deep: _Decoded = field(default_factory=lambda: _Decoded(0))
     after_prompt: list[Token] = field(default_factory=list[Token])
     prefill_s: list[float] = field(default_factory=list[float])
+    deep_prefill: list[float] = field(default_factory=list[float])  # tokens per second
     sessions: list[BenchSessions] = field(default_factory=list[BenchSessions])
-    rounds: list[tuple[StageTimes, ...]] = field(default_factory=list[tuple[StageTimes, ...]])
 
 
 class Bench:
@@ -71,7 +108,7 @@ class Bench:
         self._deployment, self._generator, self._request = deployment, generator, request
         self._local, self._link_ms, self._clock = local, link_ms, clock
         self._random = random.Random(0)  # noqa: S311 - the same token ids in every run, no secrets
-        self._samples = _Samples()
+        self._samples = _Samples(deep=_Decoded(request.depth))
 
     async def run(self) -> AsyncGenerator[BenchProgress, None]:
         """Measure, and yield progress; the last progress has the result.
@@ -83,12 +120,16 @@ class Bench:
         request = self._request
         # The context may be shorter than planned: a computer may have less memory by now.
         check_context(request, self._generator.context)
-        await self._round()  # a warm-up: everything that is compiled or made once is made here
+        await self._round(
+            self._samples.short
+        )  # a warm-up: what is compiled or made once is made here
         for count in range(request.repeat):
             yield self._progress("Decoding", count)
-            await self._decode()
+            await self._decode(self._prompt(SHORT_PROMPT), self._samples.short)
             yield self._progress("Prefilling", count + 0.5)
             await self._prefill()
+        async for progress in self._measure_depth():
+            yield progress
         for count in request.sessions:
             yield BenchProgress(
                 state="measuring", fraction=1.0, message=f"Decoding {count} at a time"
@@ -96,22 +137,44 @@ class Bench:
             self._samples.sessions.append(await self._decode_sessions(count))
         yield BenchProgress(state="ready", fraction=1.0, result=self.result())
 
+    async def _measure_depth(self) -> AsyncGenerator[BenchProgress, None]:
+        """Measure decode and prefill in the middle of one long conversation, again and again from there."""
+        if not self._request.depth:
+            return
+        yield self._progress(f"Reading {self._request.depth} tokens", 0)
+        before = self._prompt(self._request.depth)
+        tokens = self._tokens(before, limit=1)
+        async with aclosing(tokens):  # so that their steps end where each measurement begins
+            first = (await anext(tokens)).token_id
+        for count in range(self._request.repeat):
+            await self._decode([*before, first], self._samples.deep)
+            yield self._progress(f"Measuring after {len(before)} tokens", count + 0.5)
+            await self._prefill_after(before)
+            yield self._progress(f"Measuring after {len(before)} tokens", count + 1)
+
     def _progress(self, message: str, done: float) -> BenchProgress:
         fraction = done / self._request.repeat
         return BenchProgress(state="measuring", fraction=fraction, message=message)
 
-    async def _decode(self) -> None:
-        """Decode after a short prompt. The rounds in between run while the pipeline is idle."""
-        ids = self._prompt(SHORT_PROMPT)
+    async def _decode(self, ids: list[int], decoded: _Decoded) -> None:
+        """Decode after these tokens. The rounds in between run while the pipeline is idle."""
         for begin in range(0, self._request.tokens, TURN):
             count = min(TURN, self._request.tokens - begin)
             tokens = self._tokens(ids, limit=1 + count)
             async with aclosing(tokens):
                 ids.append((await anext(tokens)).token_id)
                 async for token in tokens:
-                    self._samples.decoded.append(token)
+                    decoded.tokens.append(token)
                     ids.append(token.token_id)
-            await self._round()
+            await self._round(decoded)
+
+    async def _prefill_after(self, before: list[int]) -> None:
+        """Prefill a prompt after tokens that are cached, and those of them that a stage computes again."""
+        prompt, usage = [*before, *self._prompt(self._request.prompt)], Usage()
+        tokens = self._generator.tokens(prompt, Sampling(), limit=1, usage=usage)
+        async with aclosing(tokens):
+            seconds = (await anext(tokens)).seconds
+        self._samples.deep_prefill.append((len(prompt) - usage.cached_tokens) / seconds)
 
     async def _prefill(self) -> None:
         tokens = self._tokens(self._prompt(self._request.prompt), limit=1 + PROMPT_DECODE)
@@ -156,14 +219,14 @@ class Bench:
     def _tokens(self, prompt: Sequence[int], *, limit: int) -> AsyncGenerator[Token, None]:
         return self._generator.tokens(prompt, Sampling(), limit=limit, usage=Usage())
 
-    async def _round(self) -> None:
+    async def _round(self, decoded: _Decoded) -> None:
         """Time the parts of every stage once, at the mean position of the decoded tokens."""
-        position = SHORT_PROMPT + self._request.tokens // 2
+        position = decoded.before + self._request.tokens // 2
         times = [
             await task.computer.measure(self._deployment.epoch, position, task.assign.device)
             for task in self._deployment.tasks
         ]
-        self._samples.rounds.append(tuple(times))
+        decoded.rounds.append(tuple(times))
 
     # --- the result
 
@@ -173,7 +236,7 @@ class Bench:
         stages = tuple(
             self._stage(index, task) for index, task in enumerate(self._deployment.tasks)
         )
-        token_ms = 1000 * median(token.seconds for token in samples.decoded)
+        token_ms = samples.short.token_ms
         floor_ms = sum(stage.floor_ms for stage in stages)
         return BenchResult(
             shape=planned.model.name,
@@ -189,28 +252,50 @@ class Bench:
             floor_tokens_per_s=1000 / floor_ms,
             floor_fraction=floor_ms / token_ms,
             token_ms=token_ms,
-            hop_ms=median(_hop_ms(token) for token in samples.decoded),
+            hop_ms=median(_hop_ms(token) for token in samples.short.tokens),
             link_ms=self._links_ms(),
             layer_ms=_layer_ms(stages),
             predicted_tokens_per_s=planned.plan.predicted_tokens_per_s,
             sessions=tuple(samples.sessions),
+            depth=self._depth() if request.depth else None,
+        )
+
+    def _depth(self) -> BenchDepth:
+        """The medians at the depth. The plan predicts a token there from the time of reading its caches."""
+        planned, samples = self._deployment.planned, self._samples
+        stages, deep = range(len(self._deployment.tasks)), samples.deep
+        floor_ms = sum(map(deep.floor_ms, stages))
+        more_ms = sum(
+            1000
+            * (deep.cache_bytes(stage) - samples.short.cache_bytes(stage))
+            / deep.read_bytes_per_s(stage)
+            for stage in stages
+        )
+        return BenchDepth(
+            cached=deep.before,
+            cache_bytes=sum(map(deep.cache_bytes, stages)),
+            decode_tokens_per_s=1000 / deep.token_ms,
+            prefill_tokens_per_s=median(samples.deep_prefill),
+            floor_tokens_per_s=1000 / floor_ms,
+            floor_fraction=floor_ms / deep.token_ms,
+            predicted_tokens_per_s=1000 / (1000 / planned.plan.predicted_tokens_per_s + more_ms),
         )
 
     def _stage(self, index: int, task: StageDeployment) -> BenchStage:
-        times = [each[index] for each in self._samples.rounds]
-        stage, weight_bytes = task.stage, times[0].weight_bytes
-        read = median(each.read_bytes_per_s for each in times)
+        short, stage = self._samples.short, task.stage
+        times = [each[index] for each in short.rounds]
         return BenchStage(
             node=stage.name,
             device=stage.device,
             layers=(stage.layers.start, stage.layers.stop),
-            weight_bytes=weight_bytes,
-            read_bytes_per_s=read,
-            floor_ms=1000 * weight_bytes / read,
-            compute_ms=median(token.compute_ms[index] for token in self._samples.decoded),
+            weight_bytes=short.weight_bytes(index),
+            read_bytes_per_s=short.read_bytes_per_s(index),
+            floor_ms=short.floor_ms(index),
+            compute_ms=median(token.compute_ms[index] for token in short.tokens),
             predicted_ms=stage.predicted_ms,
             layer_ms=median(each.layers_ms for each in times) / max(1, len(stage.layers)),
             head_ms=median(each.head_ms for each in times),
+            cache_bytes=short.cache_bytes(index),
         )
 
     def _links_ms(self) -> float:
@@ -225,18 +310,22 @@ class Bench:
         return between + sum(self._link_ms(*pair, TOKEN_MESSAGE_BYTES) for pair in ends)
 
 
+def with_room(request: BenchRequest) -> BenchRequest:
+    """The same request, with a context that has room for it, if it says none."""
+    needed = max(tokens for _, tokens in _needed(request))
+    if request.plan.context is not None or needed <= DEFAULT_CONTEXT:
+        return request
+    plan = msgspec.structs.replace(request.plan, context=needed)
+    return msgspec.structs.replace(request, plan=plan)
+
+
 def check_context(request: BenchRequest, context: int) -> None:
     """Refuse a bench that needs more tokens than the context holds.
 
     Raises:
         UsageError: the message says which option to change.
     """
-    turns = -(-request.tokens // TURN)  # the first token of each turn is not counted
-    parts = (
-        ("prompt", request.prompt + 1 + PROMPT_DECODE),
-        ("tokens", SHORT_PROMPT + request.tokens + turns),
-    )
-    for option, needed in parts:
+    for option, needed in _needed(request):
         if needed > context:
             raise UsageError(
                 f"So long a bench takes {needed} tokens, and the context holds {context}. Choose a"
@@ -245,6 +334,17 @@ def check_context(request: BenchRequest, context: int) -> None:
                 needed=needed,
                 context=context,
             )
+
+
+def _needed(request: BenchRequest) -> list[tuple[str, int]]:
+    """How many tokens of context each option takes."""
+    turns = -(-request.tokens // TURN)  # the first token of each turn is not counted
+    decoded, depth = request.tokens + turns, request.depth
+    return [
+        ("prompt", request.prompt + 1 + PROMPT_DECODE),
+        ("tokens", SHORT_PROMPT + decoded),
+        ("depth", depth + 1 + max(decoded, request.prompt) if depth else 0),
+    ]
 
 
 def _hop_ms(token: Token) -> float:

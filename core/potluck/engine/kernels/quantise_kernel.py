@@ -2,7 +2,7 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.ir_types import I8, KIND_BF16, KIND_F16, KIND_F32, Operand
+from potluck.engine.kernels.ir_types import I8, I64, KIND_BF16, KIND_F16, KIND_F32, Operand
 from potluck.engine.kernels.layout import GROUP, RECORD_BYTES, TILE, TILES
 from potluck.engine.kernels.memory import Address, Number, Record
 from potluck.engine.kernels.paths import Path
@@ -20,10 +20,11 @@ class Quantise(Record):
     width = Number()  # numbers that are written
     tokens = Number()
     records = Address(I8)
+    rows = Address(I64)  # (tokens,): which row of the source is each token's; only if it `gathers`
 
 
 def emit_quantise(
-    module: ir.Module, name: str, path: Path, reading: Reading = "plain"
+    module: ir.Module, name: str, path: Path, reading: Reading = "plain", *, gathers: bool = False
 ) -> ir.Function:
     """Write each token's numbers as records, which lie as `layout` says: a job of the pool."""
     record = emit_record(module, f"{name}_record", path)
@@ -33,7 +34,8 @@ def emit_quantise(
     def one_token(token: Value, target: Operand, step: Value) -> None:
         with e.each_kind(given.kind, (KIND_F32, KIND_BF16, KIND_F16)) as kinds:
             for kind in kinds:
-                source = given.source.of(kind) + token * given.stride
+                place = given.rows[token] if gathers else token
+                source = given.source.of(kind) + place * given.stride
                 row = read_row(e, reading, source, given.width)
                 for span in e.spans(given.width, GROUP):
                     e.call(record, [row(span), target.skip(span.first // GROUP, step)])
