@@ -26,16 +26,18 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama, biases", True, "int8", "full"),
     ("gemma 2", True, "int4", "int8"),
     ("llama, biases", True, "f32", "full"),
+    ("deepseek 3", True, "int4", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
     ("gemma 3", False, "int4-head8", "full"),
     ("granite, tied, biases", True, "int4", "full"),
+    ("deepseek 2 lite", True, "f32", "int8"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [
@@ -164,6 +166,7 @@ def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
         ("llama, biases", True),
         ("qwen 3 moe, some layers, odd", True),
         ("gemma 3", False),
+        ("deepseek 2 lite", True),
     ],
 )
 def test_every_kind_of_processor_has_the_same_bits(

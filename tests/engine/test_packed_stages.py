@@ -27,7 +27,12 @@ every_scheme_and_variant = pytest.mark.parametrize(
     ("scheme", "variant"),
     [
         *((scheme, "llama, whole blocks") for scheme in PACKED_SCHEMES),
-        *(("int4", variant) for variant in ("llama", "qwen 2", "gemma 2", "qwen 3 moe", "gpt-oss")),
+        *(
+            ("int4", variant)
+            for variant in (
+                "llama", "qwen 2", "gemma 2", "qwen 3 moe", "gpt-oss", "deepseek 3",
+            )
+        ),
     ],
 )
 

@@ -87,6 +87,7 @@ def assert_same(ours: Output | Exception, theirs: Output, *, exactly: bool = Fal
         ("llama", "int4"),
         ("gemma 2", "f32"),
         ("mixtral", "int8"),
+        ("deepseek 3", "int8"),
         ("llama", "bf16"),
         ("gemma 2", "bf16"),
         ("mixtral", "bf16"),

@@ -30,7 +30,8 @@ def config_class(architecture: str) -> Any:
 
 # What `transformers` knows no value for either.
 NEEDED = {
-    "Dots1ForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    "Dots1ForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
 }
 
 

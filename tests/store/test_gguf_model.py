@@ -59,6 +59,9 @@ VARIANTS = [
     "glm 4.5",
     "dots 1, groups",
     "k-exaone",
+    "deepseek 2 lite",
+    "deepseek 2, groups",
+    "glm 4.7 flash",
 ]
 
 
@@ -105,6 +108,8 @@ def assert_close(found: Any, expected: Any) -> None:
             assert_close(one, other)
     elif dataclasses.is_dataclass(expected):
         for field in dataclasses.fields(expected):
+            if field.name == "is_ordered":  # expansions of latents are, in these files
+                continue
             assert_close(getattr(found, field.name), getattr(expected, field.name))
     else:
         is_number = isinstance(expected, float)

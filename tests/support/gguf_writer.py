@@ -35,6 +35,9 @@ FAMILIES = {
     "Glm4MoeForCausalLM": "glm4moe",
     "Dots1ForCausalLM": "dots1",
     "ExaoneMoeForCausalLM": "exaone-moe",
+    "DeepseekV2ForCausalLM": "deepseek2",
+    "DeepseekV3ForCausalLM": "deepseek2",
+    "Glm4MoeLiteForCausalLM": "deepseek2",
 }
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
@@ -131,7 +134,9 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(everywhere["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    if head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss")):
+    if architecture == "deepseek2":
+        head_dim = config["qk_rope_head_dim"]
+    elif head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss")):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     turned = int(head_dim * everywhere.get("partial_rotary_factor", 1.0))
@@ -152,6 +157,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_expert_used_count(config["num_experts_per_tok"])
         case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
             _add_experts(writer, config)
+        case "deepseek2":
+            _add_latents(writer, config, rope)
         case "phi3":
             original = config.get("original_max_position_embeddings")
             original = original or config["max_position_embeddings"]
@@ -185,6 +192,25 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
         writer.add_sliding_window_pattern(windows)
 
 
+def _add_latents(writer: gguf.GGUFWriter, config: dict[str, Any], rope: dict[str, Any]) -> None:
+    """Write what `DeepseekV2Model.set_gguf_parameters` writes."""
+    rank, rotary = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if config.get("q_lora_rank"):
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + rotary)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotary)
+    writer.add_value_length_mla(config["v_head_dim"])
+    if rope.get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    is_first = config["model_type"] == "deepseek_v2"
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SOFTMAX if is_first else kinds.SIGMOID)
+    dense = config.get("mlp_layer_types", []).count("dense")
+    _add_experts(writer, {"first_k_dense_replace": dense, "norm_topk_prob": False} | config)
+
+
 def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     counts = ("num_experts", "n_routed_experts", "num_local_experts")
     writer.add_expert_count(next(config[name] for name in counts if config.get(name)))
@@ -199,8 +225,9 @@ def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
-        writer.add_expert_group_count(config["n_group"])
-        writer.add_expert_group_used_count(config["topk_group"])
+        if config["n_group"] is not None:
+            writer.add_expert_group_count(config["n_group"])
+            writer.add_expert_group_used_count(config["topk_group"])
 
 
 def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
@@ -225,6 +252,10 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             continue
         if name.endswith("shared_expert_gate.weight"):
             values = values[0]
+        if name.endswith("kv_b_proj.weight"):
+            for part, matrices in _ordered(values, config).items():
+                tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
+            continue
         name = name.replace("_correction_bias", "_correction.bias")
         tensors[_name(names, name)] = values
     for name, matrices in experts.items():
@@ -237,6 +268,14 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
         tensors["rope_factors_long.weight"] = torch.tensor(rope["long_factor"])
         tensors["rope_factors_short.weight"] = torch.tensor(rope["short_factor"])
     return tensors
+
+
+def _ordered(values: Tensor, config: dict[str, Any]) -> dict[str, Tensor]:
+    """Cut the expansion of latents as `DeepseekV2Model.modify_tensors` does."""
+    sizes = config["qk_nope_head_dim"], config["v_head_dim"]
+    whole = values.view(config["num_attention_heads"], sum(sizes), -1)
+    keys, own = whole.split(sizes, 1)
+    return {"k_b_proj": keys.transpose(1, 2), "v_b_proj": own}
 
 
 def _name(names: gguf.TensorNameMap, name: str) -> str:

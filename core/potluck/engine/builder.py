@@ -5,8 +5,8 @@ of the compute dtype or packed. The caller's `fill` writes them, layer by layer;
 weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from potluck.engine.accelerator import (
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
+from potluck.engine.expansion import make_ups
 from potluck.engine.filling import Fill, Filling
 from potluck.engine.gates import gate
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
@@ -45,8 +46,8 @@ from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
-from potluck.model.formats import PackedFormat
-from potluck.model.latent import EXPANSION, LATENT_NORM, QUERY_NORM, LatentSpec
+from potluck.model.formats import INT8, PackedFormat
+from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
@@ -250,8 +251,16 @@ class _Builder:
         if spec.queries is not None and spec.query_rank is not None:
             norm = self.norm(prefix + QUERY_NORM, spec.norm_eps, spec.query_rank)
             queries = norm, self._linear(prefix, spec.queries)
-        key_up, value_up = self._expansion(prefix, spec)
-        return LatentAttention(
+        kind, in_packed_scheme = self._latent_kind(spec), self._scheme in PACKED_SCHEMES
+        key_up, value_up = make_ups(
+            spec,
+            prefix,
+            make=partial(self._up, is_packed=in_packed_scheme and kind is not LatentAttention),
+            filling=self._filling,
+            dtype=torch.float32 if in_packed_scheme else self.dtype,
+            kernels=self.run_kernels,
+        )
+        return kind(
             spec,
             inputs=self._linear(prefix, spec.input),
             queries=queries,
@@ -261,28 +270,21 @@ class _Builder:
             output=self._linear(prefix, spec.output),
         )
 
-    def _expansion(self, prefix: str, spec: LatentSpec) -> tuple[Linear, Linear]:
-        """The matrices that absorb queries and that make values, of the one that expands latents.
+    def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
+        if self.generated is None:
+            return LatentAttention
+        from potluck.engine.generated_latent import GeneratedLatentAttention, has_latent_kernels
 
-        (H·rank, plain_dim) and (H·value_dim, rank).
-        """
-        heads, sizes = spec.heads, (spec.plain_dim, spec.value_dim)
-        is_packed = self._scheme in PACKED_SCHEMES
-        # Held only until its parts are in order.
-        whole = torch.empty(
-            (heads, sum(sizes), spec.rank), dtype=torch.float32 if is_packed else self.dtype
-        )
-        self._filling.tensor(f"{prefix}{EXPANSION}.weight", whole.view(-1, spec.rank))
-        shapes = (heads * spec.rank, spec.plain_dim), (heads * spec.value_dim, spec.rank)
-        made = [FloatLinear(self._empty(*shape), None, self._products) for shape in shapes]
+        if not has_latent_kernels(spec):
+            return LatentAttention
+        return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache_dtype)
 
-        def order() -> None:
-            keys, values = whole.split(sizes, 1)
-            for linear, part in zip(made, (keys.transpose(1, 2), values), strict=True):
-                linear.weight.copy_(part.reshape(linear.weight.shape))
-
-        self._filling.then(order)
-        return made[0], made[1]
+    def _up(self, rows: int, width: int, *, is_packed: bool) -> FloatLinear | PackedLinear:
+        """A matrix of latent attention. Packed ones have 8 bits: they are a few hundredths of a layer."""
+        if not is_packed:
+            return FloatLinear(self._empty(rows, width), None, self._products)
+        weight = PackedWeight.empty(rows, width, INT8, self._arena)
+        return PackedLinear(weight, None, self._kernels)
 
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:

@@ -6,9 +6,11 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.generated_latent import has_latent_kernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.model.latent import LatentSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 
 
@@ -43,7 +45,11 @@ class GeneratedAttention(Attention):
 
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
-    return isinstance(spec, AttentionSpec)
+    match spec:
+        case AttentionSpec():
+            return True
+        case LatentSpec():
+            return has_latent_kernels(spec)
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

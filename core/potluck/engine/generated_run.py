@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import NotRequired, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
@@ -10,11 +10,21 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.generated_attention import has_kernels, kernel_heads
-from potluck.engine.kernels.decode import Decoder, Expert, LayerWeights, Moe, layer_shape
+from potluck.engine.generated_latent import latent_heads
+from potluck.engine.kernels.decode import (
+    Decoder,
+    Expert,
+    LatentWeights,
+    LayerWeights,
+    Moe,
+    layer_shape,
+)
 from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache
+from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.session_cache import SessionCache
@@ -22,6 +32,20 @@ from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 """A layer as a generated function takes it; those of one shape can be in one function."""
+
+
+class MixerWeights(TypedDict):
+    """The part of `LayerWeights` that the mixer has."""
+
+    qkv: Weight
+    qkv_bias: Tensor | None
+    qk_norm: NotRequired[Tensor | None]
+    output: Weight
+    output_bias: Tensor | None
+    window: NotRequired[int | None]
+    sinks: NotRequired[Tensor | None]
+    rope: int | None
+    latent: NotRequired[LatentWeights]
 
 
 class GeneratedRun(Run):
@@ -96,15 +120,23 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
     None: no function can be generated for it, and torch computes it. The specification says so, or
     a matrix is in several pieces.
     """
-    spec, attention = block.spec, block.mixer
-    if not isinstance(attention, Attention) or not is_generable(spec):
+    spec = block.spec
+    if not is_generable(spec):
         return None
-    weights = _layer_weights(block, attention)
+    match block.mixer:
+        case Attention() as attention:
+            mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
+        case LatentAttention() as latent:
+            whole = latent_heads(latent.spec, cache)
+            mixer, heads = _latent(latent, whole), whole.attention
+        case _:
+            return None
+    weights = None if mixer is None else _layer_weights(block, mixer)
     if weights is None:
         return None
     shape = layer_shape(
         weights,
-        kernel_heads(attention.spec, cache),
+        heads,
         epsilon=spec.norm_eps,
         multiplier=spec.residual_multiplier,
         activation=spec.feed_forward.activation,
@@ -128,30 +160,62 @@ def is_generable(spec: LayerSpec) -> bool:
             return has_before and adds_as_is
 
 
-def _layer_weights(block: DecoderLayer, attention: Attention) -> LayerWeights | None:
-    """The layer's weights; None: a matrix is in several pieces."""
-    mlp, spec = block.mlp, attention.spec
+def _attention(attention: Attention) -> MixerWeights | None:
     qkv, output = _weight(attention.qkv), _weight(attention.output)
+    if qkv is None or output is None:
+        return None
+    return {
+        "qkv": qkv,
+        "qkv_bias": _bias(attention.qkv),
+        "qk_norm": None if attention.qk_norm is None else attention.qk_norm.weight,
+        "output": output,
+        "output_bias": _bias(attention.output),
+        "window": attention.spec.window,
+        "sinks": attention.sinks,
+        "rope": attention.spec.rope,
+    }
+
+
+def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
+    qkv, output = _weight(latent.input), _weight(latent.output)
+    key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
+    queries = None if latent.queries is None else _weight(latent.queries)
+    is_whole = latent.queries is None or queries is not None
+    if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
+        return None
+    return {
+        "qkv": qkv,
+        "qkv_bias": _bias(latent.input),
+        "output": output,
+        "output_bias": _bias(latent.output),
+        "rope": latent.spec.rope,
+        "latent": LatentWeights(
+            heads=heads,
+            query_norm=None if latent.query_norm is None else latent.query_norm.weight,
+            queries=queries,
+            norm=latent.latent_norm.weight,
+            key_up=key_up,
+            value_up=value_up,
+        ),
+    }
+
+
+def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | None:
+    """The layer's weights; None: a matrix is in several pieces."""
+    mlp = block.mlp
     dense = None if isinstance(mlp, MoE) else _expert(mlp)
     moe = _moe(mlp) if isinstance(mlp, MoE) else None
-    if qkv is None or output is None or (dense is None and moe is None):
+    if dense is None and moe is None:
         return None
     gate_up, down = (None, None) if dense is None else dense[:2]
     return LayerWeights(
         norms=block.norms.map(lambda norm: norm.weight),
-        qkv=qkv,
-        qkv_bias=_bias(attention.qkv),
-        qk_norm=None if attention.qk_norm is None else attention.qk_norm.weight,
-        output=output,
-        output_bias=_bias(attention.output),
         gate_up=gate_up,
         gate_up_bias=None if dense is None else dense.gate_up_bias,
         down=down,
         down_bias=None if dense is None else dense.down_bias,
         moe=moe,
-        window=spec.window,
-        sinks=attention.sinks,
-        rope=spec.rope,
+        **mixer,
     )
 
 

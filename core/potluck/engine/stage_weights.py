@@ -80,8 +80,10 @@ class StageWeights:
         if not self.is_generated:
             return False
         from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.generated_latent import GeneratedLatentAttention
 
-        return all(isinstance(block.mixer, GeneratedAttention) for block in self.blocks)
+        generated = (GeneratedAttention, GeneratedLatentAttention)
+        return all(isinstance(block.mixer, generated) for block in self.blocks)
 
     @property
     def computes_together(self) -> bool:

@@ -15,7 +15,7 @@ from potluck.model.common_fields import read_fact, read_multiplier, read_norm_ep
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
-from potluck.model.latent import EXPANSION
+from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
 from potluck.model.layers import (
     DenseSpec,
     Experts,
@@ -130,9 +130,9 @@ class ModelConfig:
         parts = (facts.router, facts.shared_gate)
         return name.endswith(tuple(f".{facts.block}.{part}.weight" for part in parts if part))
 
-    def is_absorbed(self, name: str) -> bool:
-        """Whether a tensor expands latents. What computes with it has its parts in another order."""
-        return name.endswith(f".{EXPANSION}.weight")
+    def is_expansion(self, name: str) -> bool:
+        """Whether a tensor expands latents, or is a part of the one that does."""
+        return name.endswith((f".{EXPANSION}.weight", f".{KEY_UP}.weight", f".{VALUE_UP}.weight"))
 
     def is_of_expert(self, name: str) -> bool:
         """Whether a tensor belongs to one expert of a MoE."""
@@ -200,7 +200,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
         head_dim=mixers.head_dim,
-        max_position=max_position,
+        max_position=_most_positions(fields, family, max_position),
         rms_norm_eps=read_norm_eps(fields),
         layers=_layers(fields, family, mixers.layers, experts),
         ropes=mixers.ropes,
@@ -217,6 +217,13 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
+
+
+def _most_positions(fields: Fields, family: Family, trained: int) -> int:
+    """As many positions as it was trained with, and as are computed as there."""
+    if family.sees_all_to is None:
+        return trained
+    return min(trained, fields.integer(family.sees_all_to, 1, MAX_POSITION))
 
 
 def _layers(

@@ -35,6 +35,7 @@ _COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always 
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|_shexp|\.\d+)?\.weight")
 _ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
+    "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
 _MOST_MIXTURES = 4  # kinds of layers that differ in their finer matrices; each kind is measured
@@ -56,7 +57,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     head_dim = keys.integer("attention.key_length", hidden // heads)
     if head_dim < 1:
         raise keys.invalid("attention.key_length", "must be at least 1")
-    if keys.integer("attention.value_length", head_dim) != head_dim:
+    is_same = keys.integer("attention.value_length", head_dim) == head_dim
+    if not is_same and not family.has_latents:
         raise keys.invalid("attention.value_length", "must be that of the keys")
     config: Config = {
         "architectures": [family.architecture],

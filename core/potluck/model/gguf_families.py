@@ -6,7 +6,10 @@ from typing import cast
 
 from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_keys import Config, Keys
+from potluck.model.latent import ORDERED
 from potluck.model.limits import MAX_LAYERS
+
+_SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,7 @@ class GgufFamily:
     architecture: str
     interleaved_heads: bool = False
     norms_are_whole: bool = False
+    has_latents: bool = False  # keys and values may have different sizes
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
 
@@ -80,6 +84,50 @@ def _routed(keys: Keys, config: Config) -> None:
         "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.shapes,
     }
+
+
+def _deepseek2(keys: Keys, config: Config) -> None:
+    """Set what latent attention has; its keys and values count as those of the cached rows in newer files."""
+    rotary = keys.integer("rope.dimension_count")
+    size = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
+    values = keys.integer("attention.value_length_mla", keys.integer("attention.value_length"))
+    has_query_latent = "attention.q_lora_rank" in keys
+    config |= {
+        "q_lora_rank": keys.integer("attention.q_lora_rank") if has_query_latent else None,
+        "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": size - rotary,
+        "qk_rope_head_dim": rotary,
+        "v_head_dim": values,
+        "rope_interleave": True,
+        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in keys.file.shapes,
+        ORDERED: "blk.0.attn_k_b.weight" in keys.file.shapes,
+    }
+    del config["head_dim"]
+    scaling = cast("Config | None", config.get("rope_scaling"))
+    if scaling is not None and "rope.scaling.yarn_log_multiplier" in keys:
+        magnitude = 10 * keys.number("rope.scaling.yarn_log_multiplier")  # a tenth of it is stored
+        scaling |= {"mscale": magnitude, "mscale_all_dim": magnitude}
+    _deepseek_router(keys, config)
+
+
+def _deepseek_router(keys: Keys, config: Config) -> None:
+    """Set the router of V3 where it is one of sigmoids, and else that of V2."""
+    _experts(keys, config)
+    groups = keys.integer("expert_group_count", 1)
+    config |= {
+        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
+        "n_shared_experts": keys.integer("expert_shared_count", 0),
+        "n_group": groups,
+        "topk_group": keys.integer("expert_group_used_count", 1),
+        "topk_method": "group_limited_greedy" if groups > 1 else "greedy",
+        "norm_topk_prob": keys.flag("expert_weights_norm", False),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+    }
+    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
+    config["num_hidden_layers"] = layers
+    # Files of the first V2 say nothing of the function.
+    if keys.integer("expert_gating_func", _SOFTMAX) == _SIGMOID:
+        config["architectures"] = ["DeepseekV3ForCausalLM"]
 
 
 def _exaone_moe(keys: Keys, config: Config) -> None:
@@ -185,6 +233,9 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=_experts),
     "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=_minimax),
     "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=_routed),
+    "deepseek2": GgufFamily(
+        architecture="DeepseekV2ForCausalLM", has_latents=True, more=_deepseek2
+    ),
     "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=_routed),
     "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
     "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),

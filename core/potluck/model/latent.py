@@ -14,7 +14,10 @@ from potluck.model.rope import score_factor
 from potluck.model.row_order import PairedRows
 
 EXPANSION = "self_attn.kv_b_proj"
+# The same in the order of computing: llama.cpp's files have these.
+KEY_UP, VALUE_UP = "self_attn.k_b_proj", "self_attn.v_b_proj"
 QUERY_NORM, LATENT_NORM = "self_attn.q_a_layernorm.weight", "self_attn.kv_a_layernorm.weight"
+ORDERED = "kv_b_is_ordered"  # the field, which no file of the Hub has
 _NORM_EPS = 1e-6  # of the latents' norms, whatever the model's others add
 
 
@@ -36,6 +39,7 @@ class LatentSpec:
     rope: int | None = None  # which of the model's distinct ropes
     scale: float  # of the products of queries and keys
     norm_eps: float = _NORM_EPS
+    is_ordered: bool = False  # files have the matrices that expand latents as they are computed with
     has_bias: bool = False  # on the products with hidden states, and on the output
 
     @property
@@ -73,6 +77,15 @@ class LatentSpec:
         return Projection(parts=("self_attn.q_b_proj",), rows=(self.q_size,), width=self.query_rank)
 
     @property
+    def ups(self) -> tuple[Projection, Projection]:
+        """Of each head, its query without rope → what is multiplied with latents; and latent → value."""
+        key_rows, value_rows = self.heads * self.rank, self.heads * self.value_dim
+        return (
+            Projection(parts=(KEY_UP,), rows=(key_rows,), width=self.plain_dim),
+            Projection(parts=(VALUE_UP,), rows=(value_rows,), width=self.rank),
+        )
+
+    @property
     def expansion(self) -> Projection:
         """Latent → of each head the key without rope, then the value."""
         rows = self.heads * (self.plain_dim + self.value_dim)
@@ -90,7 +103,8 @@ class LatentSpec:
     @property
     def projections(self) -> tuple[Projection, ...]:
         queries = () if self.queries is None else (self.queries,)
-        return self.input, *queries, self.expansion, self.output
+        ups = self.ups if self.is_ordered else (self.expansion,)
+        return self.input, *queries, *ups, self.output
 
     @property
     def expands_from(self) -> int:
@@ -110,7 +124,7 @@ class LatentSpec:
     @property
     def kind(self) -> "LatentSpec":
         """This attention as far as its cost depends on it."""
-        return replace(self, rope=None)
+        return replace(self, rope=None, is_ordered=False)
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
@@ -151,5 +165,6 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
         rotary_dim=rotary,
         value_dim=fields.integer("v_head_dim", 1, MAX_HEAD_DIM),
         scale=power(plain + rotary, -0.5) * score_factor(fields),
+        is_ordered=fields.flag(ORDERED, False),
         has_bias=has_bias,
     )

@@ -27,7 +27,7 @@ from potluck.model.formats import (
 )
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
-from potluck.model.schemes import Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
 SMALL_MODEL_BYTES = 100_000_000
 
@@ -75,8 +75,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return formats.biases if name.endswith(".bias") else F32
     if config.is_router(name):
         return F32
-    if config.is_absorbed(name) and isinstance(formats.layers, PackedFormat):
-        return F32  # what is sent; a stage packs its parts when they are in order
+    if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
+        return F32  # they are sent as they are: a stage packs them when they are in order
     stored = config.quantization if formats.keeps_precision else None
     if name == config.head_name:
         is_coarse = stored is not None and stored.has_coarse_head
@@ -89,6 +89,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
 
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:
     """Bytes of a tensor in memory."""
+    if config.is_expansion(name) and scheme in PACKED_SCHEMES:
+        return INT8.nbytes(*shape)
     return tensor_format(config, name, shape, scheme).nbytes(shape[0], prod(shape[1:]))
 
 

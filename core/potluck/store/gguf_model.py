@@ -15,6 +15,7 @@ import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
@@ -164,7 +165,10 @@ def _spans(
         if known in tensors:
             part, tensor = tensors[known]
             span = _span(name, part, tensor)
-            if span.shape == shape[1:] and shape[0] == 1:  # files leave such a dimension out
+            is_short = shape[0] == 1 and span.shape == shape[1:]  # files leave such a dimension out
+            # Rows of heads are in one dimension more.
+            has_heads = expert is None and len(span.shape) == len(shape) + 1
+            if is_short or (has_heads and (prod(span.shape[:2]), *span.shape[2:]) == shape):
                 span = replace(span, shape=shape)
             found[name] = (
                 part.file,

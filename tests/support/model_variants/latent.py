@@ -14,6 +14,7 @@ _SIZES = {
 }
 _ROUTED = {name: size for name, size in ROUTED.items() if name != "head_dim"}
 _GROUPS = {"n_routed_experts": 12, "n_group": 4, "topk_group": 2}
+_INDEXER = {"index_topk": 64, "index_n_heads": 2, "index_head_dim": 16}  # more than are asked for
 _MSCALE = {**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}
 
 LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -25,7 +26,7 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "q_lora_rank": None,
             "n_shared_experts": 2,
             "first_k_dense_replace": 1,
-            "rope_parameters": _MSCALE,
+            "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
         },
     ),
     "deepseek 2, groups": (
@@ -45,24 +46,31 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **_SIZES,
             **_ROUTED,
             **_GROUPS,
+            "qk_nope_head_dim": 32,
             "v_head_dim": 32,
             "first_k_dense_replace": 2,
             "rope_parameters": _MSCALE,
         },
     ),
-    "deepseek 3, odd sizes, halves": (
+    "deepseek 3, dense, odd sizes, halves": (
         "DeepseekV3",
         {
             **_SIZES,
-            **_ROUTED,
-            "n_group": 1,
-            "topk_group": 1,
+            "first_k_dense_replace": 4,
             "q_lora_rank": 20,
             "kv_lora_rank": 24,
             "qk_nope_head_dim": 12,
             "v_head_dim": 10,
             "rope_interleave": False,
         },
+    ),
+    "deepseek 3.2": (
+        "DeepseekV32",
+        {**_SIZES, **_ROUTED, **_GROUPS, **_INDEXER, "rope_parameters": _MSCALE},
+    ),
+    "glm 5": (
+        "GlmMoeDsa",
+        {**_SIZES, **_ROUTED, **_INDEXER, "qk_nope_head_dim": 24, "first_k_dense_replace": 1},
     ),
     "glm 4.7 flash": (
         "Glm4MoeLite",

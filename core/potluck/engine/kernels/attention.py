@@ -13,11 +13,15 @@ multiples of `PANEL`, each is computed by itself, and they are merged in their o
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
 scale after each (see `layout`). Whole panels at its beginning may lie elsewhere, in rows that sessions share. The heads of a group share a key head, whose keys and values are read
 once for all of them and never expanded.
+
+In latent attention, the cache is (1, 1, capacity, row): all heads have the row as their key, and its first numbers
+as their value. As int8 both parts of a row have a scale, and keys are multiplied with theirs when they are loaded.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from llvmlite import ir
 
@@ -45,6 +49,7 @@ LANES = 16  # numbers of a vector; also how many cached tokens are scored togeth
 WIDE = vector(F32, LANES)
 # Cached tokens of a panel. Keys of 64 numbers then take 64 kB as columns, which stay in the second cache.
 PANEL = 256
+KeyPart = Literal["whole", "latent", "turned"]
 LOWEST = -1e30  # below any score, but finite, so that differences are numbers
 
 
@@ -61,12 +66,15 @@ class Heads:
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
-    has_sinks: bool = (
-        False  # each head has a score beside those of the tokens, with a value of zero
-    )
+    has_sinks: bool = False  # each head has a score beside those of the tokens, with a value of zero
+    rank: int | None = None  # of latent attention: how many of a key's numbers are the value
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
+        if self.rank is not None:
+            assert self.kv_heads == 1
+            assert self.rank % LANES == 0
+            assert self.rank + self.rotary_dim == self.head_dim
         assert self.rotary_dim % 2 == 0
         assert 0 <= self.rotary_dim <= self.head_dim
 
@@ -76,8 +84,18 @@ class Heads:
         return self.heads // self.kv_heads
 
     @property
+    def value_dim(self) -> int:
+        """Numbers of a value."""
+        return self.head_dim if self.rank is None else self.rank
+
+    @property
+    def row_numbers(self) -> int:
+        """Numbers of a token's queries, and of the keys and values that follow them."""
+        return self.head_dim * (self.heads + (2 * self.kv_heads if self.rank is None else 0))
+
+    @property
     def vectors(self) -> int:
-        """Vectors of a head; the last one may not be full."""
+        """Vectors of a key; the last one may not be full."""
         return -(-self.head_dim // LANES)
 
     @property
@@ -86,31 +104,54 @@ class Heads:
         return self.vectors * LANES
 
     @property
+    def value_padded(self) -> int:
+        """Numbers in the vectors of a value."""
+        return -(-self.value_dim // LANES) * LANES
+
+    @property
     def has_scales(self) -> bool:
         return self.cache_kind == KIND_INT8
 
     @property
+    def scales_scores(self) -> bool:
+        """Whether scores are multiplied with the scales of the keys."""
+        return self.has_scales and self.rank is None
+
+    @property
     def cached_bytes(self) -> int:
-        """Bytes of a key, or of a value, in the cache."""
-        scale_bytes = CACHE_SCALE_BYTES if self.has_scales else 0
+        """Bytes of a key, or of a value, in the cache; of a latent row, which is both."""
+        parts = 1 if self.rank is None else 2
+        scale_bytes = parts * CACHE_SCALE_BYTES if self.has_scales else 0
         return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
 
-    def spans(self, e: Emitter, parts: range) -> list[Span]:
-        """Return these vectors of a head, as indices."""
-        return [self._span(e, part) for part in parts]
+    @property
+    def key_parts(self) -> tuple[tuple[int, int, KeyPart], ...]:
+        """The parts of a key that `Cached.key` loads: where each begins, and how many numbers it has."""
+        if self.rank is None:
+            return ((0, self.head_dim, "whole"),)
+        return (0, self.rank, "latent"), (self.rank, self.rotary_dim, "turned")
 
-    def each_span(self, e: Emitter, count: int) -> Iterator[list[Span]]:
-        """Write the body for `count` vectors of a head at a time: in a loop for whole vectors, then for the rest."""
-        whole = self.head_dim // (LANES * count) * count
+    def spans(self, e: Emitter, parts: range) -> list[Span]:
+        """Return these vectors of a key, as indices."""
+        return [_span(e, self.head_dim, part) for part in parts]
+
+    def each_span(self, e: Emitter, count: int, size: int | None = None) -> Iterator[list[Span]]:
+        """Write the body for `count` vectors at a time: in a loop for whole vectors, then for the rest.
+
+        `size`: of how many numbers; None: those of a value.
+        """
+        size = self.value_dim if size is None else size
+        vectors, whole = -(-size // LANES), size // (LANES * count) * count
         with e.loop(0, whole, count) as first:
             yield [Span((first + index) * LANES, LANES) for index in range(count)]
-        for start in range(whole, self.vectors, count):
-            yield self.spans(e, range(start, min(start + count, self.vectors)))
+        for start in range(whole, vectors, count):
+            yield [_span(e, size, part) for part in range(start, min(start + count, vectors))]
 
-    def _span(self, e: Emitter, part: int) -> Span:
-        left = self.head_dim - part * LANES
-        mask = None if left >= LANES else e.first_lanes(e.index(left), LANES)
-        return Span(e.index(part * LANES), LANES, mask)
+
+def _span(e: Emitter, size: int, part: int) -> Span:
+    left = size - part * LANES
+    mask = None if left >= LANES else e.first_lanes(e.index(left), LANES)
+    return Span(e.index(part * LANES), LANES, mask)
 
 
 def rows_at_once(path: Path) -> int:
@@ -140,8 +181,27 @@ class Cached:
         return Cached(self.e, self.shape, self.at(token))
 
     def scale(self, token: Operand) -> Value:
-        """What the integers of a token are multiplied with."""
-        return self.at(token).skip(self.shape.head_dim).of(KIND_F32)[0]
+        """What the integers of a token are multiplied with; of a latent row, those of the value."""
+        return self.at(token).skip(self.shape.value_dim).of(KIND_F32)[0]
+
+    def key(self, token: Operand, span: Span, part: KeyPart) -> Value:
+        """A vector of a token's key: as it lies there, or of a part of a latent row, multiplied with its scale."""
+        shape, start = self.shape, self.at(token)
+        if part == "whole" or not shape.has_scales:
+            return start[span]
+        if part == "turned":
+            start = start.skip(CACHE_SCALE_BYTES)
+        place = shape.value_dim if part == "latent" else shape.head_dim
+        scale = start.skip(place).of(KIND_F32)[0]
+        return start[span] * self.e.splat(scale, LANES)
+
+    def key_vectors(self, token: Operand) -> list[Value]:
+        """All vectors of a token's key, as `key` returns them."""
+        return [
+            self.key(token, Span(begin + LANES * index, LANES, _span(self.e, size, index).mask), part)
+            for begin, size, part in self.shape.key_parts
+            for index in range(-(-size // LANES))
+        ]
 
     def prefetch(self, token: Operand) -> None:
         """Prefetch a token, because the processor does not foresee the first tokens of a head."""
@@ -251,7 +311,8 @@ class Tile:
         prefetched: Cached | None,
     ) -> None:
         e = self.values.e
-        for spans in self.shape.each_span(e, min(vectors, self.shape.vectors)):
+        most = self.shape.value_padded // LANES
+        for spans in self.shape.each_span(e, min(vectors, most)):
             pairs = [(row, number) for row in rows for number in range(len(spans))]
             totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
             with e.loop(*bounds) as token:

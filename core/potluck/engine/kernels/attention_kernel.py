@@ -19,6 +19,7 @@ from potluck.engine.kernels.attention import (
     Tile,
     add_scaled,
     merge,
+    rows_at_once,
     rows_of,
 )
 from potluck.engine.kernels.emit import Emitter
@@ -32,7 +33,7 @@ from potluck.engine.kernels.ir_types import (
     constant,
     internal,
 )
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record, stack
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.values import Value
@@ -53,10 +54,12 @@ class Attend(Record):
     position = Number()  # of the token, whose key and value are cached
     window = Number()  # cached tokens that it sees, itself among them
     parts = Address(KIND_F32)  # `parts_floats` numbers
-    out = Address(KIND_F32)  # (H, K)
+    out = Address(KIND_F32)  # (H, numbers of a value)
     job = Address(I8)  # of the pool; null: there is none
     shares = Number()  # how many parts the work is cut into
 
+
+_TOGETHER = 2  # rows of latent attention that are multiplied with some queries at a time
 
 # an `Attend`
 ATTEND = ir.FunctionType(VOID, [POINTER])
@@ -82,7 +85,7 @@ class _Part:
 
     @property
     def scores(self) -> int:
-        return self.out + self.shape.group * self.shape.padded
+        return self.out + self.shape.group * self.shape.value_padded
 
     @property
     def products(self) -> int:
@@ -90,6 +93,11 @@ class _Part:
 
     @property
     def size(self) -> int:
+        return self.rows + (0 if self.shape.rank is None else LANES * self.shape.padded)
+
+    @property
+    def rows(self) -> int:
+        """Where 16 cached rows of latent attention are, in f32."""
         return self.products + self.shape.group * LANES * LANES
 
 
@@ -110,7 +118,7 @@ def emit_attend(
         start = e.value(constant(F32, LOWEST)), e.value(constant(F32, 0.0))
         if shape.has_sinks:
             start = given.sinks[head], e.value(constant(F32, 1.0))
-        out = given.out + head * shape.head_dim
+        out = given.out + head * shape.value_dim
         _combine(e, shape, part, panels, member, out, start)
     return e.end()
 
@@ -146,13 +154,17 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
             scores=memory + layout.scores,
             stats=target,
             out=target + layout.out,
-            out_stride=shape.padded,
+            out_stride=shape.value_padded,
             seen_by=lambda _, low=low, high=high: (low, high),
             is_merged=False,
             next_keys=next_keys,
         )
         queries = given.queries + part // panels * (shape.group * shape.head_dim)
-        _score(tile, queries, keys, memory + layout.products, (low, high))
+        products = memory + layout.products
+        if shape.rank is None:
+            _score(tile, queries, keys, products, (low, high))
+        else:
+            _score_rows(tile, queries, keys, (products, memory + layout.rows), (low, high))
         tile.attend(low, high)
     return internal(e.end())
 
@@ -167,19 +179,76 @@ def _score(
     with e.loop(low - low % LANES, high, LANES) as first:
         with e.loop(0, LANES) as member:
             token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
-            numbers = [keys.at(token)[span] for span in spans]
+            numbers = keys.key_vectors(token)
             tile.values.prefetch(token)
             for head in range(shape.group):
                 query, total = queries + head * shape.head_dim, e.value(constant(WIDE, 0.0))
                 for span, some in zip(spans, numbers, strict=True):
                     total = e.multiply_add(some, query[span], total)
                 products.of(WIDE)[member + head * LANES] = total
-            if shape.has_scales:
+            if shape.scales_scores:
                 scales.of(KIND_F32)[member] = keys.scale(token)
-        factor = scales[0] * shape.scale if shape.has_scales else shape.scale
+        factor = scales[0] * shape.scale if shape.scales_scores else shape.scale
         for head in range(shape.group):
             rows = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
             (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(rows) * factor
+
+
+def _score_rows(
+    tile: Tile,
+    queries: Pointer,
+    keys: Cached,
+    memory: tuple[Pointer, Pointer],
+    bounds: tuple[Value, Value],
+) -> None:
+    """Write the scores of latent attention, for 16 tokens at a time.
+
+    A row is wider than all registers and has many heads. So rows are first written in f32, and a few of
+    them are multiplied with a few queries at a time, vector by vector.
+    """
+    shape, e, (low, high) = tile.shape, keys.e, bounds
+    products, rows = memory
+    blocks = _blocks_of_heads(e.path, shape.group)
+    with e.loop(low - low % LANES, high, LANES) as first:
+        with e.loop(0, LANES) as member:
+            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
+            for index, numbers in enumerate(keys.key_vectors(token)):
+                (rows + member * shape.padded)[Span(index * LANES, LANES)] = numbers
+        for start, stop, heads in blocks:
+            with e.loop(start, stop, heads) as head:
+                query = queries + head * shape.head_dim
+                with e.loop(0, LANES, _TOGETHER) as member:
+                    out = products.of(WIDE) + (head * LANES + member)
+                    _multiply(e, shape, (query, heads), rows + member * shape.padded, out)
+        with e.loop(0, shape.group) as head:
+            lanes = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
+            (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(lanes) * shape.scale
+
+
+def _blocks_of_heads(path: Path, group: int) -> list[tuple[int, int, int]]:
+    """Return from which head to which so many at a time are multiplied with `_TOGETHER` rows."""
+    most = max(1, rows_at_once(path) // _TOGETHER)
+    whole = group - group % most
+    blocks = [(0, whole, most), (whole, group, group % most)]
+    return [block for block in blocks if block[0] < block[1]]
+
+
+def _multiply(
+    e: Emitter, shape: Heads, queries: tuple[Pointer, int], rows: Pointer, out: Pointer
+) -> None:
+    """Write the lanes' sums of some heads and `_TOGETHER` rows, (heads, LANES)."""
+    query, heads = queries
+    pairs = [(head, row) for head in range(heads) for row in range(_TOGETHER)]
+    totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
+    for (span,) in shape.each_span(e, 1, shape.head_dim):
+        keys = [(rows + row * shape.padded)[Span(span.first, LANES)] for row in range(_TOGETHER)]
+        for head in range(heads):
+            numbers = (query + head * shape.head_dim)[span]
+            for row, key in enumerate(keys):
+                total = totals[head, row]
+                total.value = e.multiply_add(key, numbers, total.value)
+    for (head, row), total in totals.items():
+        out[head * LANES + row] = total.value
 
 
 def _combine(
@@ -209,7 +278,7 @@ def _combine(
     for (span,) in shape.each_span(e, 1):
         numbers = e.variable(constant(WIDE, 0.0))
         with e.loop(0, panels) as panel:
-            some = (part + panel * layout.size + layout.out + member * shape.padded)[span]
+            some = (part + panel * layout.size + layout.out + member * shape.value_padded)[span]
             factors = stats(panel)[0], stats(panel)[1]
             numbers.value = add_scaled(e, (numbers.value, some), factors)
         out[span] = numbers.value * inverse

@@ -18,9 +18,11 @@ from potluck.engine.kernels.generated import (
     cache_fields,
     shared_fields,
 )
+from potluck.engine.kernels.latent_kernel import LatentHeads
+from potluck.engine.kernels.latent_layer import LatentShape
 from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
-from potluck.engine.kernels.layout import input_bytes
-from potluck.engine.kernels.tensors import Angles, Router, Weight
+from potluck.engine.kernels.layout import GROUP, ROWS, input_bytes
+from potluck.engine.kernels.tensors import Angles, FloatWeight, Router, Weight
 from potluck.model.families.facts import Activation, LayerNorms
 
 
@@ -43,6 +45,29 @@ class Moe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentWeights:
+    """What only latent attention has."""
+
+    heads: LatentHeads
+    query_norm: Tensor | None = None  # (query rank,)
+    queries: Weight | None = None
+    norm: Tensor  # (rank,)
+    key_up: Weight  # (H·rank, plain_dim)
+    value_up: Weight  # (H·value_dim, rank)
+
+    @property
+    def shape(self) -> LatentShape:
+        queries = self.queries
+        return LatentShape(
+            heads=self.heads,
+            query_rank=None if queries is None else queries.width,
+            query_format=None if queries is None else queries.format,
+            key_format=self.key_up.format,
+            value_format=self.value_up.format,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
 
@@ -60,6 +85,7 @@ class LayerWeights:
     down: Weight | None = None
     down_bias: Tensor | None = None
     moe: Moe | None = None
+    latent: LatentWeights | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
     sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
@@ -106,6 +132,7 @@ def layer_shape(
         gate_up_format=gate_up.format,
         down_format=down.format,
         routing=None if weights.moe is None else weights.moe.router.routing,
+        latent=None if weights.latent is None else weights.latent.shape,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
     )
 
@@ -136,6 +163,7 @@ class Decoder:
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
         self._routing = {} if shape.routing is None else _routing(shape, shape.routing.rows)
+        self._latent = {} if shape.latent is None else _latent_memory(shape.latent)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -227,7 +255,7 @@ class Decoder:
             attended=self._attended.data_ptr(),
             job=self._kernels.job,
             shares=self._kernels.shares,
-            **{name: memory.data_ptr() for name, memory in self._routing.items()},
+            **{name: memory.data_ptr() for name, memory in (self._routing | self._latent).items()},
         )
 
     def _make_layer(self, index: int) -> ctypes.Structure:
@@ -251,6 +279,14 @@ class Decoder:
             "before_mlp": layer.norms.before_mlp,
             "after_mlp": layer.norms.after_mlp,
         }
+        if (latent := layer.latent) is not None:
+            tensors |= {
+                "query_norm": latent.query_norm,
+                "key_norm": latent.norm,
+                "queries": None if latent.queries is None else latent.queries.data,
+                "key_up": latent.key_up.data,
+                "value_up": latent.value_up.data,
+            }
         if layer.qk_norm is not None:
             queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
             norm = layer.qk_norm.flatten()
@@ -278,6 +314,18 @@ def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
         "total": torch.empty(shape.hidden),
         "routed": torch.empty(rows),
         "factors": torch.empty(rows),
+    }
+
+
+def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
+    """Make the memory that only latent attention needs, by the name of its field in a step."""
+    heads = shape.heads
+    widest = max(heads.plain_dim, heads.rank)
+    return {
+        "queries": torch.empty(shape.queries),
+        "absorbed": torch.empty(heads.heads * heads.row),
+        "mixed": torch.empty(heads.heads * heads.rank),
+        "head_inputs": _empty_input(heads.heads * (widest + GROUP)),
     }
 
 
@@ -316,6 +364,9 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         *((one.down, hidden, shape.intermediate, shape.down_format) for one in mlps),
     ):
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
+    if (latent := layer.latent) is not None:
+        _check_latent(latent)
+    assert (layer.latent is None) == (shape.latent is None)
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
     assert (layer.sinks is None) != heads.has_sinks
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
@@ -337,3 +388,23 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
             assert vector.dtype == torch.float32
             assert vector.is_contiguous()
             assert vector.numel() == numbers
+
+
+def _check_latent(latent: LatentWeights) -> None:
+    heads, queries = latent.heads, latent.queries
+    count = heads.heads
+    for matrix, rows, width in (
+        (latent.key_up, count * heads.rank, heads.plain_dim),
+        (latent.value_up, count * heads.value_dim, heads.rank),
+        *(() if queries is None else ((queries, count * heads.query_dim, queries.width),)),
+    ):
+        assert (matrix.rows, matrix.width) == (rows, width)
+    for matrix in (latent.key_up, latent.value_up):  # heads begin with a block
+        assert matrix.rows // count % ROWS == 0 or isinstance(matrix, FloatWeight)
+    assert (latent.query_norm is None) == (queries is None)
+    norms = [(latent.norm, heads.rank)]
+    if latent.query_norm is not None and queries is not None:
+        norms.append((latent.query_norm, queries.width))
+    for norm, numbers in norms:
+        assert norm.dtype == torch.float32
+        assert norm.numel() == numbers

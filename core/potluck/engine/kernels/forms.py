@@ -7,7 +7,7 @@ generated when the first matrix of a kernel needs them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from llvmlite import ir
@@ -22,9 +22,10 @@ from potluck.engine.kernels.ir_types import (
     Operand,
     constant,
 )
-from potluck.engine.kernels.layout import ROWS, groups_of
+from potluck.engine.kernels.latent_kernel import HeadProducts, head_of
+from potluck.engine.kernels.layout import ROWS, groups_of, input_bytes
 from potluck.engine.kernels.memory import Pointer, Record
-from potluck.engine.kernels.pool_kernel import Pooled
+from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.rows import Reading, Writing, emit_row
 from potluck.model.families.facts import Activation
@@ -95,6 +96,54 @@ class Form(ABC):
         )
         self.pool.call(product.piece, arguments, -(-rows // product.rows_of_block))
 
+    def multiply_heads(
+        self, arguments: Pointer, heads: int, rows: int, width: int
+    ) -> None:
+        """Write out = inputs · matrixᵀ of each head: heads are shared with the pool, not rows.
+
+        Args:
+            arguments: `HeadProducts`.
+            heads: how many.
+            rows: of each head's matrix.
+            width: of each head's matrix.
+        """
+        emit = partial(self._emit_heads, rows=rows, width=width)
+        piece = self._function(f"heads_{self._name}_{rows}_{width}", emit)
+        self.pool.call(piece, arguments, heads)
+
+    def _emit_heads(self, module: ir.Module, name: str, rows: int, width: int) -> ir.Function:
+        """Write a product of each head: a job of the pool."""
+        product = self._product(width)
+        e, given, first, last = begin_piece(module, name, self.e.path, HeadProducts)
+        inside = replace(self, pool=replace(self.pool, e=e))
+        with e.loop(first, last) as head:
+            source, out = head_of(given, head)
+            memory = given.inputs.skip(head, self.input_bytes(width))
+            arguments = product.record.store(
+                e,
+                weights=given.matrices.skip(head, self._matrix_bytes(rows, width)),
+                inputs=replace(inside, memory=memory).as_is(source, width),
+                out=out,
+                addend=NULL,
+                rows=rows,
+                **product.more,
+            )
+            e.call(product.piece, [arguments, e.index(0), e.index(-(-rows // product.rows_of_block))])
+        return e.end()
+
+    @abstractmethod
+    def input_bytes(self, width: int) -> int:
+        """Return the bytes of the input of a matrix of this width."""
+
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """What tells this form's functions from those of others."""
+
+    @abstractmethod
+    def _matrix_bytes(self, rows: int, width: int) -> int:
+        """Return the bytes of a matrix."""
+
     @abstractmethod
     def _product(self, width: int) -> _Product:
         """Return the product with a matrix of this width."""
@@ -141,6 +190,16 @@ class PackedForm(Form):
     def _written(self, width: int) -> Writing:
         return "records"
 
+    def input_bytes(self, width: int) -> int:
+        return input_bytes(1, width)
+
+    @property
+    def _name(self) -> str:
+        return self.weight_format.name
+
+    def _matrix_bytes(self, rows: int, width: int) -> int:
+        return self.weight_format.nbytes(rows, width)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FloatForm(Form):
@@ -163,3 +222,13 @@ class FloatForm(Form):
 
     def _written(self, width: int) -> int:
         return input_kind(self.e.path, self.kind, width)
+
+    def input_bytes(self, width: int) -> int:
+        return KIND_BYTES[self._written(width)] * width
+
+    @property
+    def _name(self) -> str:
+        return str(self.kind)
+
+    def _matrix_bytes(self, rows: int, width: int) -> int:
+        return KIND_BYTES[self.kind] * rows * width

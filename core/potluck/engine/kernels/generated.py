@@ -9,7 +9,6 @@ from torch import Tensor
 from potluck.engine.kernels.attention import PANEL, Heads, rows_at_once
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.base import Kernels
-from potluck.engine.kernels.cache import cached_width
 from potluck.engine.kernels.compiled import CompiledKernels
 from potluck.engine.kernels.float_kernel import (
     MOST_TOKENS,
@@ -133,6 +132,10 @@ class GeneratedKernels(CompiledKernels, Kernels):
     def prepare(self, shape: Heads) -> None:
         """Compile `rope_and_cache` and `attend` now, so that the first prompt does not wait half a second."""
         self._library.get(emit_rope_and_cache, shape)
+        self.prepare_attention(shape)
+
+    def prepare_attention(self, shape: Heads) -> None:
+        """Compile `attend` now."""
         self._library.get(emit_attend_many, shape)
         self._library.get(emit_attend, shape)
 
@@ -206,7 +209,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             sinks: (H,), f32, if the shape has some.
 
         Returns:
-            (T, H·K), f32.
+            (T, H·K), f32; of a latent, of as many numbers as a value has.
         """
         tokens, path = len(qkv), self.path
         _check(shape, qkv, cache, position - first)
@@ -216,7 +219,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
         blocks = shape.kv_heads * -(-tokens // share)
-        out = torch.zeros((tokens, shape.heads * shape.head_dim))
+        out = torch.zeros((tokens, shape.heads * shape.value_dim))
         stats = torch.empty((shape.heads, tokens, 2))
         scratch = torch.empty((blocks, scratch_floats(shape, path)))
         arguments = Prefill.structure(
@@ -248,7 +251,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         sinks: Tensor | None,
     ) -> Tensor:
         """`attend` of one token, which has the same bits as in a chunk. It copies no keys."""
-        out = torch.empty((1, shape.heads * shape.head_dim))
+        out = torch.empty((1, shape.heads * shape.value_dim))
         parts = torch.empty(parts_floats(shape, position + 1))
         arguments = Attend.structure(
             queries=qkv.data_ptr(),
@@ -346,7 +349,7 @@ def _check(shape: Heads, qkv: Tensor, cache: Tensor, row: int) -> None:
     """Check the arguments of attention and rope, since the kernels check nothing."""
     assert qkv.dtype == torch.float32
     assert qkv.is_contiguous()
-    assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    assert qkv.shape[1] == shape.row_numbers
     assert 0 <= row <= cache.shape[2] - len(qkv)
 
 
@@ -368,12 +371,12 @@ def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:
     """
     assert KINDS[cache.dtype] == shape.cache_kind
     assert cache.is_contiguous()
-    assert cache.shape[:2] == (2, shape.kv_heads)
-    assert cache.shape[3] == cached_width(shape.head_dim, cache.dtype)
+    assert cache.shape[:2] == (1 if shape.rank else 2, shape.kv_heads)
+    assert cache.shape[3] * cache.itemsize == shape.cached_bytes
     start = cache.data_ptr() - first * shape.cached_bytes
     return {
         "keys": start,
-        "values": start + cache.nbytes // 2,
+        "values": start if shape.rank else start + cache.nbytes // 2,
         "head_stride": cache.shape[2] * shape.cached_bytes,
     }
 
@@ -387,7 +390,7 @@ def shared_fields(shape: Heads, shared: Tensor | None) -> dict[str, int]:
         return {"own_from": 0, "shared_keys": 0, "shared_values": 0, "shared_stride": 0}
     assert KINDS[shared.dtype] == shape.cache_kind
     assert shared.shape[2] % PANEL == 0
-    keys, values = shared
+    keys, values = shared[0], shared[-1]
     return {
         "own_from": shared.shape[2],
         "shared_keys": keys.data_ptr(),

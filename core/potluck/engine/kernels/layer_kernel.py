@@ -37,6 +37,8 @@ from potluck.engine.kernels.ir_types import (
     constant,
 )
 from potluck.engine.kernels.kinds import from_f32, to_f32
+from potluck.engine.kernels.latent_kernel import emit_latent_rows
+from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
@@ -84,6 +86,10 @@ class Step(Record):
     total = Address(KIND_F32)
     routed = Address(KIND_F32)
     factors = Address(KIND_F32)
+    queries = Address(KIND_F32)  # of latent attention: made of their latent
+    absorbed = Address(KIND_F32)
+    mixed = Address(KIND_F32)  # what heads have of the latents
+    head_inputs = Address(I8)
 
 
 class Layer(Record):
@@ -116,6 +122,9 @@ class Layer(Record):
     router = Address(KIND_F32)
     router_bias = Address(KIND_F32)
     choice_bias = Address(KIND_F32)
+    queries = Address(I8)  # of latent attention, as are the next two
+    key_up = Address(I8)
+    value_up = Address(I8)
     experts = Address(Expert)  # then the shared one, if there is one
 
 
@@ -151,6 +160,7 @@ class LayerShape:
     gate_up_format: WeightFormat
     down_format: WeightFormat
     routing: Routing | None = None  # None: there is one MLP
+    latent: LatentShape | None = None  # None: attention is not latent
     shared: MlpShape | None = None  # of the expert that all tokens go through
 
     def __post_init__(self) -> None:
@@ -184,18 +194,21 @@ class LayerShape:
 
     @property
     def qkv_rows(self) -> int:
-        return (self.attention.heads + 2 * self.attention.kv_heads) * self.attention.head_dim
+        return self.attention.row_numbers if self.latent is None else self.latent.rows
 
     @property
     def attended(self) -> int:
-        return self.attention.heads * self.attention.head_dim
+        heads = self.attention
+        return heads.heads * (heads.head_dim if self.latent is None else self.latent.heads.value_dim)
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """Write the kernel that takes one token through some layers."""
     run = emit_run(module, f"{name}_run", path)
     called = _Called(
-        rope_and_cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention),
+        cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention)
+        if shape.latent is None
+        else emit_latent_rows(module, f"{name}_rows", path, shape.latent.heads),
         attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
         scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
@@ -231,7 +244,7 @@ def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]
 class _Called:
     """The functions that a layer is made of."""
 
-    rope_and_cache: ir.Function
+    cache: ir.Function
     attend: ir.Function
     scale: ir.Function
     add: ir.Function
@@ -255,7 +268,10 @@ class _Layer:
         shape, attended = self.shape, self.step.attended
         form = self.forms[shape.qkv_format]
         self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
-        self._attention()
+        if shape.latent is None:
+            self._attention()
+        else:
+            self._latent(shape.latent)
         form = self.forms[shape.output_format]
         inputs = form.as_is(attended, shape.attended)
         self._add(form, "output", inputs, shape.attended, "after_attention")
@@ -345,6 +361,18 @@ class _Layer:
         else:
             e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
+    def _latent(self, latent: LatentShape) -> None:
+        calls = LatentCalls(
+            e=self.e,
+            shape=latent,
+            forms=self.forms,
+            rows=self.called.cache,
+            attend=self.called.attend,
+            step=self.step,
+            layer=self.layer,
+        )
+        calls.emit()
+
     def _attention(self) -> None:
         e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
@@ -361,7 +389,7 @@ class _Layer:
             head_stride=layer.head_stride,
             position=step.position,
         )
-        e.call(self.called.rope_and_cache, [rope, e.index(0), e.index(1)])
+        e.call(self.called.cache, [rope, e.index(0), e.index(1)])
         arguments = Attend.store(
             e,
             queries=step.wide,

@@ -44,7 +44,7 @@ from potluck.engine.kernels.values import Value
 class Prefill(Record):
     """The arguments of attention of many tokens. A block of the job is a head's share of the tokens."""
 
-    queries = Address(KIND_F32)  # of the first token; (T, H + 2 Hkv, K)
+    queries = Address(KIND_F32)  # of the first token; (T, `row_numbers`)
     tokens = Number()
     position = Number()  # of the first token
     window = Number()  # cached tokens that a token sees, itself among them
@@ -59,7 +59,7 @@ class Prefill(Record):
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
-    out = Address(KIND_F32)  # (T, H, K), zeros, because LLVM would call a C library to clear it
+    out = Address(KIND_F32)  # (T, H, numbers of a value), zeros, because LLVM would call a C library to clear it
 
 
 # The keys of a panel, the first of its tokens that is seen, its number of cached tokens, scratch.
@@ -165,8 +165,8 @@ class _Queries:
         """Return where queries, stats and output of a head's token are."""
         given, shape = self.given, self.shape
         head = self.kv_head * shape.group + member
-        queries = given.queries + token * _row_numbers(shape) + head * shape.head_dim
-        out = given.out + token * (shape.heads * shape.head_dim) + head * shape.head_dim
+        queries = given.queries + token * shape.row_numbers + head * shape.head_dim
+        out = given.out + (token * shape.heads + head) * shape.value_dim
         return queries, given.stats + (head * given.tokens + token) * 2, out
 
     def begin(self) -> None:
@@ -201,12 +201,14 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
         tokens = [(first + lane).at_least(low).at_most(count - 1) for lane in range(LANES)]
         inside = first % columns
         target = scratch + (first - inside) * shape.padded + inside
-        for (span,) in shape.each_span(e, 1):
-            numbers = [keys.at(token)[span] for token in tokens]
-            here = target + span.first * columns
-            for index, column in enumerate(e.transpose(numbers)):
-                (here + index * columns).of(WIDE)[0] = column
-        if shape.has_scales:
+        for begin, size, part in shape.key_parts:
+            for (span,) in shape.each_span(e, 1, size):
+                here = Span(span.first + begin, LANES, span.mask)
+                numbers = [keys.key(token, here, part) for token in tokens]
+                column = target + here.first * columns
+                for index, numbers_of_tokens in enumerate(e.transpose(numbers)):
+                    (column + index * columns).of(WIDE)[0] = numbers_of_tokens
+        if shape.scales_scores:
             for lane, token in enumerate(tokens):
                 (scratch + layout.scales)[first + lane] = keys.scale(token)
     return e.end()
@@ -229,7 +231,7 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
         scores=scratch + layout.scores,
         stats=stats.of(KIND_F32),
         out=out.of(KIND_F32),
-        out_stride=shape.heads * shape.head_dim,
+        out_stride=shape.heads * shape.value_dim,
         seen_by=seen_by,
         is_merged=True,
     )
@@ -237,8 +239,8 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
     with e.if_then(low < high):
         padded = scratch + layout.queries
         for row in range(rows):
-            source = queries.of(KIND_F32) + row * _row_numbers(shape)
-            for (span,) in shape.each_span(e, 1):
+            source = queries.of(KIND_F32) + row * shape.row_numbers
+            for (span,) in shape.each_span(e, 1, shape.head_dim):
                 (padded + row * shape.padded)[Span(span.first, LANES)] = source[span]
         _score(tile, layout, scratch, (low, high))
         tile.attend(low, high)
@@ -262,7 +264,7 @@ def _score(tile: Tile, layout: _Scratch, scratch: Pointer, bounds: tuple[Value, 
                 ]
                 while half := len(parts) // 2:  # as `total_of_each` adds lanes
                     parts = [parts[lane] + parts[lane + half] for lane in range(half)]
-                scales = (scratch + layout.scales)[here] if shape.has_scales else 1.0
+                scales = (scratch + layout.scales)[here] if shape.scales_scores else 1.0
                 factor = scales * shape.scale
                 (tile.scores + row * PANEL)[here] = parts[0] * factor
 
@@ -290,8 +292,3 @@ def _sum_lane(
     out = sums + lane * (tile.rows * layout.columns)
     for (row, part), total in totals.items():
         out[Span(row * layout.columns + part * LANES, LANES)] = total
-
-
-def _row_numbers(shape: Heads) -> int:
-    """Return how many numbers one token's queries, keys and values are."""
-    return shape.head_dim * (shape.heads + 2 * shape.kv_heads)

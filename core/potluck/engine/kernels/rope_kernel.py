@@ -69,12 +69,13 @@ def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int)
             return
         case "head":
             with e.loop(0, count) as head:
-                _norm_row(e, heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
+                norm_row(e, heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
         case "projection":
-            _norm_row(e, heads, weight, count * shape.head_dim, shape.epsilon)
+            norm_row(e, heads, weight, count * shape.head_dim, shape.epsilon)
 
 
-def _norm_row(e: Emitter, numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
+def norm_row(e: Emitter, numbers: Pointer, weight: Pointer, width: int, epsilon: float) -> None:
+    """Write the root mean square norm of a row in its place."""
     row = read_row(e, "normed", numbers, width, weight, constant(F32, epsilon))
     for span in e.spans(width, LANES):
         numbers[span] = row(span)
@@ -91,13 +92,13 @@ def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int
 def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer) -> None:
     """Write a head's key or value to the cache."""
     if shape.cache_kind == KIND_INT8:
-        _quantise(e, source, target, shape.head_dim)
+        quantise(e, source, target, shape.head_dim)
         return
     for span in e.spans(shape.head_dim, LANES):
         target.of(shape.cache_kind)[span] = source[span]
 
 
-def _quantise(e: Emitter, source: Pointer, target: Pointer, head_dim: int) -> None:
+def quantise(e: Emitter, source: Pointer, target: Pointer, head_dim: int) -> None:
     """Write a head's numbers as int8, and after them their scale."""
     largest = e.variable(constant(vector(I32, LANES), 0))
     for span in e.spans(head_dim, LANES):

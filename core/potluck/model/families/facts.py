@@ -151,6 +151,8 @@ class Family:
 
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
+    # The field with how many tokens attention sees all of; among more it would choose.
+    sees_all_to: str | None = None
 
     windows: WindowPattern = "none"
     layer_types: bool = False  # whether the field `layer_types` counts

@@ -14,6 +14,28 @@ _SIZES: dict[str, object] = {
     "v_head_dim": 128,
 }
 
+_V3 = Family(
+    defaults=DEEPSEEK_DEFAULTS
+    | _SIZES
+    | {
+        "max_position_embeddings": 4096,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "n_group": 8,
+        "topk_group": 4,
+        "first_k_dense_replace": 3,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "rope_interleave": True,
+    },
+    latent=True,
+    latent_bias="attention_bias",
+    paired_rope="rope_interleave",
+    experts=DEEPSEEK_EXPERTS,
+)
+
 LATENT: Mapping[str, Family] = {
     # DeepSeek-V2 and its Lite
     "DeepseekV2ForCausalLM": Family(
@@ -39,26 +61,29 @@ LATENT: Mapping[str, Family] = {
         ),
     ),
     # DeepSeek-V3 and R1, Kimi K2
-    "DeepseekV3ForCausalLM": Family(
-        defaults=DEEPSEEK_DEFAULTS
-        | _SIZES
-        | {
-            "max_position_embeddings": 4096,
-            "n_routed_experts": 256,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 2048,
-            "n_group": 8,
-            "topk_group": 4,
-            "first_k_dense_replace": 3,
-            "norm_topk_prob": True,
-            "routed_scaling_factor": 2.5,
-            "rope_interleave": True,
+    "DeepseekV3ForCausalLM": _V3,
+    # Their attention is V3's up to `index_topk` tokens. Of more, an indexer would choose these; it is not there.
+    "DeepseekV32ForCausalLM": replace(
+        _V3,
+        defaults={**_V3.defaults, "max_position_embeddings": 163840, "index_topk": 2048},
+        paired_rope=True,
+        sees_all_to="index_topk",
+    ),
+    "GlmMoeDsaForCausalLM": replace(  # GLM-5
+        _V3,
+        defaults={
+            **_V3.defaults,
+            "q_lora_rank": 2048,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "max_position_embeddings": 202752,
+            "rms_norm_eps": 1e-5,
+            "n_group": 1,
+            "topk_group": 1,
+            "index_topk": 2048,
         },
-        latent=True,
-        latent_bias="attention_bias",
-        paired_rope="rope_interleave",
-        experts=DEEPSEEK_EXPERTS,
+        paired_rope=True,
+        sees_all_to="index_topk",
     ),
     # GLM-4.7-Flash
     "Glm4MoeLiteForCausalLM": Family(
@@ -114,6 +139,12 @@ LATENT: Mapping[str, Family] = {
         latent=True,
         latent_bias="attention_bias",
         paired_rope="rope_interleave",
-        experts=replace(DEEPSEEK_EXPERTS, function="softmax", bias=None),
+        experts=replace(
+            DEEPSEEK_EXPERTS,
+            function="softmax",
+            bias=None,
+            stacked="rows",
+            fused="gate_up_proj",
+        ),
     ),
 }
