@@ -110,7 +110,12 @@ def test_a_cap_that_is_never_reached_changes_nothing(window: int | None) -> None
 
 
 def plain(
-    spec: AttentionSpec, qkv: FloatLinear, output: FloatLinear, x: Tensor, cap: float
+    spec: AttentionSpec,
+    qkv: FloatLinear,
+    output: FloatLinear,
+    x: Tensor,
+    cap: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute all queries and all keys at once, in 64 bits."""
     T, shared = len(x), spec.heads // spec.kv_heads
@@ -121,7 +126,10 @@ def plain(
     scores = cap * torch.tanh(scores / cap)
     back = torch.arange(T)[:, None] - torch.arange(T)
     seen = (back >= 0) & (back < (spec.window or T))
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double().view(-1, 1, 1).expand(-1, T, 1)), -1)
+    weights = scores.softmax(-1)[..., :T]
     return torch.einsum("hts,shk->thk", weights, v).reshape(T, -1) @ output.weight.double().t()
 
 
@@ -142,6 +150,21 @@ def test_chunks_find_what_all_tokens_at_once_find(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     expected = plain(spec, qkv, output, x, 2.0).float()
     torch.testing.assert_close(capped, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("sizes", [[23], [1] * 23, [7, 1, 9, 6]], ids=str)
+def test_a_sink_takes_its_part_of_the_softmax(window: int | None, sizes: list[int]) -> None:
+    """As a token would whose value is zero, and whose product with each query of a head is the same."""
+    spec = make_spec(4, 2, 6, window=window)
+    qkv, output, sinks = linear(48, D), linear(D, 24), torch.randn(4)
+    x = torch.randn(23, D)
+
+    layer = EagerAttention(replace(spec, has_sinks=True), qkv, None, output, sinks, queries=5)
+    found = run(layer, x, sizes)
+
+    expected = plain(spec, qkv, output, x, 1e9, sinks).float()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [[20], [12, 1, 7]], ids=str)

@@ -41,7 +41,7 @@ FAMILIES = [
         )
     ),
 ]
-MIXTURES = ["mixtral, one expert, window", "qwen 3 moe, some layers, odd"]
+MIXTURES = ["gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd"]
 
 
 Load = Callable[[str], Reference]

@@ -12,7 +12,7 @@ from potluck.engine.kernels import Router, best_kernels
 from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
-from potluck.model.config import Activation
+from potluck.model.families.facts import GateFunction
 from potluck.model.formats import INT8
 from potluck.model.routing import Routing
 
@@ -108,7 +108,7 @@ def test_a_gated_mlp_uses_its_activation() -> None:
     up = torch.eye(1).repeat(2, 1)
     x = torch.tensor([[2.0]])
 
-    functions: dict[Activation, Callable[[Tensor], Tensor]] = {
+    functions: dict[GateFunction, Callable[[Tensor], Tensor]] = {
         "silu": F.silu,
         "gelu_pytorch_tanh": _gelu,
     }

@@ -35,7 +35,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [

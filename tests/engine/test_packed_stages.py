@@ -1,6 +1,7 @@
 """Stages with packed weights compute as the rounded weights do, and the same however they are cut."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ every_scheme_and_variant = pytest.mark.parametrize(
     ("scheme", "variant"),
     [
         *((scheme, "llama, whole blocks") for scheme in PACKED_SCHEMES),
-        *(("int4", variant) for variant in ("llama", "qwen 2", "gemma 2", "qwen 3 moe")),
+        *(("int4", variant) for variant in ("llama", "qwen 2", "gemma 2", "qwen 3 moe", "gpt-oss")),
     ],
 )
 
@@ -36,10 +37,16 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
     kernels, config = ReferenceKernels(), reference.config
     weights = load_file(reference.tensors[0].path)
     for name, weight in weights.items():
-        held = tensor_format(config, name, tuple(weight.shape), scheme)
+        # a matrix (out, in), or those of all experts, each (in, out)
+        matrices = weight.mT if weight.dim() == 3 else weight[None]
+        held = tensor_format(config, name, tuple(matrices[0].shape), scheme)
         if isinstance(held, PackedFormat):
-            weights[name] = kernels.pack(weight.float(), held).dequantise().contiguous()
+            packed = [kernels.pack(matrix.float(), held).dequantise() for matrix in matrices]
+            weights[name] = (
+                torch.stack(packed).mT if weight.dim() == 3 else packed[0]
+            ).contiguous()
     save_file(weights, folder / "model.safetensors")
+    shutil.copy(reference.tensors[0].path.with_name("config.json"), folder)
     return dataclasses.replace(reference, tensors=stored_tensors(folder))
 
 

@@ -9,6 +9,7 @@ import transformers
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
+from potluck.model.families.facts import Activation
 from potluck.model.families.table import FAMILIES
 
 SIZES: Mapping[str, Any] = {
@@ -74,7 +75,7 @@ def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
 
 
 def test_the_first_gemma_means_the_tanh_of_gelu_by_either_name() -> None:
-    def activation(name: str) -> str:
+    def activation(name: str) -> Activation:
         fields = {**SIZES, "architectures": ["GemmaForCausalLM"], "hidden_act": name}
         feed_forward = ModelConfig.from_dict(fields).layers[0].feed_forward
         return feed_forward.activation
@@ -124,6 +125,14 @@ PUBLISHED: dict[str, tuple[int, Mapping[str, Any]]] = {
             "num_attention_heads": 32,
             "num_key_value_heads": 4,
         },
+    ),
+    "gpt-oss-20b": (
+        20_914_757_184,
+        {"architectures": ["GptOssForCausalLM"], "num_hidden_layers": 24, "num_local_experts": 32},
+    ),
+    "gpt-oss-120b": (
+        116_829_156_672,
+        {"architectures": ["GptOssForCausalLM"]},
     ),
     "Phi-3 mini": (
         3_821_079_552,

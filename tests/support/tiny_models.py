@@ -22,6 +22,7 @@ from potluck.ids import Digest, SessionId
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
+from potluck.model.stacked import Slice, expert_slices
 from potluck.store.registry import LocalModel
 
 CPU = torch.device("cpu")
@@ -259,19 +260,28 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
     header.pop("__metadata__", None)
     tensors: list[StoredTensor] = []
     names = decoder_names(header)
+    about = folder / "config.json"  # which a single tensor has not
+    config = None
+    if about.is_file():
+        config = ModelConfig.from_dict(json.loads(about.read_text(encoding="utf-8")))
     for name, entry in header.items():
         begin, end = (start + offset for offset in entry["data_offsets"])
-        tensors.append(
-            StoredTensor(
-                name=names[name],
-                dtype=entry["dtype"],
-                shape=tuple(entry["shape"]),
-                digest=Digest(hashlib.sha256(data[begin:end]).hexdigest()),
-                path=path,
-                offset=begin,
-                nbytes=end - begin,
+        shape = tuple(entry["shape"])
+        whole = Slice(name=names[name], shape=shape, offset=0, nbytes=end - begin)
+        cut = None if config is None else expert_slices(config, whole.name, shape, whole.nbytes)
+        for part in cut or (whole,):
+            here = begin + part.offset
+            tensors.append(
+                StoredTensor(
+                    name=part.name,
+                    dtype=entry["dtype"],
+                    shape=part.shape,
+                    digest=Digest(hashlib.sha256(data[here : here + part.nbytes]).hexdigest()),
+                    path=path,
+                    offset=here,
+                    nbytes=part.nbytes,
+                )
             )
-        )
     return tuple(tensors)
 
 

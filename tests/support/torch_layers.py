@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.gates import gate
 from potluck.engine.kernels import Kernels, Router
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
@@ -32,11 +33,12 @@ def make_heads(
     qk_norm: QkNormKind | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    has_sinks: bool = False,
 ) -> Heads:
     return Heads(
         heads=heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim, qk_norm=qk_norm,
         epsilon=EPSILON, scale=head_dim**-0.5 if scale is None else scale, softcap=softcap,
-        cache_kind=KINDS[dtype],
+        cache_kind=KINDS[dtype], has_sinks=has_sinks,
     )  # fmt: skip
 
 
@@ -111,14 +113,24 @@ def write(cache: Tensor, position: int, kv: Tensor) -> None:
     cache[:, :, position] = quantise_heads(kv) if cache.dtype == torch.int8 else kv.to(cache.dtype)
 
 
-def attend(q: Tensor, heads: Heads, cache: Tensor, start: int, end: int) -> Tensor:
+def make_sinks(heads: Heads) -> Tensor | None:
+    """Return random sinks, near and far above the scores, if these heads have some."""
+    return 4 * torch.randn(heads.heads) if heads.has_sinks else None
+
+
+def attend(
+    q: Tensor, heads: Heads, cache: Tensor, start: int, end: int, sinks: Tensor | None = None
+) -> Tensor:
     """Return attention (H, K) over the cached tokens from start to end."""
     cached = read(cache).repeat_interleave(heads.group, 1)
     keys, values = cached[:, :, start:end]
     scores = (keys @ q.double()[:, :, None])[..., 0] * heads.scale
     if heads.softcap is not None:
         scores = (scores / heads.softcap).tanh() * heads.softcap
-    return (scores.softmax(-1)[:, None] @ values)[:, 0].float()
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None]), 1)
+    powers = scores.softmax(-1)[:, : end - start]
+    return (powers[:, None] @ values)[:, 0].float()
 
 
 def random_layer(
@@ -147,17 +159,21 @@ def random_layer(
         return torch.randn(rows) if has_biases else None
 
     def mlp(size: int) -> Expert:
-        return matrix(2 * size, hidden, formats[2]), matrix(hidden, size, formats[3])
+        gate_up, down = matrix(2 * size, hidden, formats[2]), matrix(hidden, size, formats[3])
+        if moe is None:
+            return Expert(gate_up, down)
+        return Expert(gate_up, down, bias(2 * size), bias(hidden))
 
     experts = gate_up = down = None
     if moe is None:
-        gate_up, down = mlp(intermediate)
+        gate_up, down = mlp(intermediate)[:2]
     else:
         experts = Moe(
             router=Router(
                 torch.randn(moe.rows, hidden) / math.sqrt(hidden),
                 torch.randn(moe.count) / 4 if moe.has_bias else None,
                 moe,
+                bias(moe.rows),
             ),
             experts=tuple(mlp(intermediate) for _ in range(moe.count)),
             shared=mlp(shared) if shared else None,
@@ -176,6 +192,7 @@ def random_layer(
         down_bias=bias(hidden) if moe is None else None,
         moe=experts,
         window=window,
+        sinks=make_sinks(heads),
         rope=rope,
     )
 
@@ -207,15 +224,16 @@ def run_layer(
     qkv = rotate(qkv.view(1, -1, heads.head_dim), heads, turn, layer.qk_norm)[0]
     write(cache, position, qkv[heads.heads :])
     start = 0 if layer.window is None else max(0, position + 1 - layer.window)
-    attended = attend(qkv[: heads.heads], heads, cache, start, position + 1).view(1, -1)
+    attended = attend(qkv[: heads.heads], heads, cache, start, position + 1, layer.sinks).view(
+        1, -1
+    )
     added = multiply(layer.output, attended, layer.output_bias)
     x = x + shape.multiplier * norm(added, norms.after_mixer)
     before = norm(x, norms.before_mlp)
 
     def mlp(matrices: Expert) -> Tensor:
-        gate, up = multiply(matrices[0], before, layer.gate_up_bias).chunk(2, -1)
-        gate = F.silu(gate) if shape.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return multiply(matrices[1], gate * up, layer.down_bias)
+        gated = gate(multiply(matrices.gate_up, before, matrices.gate_up_bias), shape.activation)
+        return multiply(matrices.down, gated, matrices.down_bias)
 
     if (moe := layer.moe) is not None:
         factors = route(before, moe.router)[0].tolist()
@@ -224,5 +242,5 @@ def run_layer(
             has_gate = moe.router.routing.has_shared_gate
             added = added + (factors[-1] if has_gate else 1.0) * mlp(moe.shared)
         return x + added
-    added = mlp(layer.mlp)
+    added = mlp(layer.mlp._replace(gate_up_bias=layer.gate_up_bias, down_bias=layer.down_bias))
     return x + shape.multiplier * norm(added, norms.after_mlp)

@@ -83,13 +83,19 @@ class Attention:
 
     __slots__ = (
         "_partial", "_rope", "_scale", "head_dim", "num_heads", "num_kv_heads", "output", "qk_norm",
-        "qkv", "spec", "window",
+        "qkv", "sinks", "spec", "window",
     )  # fmt: skip
 
     def __init__(
-        self, spec: AttentionSpec, qkv: Linear, qk_norm: QkNorm | None, output: Linear
+        self,
+        spec: AttentionSpec,
+        qkv: Linear,
+        qk_norm: QkNorm | None,
+        output: Linear,
+        sinks: Tensor | None = None,
     ) -> None:
-        self.spec = spec
+        """Make the attention; `sinks` are (H,), f32, if the specification has some."""
+        self.spec, self.sinks = spec, sinks
         self.num_heads, self.num_kv_heads, self.head_dim = spec.heads, spec.kv_heads, spec.head_dim
         self.window = spec.window
         # None is torch's default scale; passing the same number costs a conversion for each token.
@@ -135,7 +141,8 @@ class Attention:
     @property
     def nbytes(self) -> int:
         norm = self.qk_norm.nbytes if self.qk_norm else 0
-        return self.qkv.nbytes + norm + self.output.nbytes
+        sinks = 0 if self.sinks is None else self.sinks.nbytes
+        return self.qkv.nbytes + norm + sinks + self.output.nbytes
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
         """One query per head; the heads that share a key head are computed as rows of queries of that head.
@@ -187,10 +194,11 @@ class ExpandedAttention(Attention):
 
 
 class EagerAttention(Attention):
-    """Attention as products and a softmax, which every device has. Only this one has a softcap.
+    """Attention as products and a softmax, which every device has. Only this one has softcaps and sinks.
 
     Scores of some queries at a time are held in memory. With a softcap they become
-    softcap · tanh(score / softcap) (Gemma 2).
+    softcap · tanh(score / softcap) (Gemma 2). A sink is a score of its head beside those of the tokens, and adds
+    nothing to the result (gpt-oss).
     """
 
     __slots__ = ("_queries",)
@@ -201,11 +209,12 @@ class EagerAttention(Attention):
         qkv: Linear,
         qk_norm: QkNorm | None,
         output: Linear,
+        sinks: Tensor | None = None,
         *,
         queries: int = CAPPED_QUERIES,
     ) -> None:
         """Make attention that holds the scores of at most so many queries at a time."""
-        super().__init__(spec, qkv, qk_norm, output)
+        super().__init__(spec, qkv, qk_norm, output, sinks)
         self._queries = queries
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
@@ -229,7 +238,11 @@ class EagerAttention(Attention):
         if mask is not None:
             seen = scores.view(Hkv, -1, T, keys.shape[1])
             seen.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else seen.add_(mask)
-        out = scores.softmax(-1).to(values.dtype) @ values  # (Hkv, G·T, K)
+        if self.sinks is not None:
+            sinks = self.sinks.view(Hkv, -1, 1).repeat_interleave(T, 1)  # (Hkv, G·T, 1)
+            scores = torch.cat((scores, sinks), -1)
+        powers = scores.softmax(-1)[..., : keys.shape[1]]
+        out = powers.to(values.dtype) @ values  # (Hkv, G·T, K)
         return out.view(H, T, K).transpose(0, 1).reshape(T, H * K)
 
     def _scores(self, products: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.filling import Fill, Filling
+from potluck.engine.gates import gate
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import (
@@ -36,7 +37,7 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, gate, route
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, choose_products
@@ -229,16 +230,20 @@ class _Builder:
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
-        output = self._linear(prefix, spec.output)
+        output, sinks = self._linear(prefix, spec.output), None
+        if spec.has_sinks:
+            sinks = torch.empty(spec.heads, device=self._device)
+            self._filling.tensor(prefix + spec.sinks, sinks)
         if self.generated is not None:
             from potluck.engine.generated_attention import GeneratedAttention, has_kernels
 
             if has_kernels(spec):
                 return GeneratedAttention(
-                    spec, qkv, qk_norm, output, kernels=self.generated, cache=self._cache_dtype
-                )
-        kind = self._ops.attention if spec.softcap is None else EagerAttention
-        return kind(spec, qkv, qk_norm, output)
+                    spec, qkv, qk_norm, output, sinks,
+                    kernels=self.generated, cache=self._cache_dtype,
+                )  # fmt: skip
+        kind = EagerAttention if spec.holds_scores else self._ops.attention
+        return kind(spec, qkv, qk_norm, output, sinks)
 
     def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         queries = None
@@ -282,9 +287,9 @@ class _Builder:
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:
             return None
-        sizes = [size for (size,) in spec.small_tensors.values()]
+        sizes = [size for (size,) in spec.qk_norms.values()]
         weight = self._norm_weight(sum(sizes))
-        for name, part in zip(spec.small_tensors, weight.split(sizes), strict=True):
+        for name, part in zip(spec.qk_norms, weight.split(sizes), strict=True):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
             return ProjectionNorm(weight, sizes, spec.qk_norm_eps, self._ops.norm)
@@ -313,13 +318,17 @@ class _Builder:
     def _router(self, prefix: str, spec: MoeSpec) -> Router:
         routing, rows = spec.experts.routing, spec.router.rows
         matrix = torch.empty(routing.rows, spec.hidden_size, device=self._device)
-        for (name, _), part in zip(spec.router.tensors(), matrix.split(rows), strict=True):
-            self._filling.tensor(prefix + name, part)
-        bias = None
+        for name, part in zip(spec.router.parts, matrix.split(rows), strict=True):
+            self._filling.tensor(f"{prefix}{name}.weight", part)
+        addend = bias = None
+        if spec.router.has_bias:
+            addend = torch.empty(routing.rows, device=self._device)
+            for name, part in zip(spec.router.parts, addend.split(rows), strict=True):
+                self._filling.tensor(f"{prefix}{name}.bias", part)
         if spec.choice_bias is not None:
             bias = torch.empty(routing.count, device=self._device)
             self._filling.tensor(prefix + spec.choice_bias, bias)
-        return Router(matrix, bias, routing)
+        return Router(matrix, bias, routing, addend)
 
     def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""

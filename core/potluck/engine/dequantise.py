@@ -96,7 +96,7 @@ class PartRows:
     def fill(self, target: Target, first: int, data: memoryview) -> None:
         """Hand these rows on; the first one is a multiple of the target's `step`."""
         rows = torch.frombuffer(data, dtype=self._dtype).view(-1, self._stored_width)
-        for start, stop in _pieces(len(rows), target):
+        for start, stop in pieces(len(rows), target):
             self._fill(target, first + start, rows[start:stop])
 
 
@@ -121,7 +121,7 @@ def fill_from_parts(
         BrokenModelError: an input is in a group that does not exist.
     """
     words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
-    for first, last in _pieces(target.rows, target):
+    for first, last in pieces(target.rows, target):
         _fill_words(target, words, first, read_rows(first, last))
 
 
@@ -312,8 +312,8 @@ def _scale_of_bytes(parts: Mapping[str, Tensor]) -> Tensor:
     return next(iter(parts.values()))
 
 
-def _pieces(rows: int, target: Target) -> Iterator[tuple[int, int]]:
-    """First row and end of each piece that the target takes."""
+def pieces(rows: int, target: Target) -> Iterator[tuple[int, int]]:
+    """First row and end of each piece that the target takes; a piece fits the processor's caches."""
     step = max(1, _AT_ONCE // max(1, target.width) // target.step) * target.step
     for first in range(0, rows, step):
         yield first, min(first + step, rows)

@@ -23,11 +23,12 @@ class GeneratedAttention(Attention):
         qkv: Linear,
         qk_norm: QkNorm | None,
         output: Linear,
+        sinks: Tensor | None = None,
         *,
         kernels: GeneratedKernels,
         cache: torch.dtype,
     ) -> None:
-        super().__init__(spec, qkv, qk_norm, output)
+        super().__init__(spec, qkv, qk_norm, output, sinks)
         self._kernels, self._heads = kernels, kernel_heads(spec, cache)
         self._norm = None if qk_norm is None else qk_norm.weight
         kernels.prepare(self._heads)
@@ -37,7 +38,7 @@ class GeneratedAttention(Attention):
         angles = None if self._rope is None else step.angles[self._rope]
         kernels, heads, first = self._kernels, self._heads, cache.first
         kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
-        return kernels.attend(heads, rows, *place, self.window, first, cache.shared)
+        return kernels.attend(heads, rows, *place, self.window, first, cache.shared, self.sinks)
 
 
 def has_kernels(spec: Mixer) -> bool:
@@ -59,5 +60,6 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         epsilon=spec.qk_norm_eps,
         scale=spec.scale,
         softcap=spec.softcap,
+        has_sinks=spec.has_sinks,
         cache_kind=KINDS[cache],
     )

@@ -136,7 +136,7 @@ def _layer_weights(block: DecoderLayer, attention: Attention) -> LayerWeights | 
     moe = _moe(mlp) if isinstance(mlp, MoE) else None
     if qkv is None or output is None or (dense is None and moe is None):
         return None
-    gate_up, down = dense or (None, None)
+    gate_up, down = (None, None) if dense is None else dense[:2]
     return LayerWeights(
         norms=block.norms.map(lambda norm: norm.weight),
         qkv=qkv,
@@ -145,11 +145,12 @@ def _layer_weights(block: DecoderLayer, attention: Attention) -> LayerWeights | 
         output=output,
         output_bias=_bias(attention.output),
         gate_up=gate_up,
-        gate_up_bias=None if isinstance(mlp, MoE) else _bias(mlp.gate_up),
+        gate_up_bias=None if dense is None else dense.gate_up_bias,
         down=down,
-        down_bias=None if isinstance(mlp, MoE) else _bias(mlp.down),
+        down_bias=None if dense is None else dense.down_bias,
         moe=moe,
         window=spec.window,
+        sinks=attention.sinks,
         rope=spec.rope,
     )
 
@@ -165,7 +166,9 @@ def _moe(moe: MoE) -> Moe | None:
 
 def _expert(mlp: Mlp) -> Expert | None:
     gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
-    return None if gate_up is None or down is None else (gate_up, down)
+    if gate_up is None or down is None:
+        return None
+    return Expert(gate_up, down, _bias(mlp.gate_up), _bias(mlp.down))
 
 
 def _weight(linear: Linear) -> Weight | None:

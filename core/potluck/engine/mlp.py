@@ -1,13 +1,13 @@
 """The feed-forward of a layer: one gated MLP, or a mixture of experts (MoE), each a gated MLP."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.gates import gate
 from potluck.engine.kernels import QuantisedInput, Router
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
@@ -16,18 +16,13 @@ from potluck.model.routing import LEAST_SUM, Routing
 
 _TOKENS = 64  # the gates and ups of so many tokens are in memory at a time, in f32
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-}
-
 
 class Mlp(Protocol):
     """A gated MLP: down(activation(gate x) · (up x)) (https://arxiv.org/abs/2002.05202)."""
 
     @property
     def gate_up(self) -> Linear:
-        """The matrix of gates and ups: all gates before all ups."""
+        """The matrix of gates and ups: all gates before all ups, or in pairs, as the activation says."""
         ...
 
     @property
@@ -43,12 +38,6 @@ class Mlp(Protocol):
 
 Gate = Callable[[Tensor, Activation], Tensor]
 """How an MLP's gates are applied: see `gate`."""
-
-
-def gate(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate) x up, where each row of (T, 2 width) has its gates before its ups."""
-    gates, ups = gate_up.chunk(2, -1)
-    return ACTIVATIONS[activation](gates).mul_(ups)
 
 
 class GatedMlp:
@@ -124,7 +113,7 @@ def route(x: Tensor, router: Router) -> Tensor:
     The last column is the factor of the shared expert, if that has one.
     """
     routing = router.routing
-    products = F.linear(x.float(), router.matrix)
+    products = F.linear(x.float(), router.matrix, router.addend)
     scores, shared = products[:, : routing.count], products[:, routing.count :].sigmoid()
     probabilities = scores.softmax(-1) if routing.function == "softmax" else scores.sigmoid()
     choice = probabilities if router.bias is None else probabilities + router.bias
@@ -200,5 +189,6 @@ class MoE:
     @property
     def nbytes(self) -> int:
         router = self.router
-        bias = 0 if router.bias is None else router.bias.nbytes
-        return router.matrix.nbytes + bias + sum(mlp.nbytes for mlp in self.mlps)
+        parts = (router.matrix, router.bias, router.addend)
+        own = sum(part.nbytes for part in parts if part is not None)
+        return own + sum(mlp.nbytes for mlp in self.mlps)

@@ -27,6 +27,7 @@ from potluck.engine.dequantise import (
     PartRows,
     StoredRows,
     fill_from_parts,
+    pieces,
     rows_part,
 )
 from potluck.engine.targets import CheckedTarget, PairedTarget, Target
@@ -34,7 +35,7 @@ from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
-from potluck.model.quantized import weight_name
+from potluck.model.quantized import TRANSPOSED, weight_name
 from potluck.model.row_order import PairedRows
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
@@ -109,6 +110,8 @@ class Reader:
         checked = CheckedTarget(target, tensor.name)
         if len(parts) > 1:
             self._read_parts(parts, checked)
+        elif tensor.name.endswith(TRANSPOSED):
+            self._read_columns(tensor, checked)
         elif tensor.dtype in PACKED_DTYPES:  # checked when they were packed
             assert target.packed is not None
             self._read_whole(tensor, memoryview(cast("bytearray", target.packed.data.numpy())))
@@ -157,6 +160,15 @@ class Reader:
                 width=target.width,
             )
             self._read_rows(rows, target, form)
+
+    def _read_columns(self, tensor: StoredTensor, target: Target) -> None:
+        """Fill a target from a matrix that is stored as (in, out)."""
+        with self._held.take(tensor.nbytes):
+            columns = self._read_part(tensor)
+            if self._stopped.is_set():
+                return
+            for first, last in pieces(target.rows, target):
+                target.fill(first, columns[:, first:last].t().contiguous())
 
     def _read_part(self, part: StoredTensor) -> torch.Tensor:
         data = bytearray(part.nbytes)

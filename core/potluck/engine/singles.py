@@ -89,6 +89,7 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
         linear(attention.qkv),
         attention.qk_norm,
         linear(attention.output),
+        attention.sinks,
         kernels=kernels,
         cache=cache,
     )

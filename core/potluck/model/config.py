@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
-from potluck.model.families.facts import Activation, Family
+from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, unknown_architecture
 from potluck.model.latent import EXPANSION
@@ -29,6 +29,7 @@ from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_INTERMEDIATE,
+    MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
 )
@@ -191,7 +192,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
     mixers = read_mixers(fields, family, hidden, max_position)
-    experts = read_experts(fields, family)
+    splits_gates = quantization is not None and quantization.method == "gguf"
+    experts = read_experts(fields, family, splits_gates=splits_gates)
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -223,7 +225,8 @@ def _layers(
     hidden = mixers[0].hidden_size
     dense, moe = _dense(fields, family, hidden), None
     if experts is not None:
-        moe = MoeSpec(hidden_size=hidden, experts=experts, activation=dense.activation)
+        activation = _expert_activation(fields, family, experts) or dense.activation
+        moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     return tuple(
         LayerSpec(
@@ -252,7 +255,18 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     )
 
 
-def _activation(fields: Fields, family: Family) -> Activation:
+def _expert_activation(fields: Fields, family: Family, experts: Experts) -> ClampedSwiglu | None:
+    """The activation that only the experts have; None: they have that of other layers."""
+    if not family.clamped_swiglu:
+        return None
+    return ClampedSwiglu(
+        alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
+        limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
+        has_pairs=experts.facts.fused is not None,
+    )
+
+
+def _activation(fields: Fields, family: Family) -> GateFunction:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
         case "silu":

@@ -12,7 +12,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 
-CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, if torch softcaps (Gemma 2)
+CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
@@ -111,7 +111,7 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # a mask, and scores if torch computes them explicitly.
             nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
             nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
-            if mixer.softcap is not None:
+            if mixer.holds_scores:
                 nbytes += _SCORE * mixer.heads * min(CAPPED_QUERIES, chunk) * context
             return nbytes
         case LatentSpec():

@@ -24,7 +24,7 @@ _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 class DenseSpec:
     """A gated MLP: down(activation(gate x) · (up x))."""
 
-    gate_up: Projection  # all gates before all ups
+    gate_up: Projection  # all gates before all ups, unless the activation has pairs
     down: Projection
     activation: Activation
 
@@ -68,7 +68,9 @@ class MoeSpec:
         if facts.shared_gate is not None:
             names, rows = [*names, facts.shared_gate], [*rows, 1]
         parts = tuple(f"{facts.block}.{name}" for name in names)
-        return Projection(parts=parts, rows=tuple(rows), width=self.hidden_size)
+        return Projection(
+            parts=parts, rows=tuple(rows), width=self.hidden_size, has_bias=facts.router_bias
+        )
 
     @property
     def choice_bias(self) -> str | None:
@@ -99,12 +101,16 @@ class MoeSpec:
 
     def _gated(self, name: str, size: int) -> DenseSpec:
         facts, hidden = self.experts.facts, self.hidden_size
-        prefix = f"{facts.block}.{name}."
+        prefix, has_bias = f"{facts.block}.{name}.", facts.expert_bias
+        parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
+        if facts.fused is not None:
+            parts, rows = (prefix + facts.fused,), (2 * size,)
+        down = Projection(
+            parts=(prefix + facts.down,), rows=(hidden,), width=size, has_bias=has_bias
+        )
         return DenseSpec(
-            gate_up=Projection(
-                parts=(prefix + facts.gate, prefix + facts.up), rows=(size, size), width=hidden
-            ),
-            down=Projection(parts=(prefix + facts.down,), rows=(hidden,), width=size),
+            gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+            down=down,
             activation=self.activation,
         )
 
@@ -149,11 +155,16 @@ class LayerKind:
         return isinstance(self.spec.feed_forward, MoeSpec)
 
 
-def read_experts(fields: Fields, family: Family) -> Experts | None:
-    """The experts of the model's MoE layers; None: its family has none."""
+def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
+    """The experts of the model's MoE layers; None: its family has none.
+
+    `splits_gates`: the files have gates and ups in matrices of their own, also where the family has one.
+    """
     facts = family.experts
     if facts is None:
         return None
+    if splits_gates:
+        facts = replace(facts, fused=None)
     size = fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE)
     shared = 0
     if facts.shared_size is not None:

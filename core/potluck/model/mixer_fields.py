@@ -133,6 +133,7 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
         qkv_bias=read_fact(fields, family.qkv_bias),
         output_bias=read_fact(fields, family.output_bias),
+        has_sinks=family.sinks,
         is_fused=family.fused,
     )
 

@@ -27,6 +27,9 @@ class AttentionSpec:
     qk_norm_eps: float = 0.0
     qkv_bias: bool = False
     output_bias: bool = False
+    has_sinks: bool = (
+        False  # each head has a score beside those of the tokens, with a value of zero
+    )
     is_fused: bool = False  # files have queries, keys and values in one matrix
 
     @property
@@ -76,8 +79,24 @@ class AttentionSpec:
         return replace(self, rope=None, rotary_dim=0)
 
     @property
+    def holds_scores(self) -> bool:
+        """Whether torch holds scores in memory, because none of its own operators computes this."""
+        return self.softcap is not None or self.has_sinks
+
+    @property
     def small_tensors(self) -> dict[str, Shape]:
-        """Its tensors beside the projections: the weights of the norms of queries and of keys."""
+        """Its tensors beside the projections."""
+        sinks = {self.sinks: (self.heads,)} if self.has_sinks else {}
+        return self.qk_norms | sinks
+
+    @property
+    def sinks(self) -> str:
+        """The name of the sinks' tensor."""
+        return "self_attn.sinks"
+
+    @property
+    def qk_norms(self) -> dict[str, Shape]:
+        """The weights of the norms of queries and of keys."""
         match self.qk_norm:
             case None:
                 return {}

@@ -36,6 +36,7 @@ MatrixRole = Literal["qkv", "output", "gate_up", "down"]
 """Matrices of a layer, or of its experts, that share a format: some are multiplied as one."""
 
 WEIGHT = ".weight"
+TRANSPOSED = ".weight_t"  # of a matrix that is stored as (in, out), in plain numbers
 GGUF = "GGUF_"  # before the name of a type of llama.cpp: the dtype of a tensor of such blocks
 MAX_GROUP = 1 << 20  # inputs; models have 128 or 32
 _MAX_BLOCK = 1 << 16  # rows or inputs; models have 128
@@ -51,7 +52,7 @@ _FLOATS = ("F16", "BF16", "F32")
 _SUFFIXES = frozenset(
     {
         ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed", ".weight_scale",
-        ".weight_scale_inv", ".weight_zero_point", ".weight_g_idx",
+        ".weight_scale_inv", ".weight_zero_point", ".weight_g_idx", ".blocks", TRANSPOSED,
     }
 )  # fmt: skip
 _READABLE = (

@@ -15,6 +15,7 @@ from potluck.model.manifest import DTYPE_BITS
 from potluck.model.quantized import (
     GGUF,
     GGUF_BLOCKS,
+    TRANSPOSED,
     WEIGHT,
     StoredPart,
     gguf_bytes,
@@ -69,6 +70,9 @@ def find_stored(
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
             _check_packed(config, tensor, shape, scheme, where)
             stored[name] = (tensor,)
+        elif (turned := found.get(_turned(name))) is not None and turned.dtype in PLAIN_DTYPES:
+            _check(turned, (shape[::-1],), where)
+            stored[name] = (turned,)
         else:
             stored[name] = _quantised(config, name, shape, found, where)
     return stored
@@ -90,6 +94,11 @@ def _check_packed(
     if PACKED_DTYPES[tensor.dtype] != held:
         raise _unreadable(tensor, PLAIN_DTYPES, where)
     _check(tensor, (shape,), where)
+
+
+def _turned(name: str) -> str:
+    """The name of a matrix that is stored as (in, out)."""
+    return name.removesuffix(WEIGHT) + TRANSPOSED
 
 
 def _quantised(

@@ -25,6 +25,7 @@ from potluck.model.manifest import (
     parse_header,
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
+from potluck.model.stacked import expert_slices
 from potluck.model.stored import find_stored
 from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.reasons import reason
@@ -128,6 +129,7 @@ def _open_model(
             raise no_tokenizer(folder)
         raw, spans = _read_folder(folder, raw)
         config = ModelConfig.from_dict(raw)
+        spans = _cut(config, spans)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))
@@ -290,6 +292,18 @@ def _renamed(spans: _Spans, names: Mapping[str, str]) -> _Spans:
     return {
         ours: (spans[name][0], replace(spans[name][1], name=ours)) for name, ours in names.items()
     }
+
+
+def _cut(config: ModelConfig, spans: _Spans) -> _Spans:
+    """The tensors, with those that hold all experts of a layer cut into experts."""
+    found: dict[str, tuple[ModelFile, TensorSpan]] = {}
+    for name, (file, span) in spans.items():
+        found[name] = file, span
+        for part in expert_slices(config, name, span.shape, span.nbytes):
+            offset = span.offset + part.offset
+            one = replace(span, name=part.name, shape=part.shape, offset=offset, nbytes=part.nbytes)
+            found[part.name] = file, one
+    return found
 
 
 def _weight_map(index: Path) -> dict[str, str]:

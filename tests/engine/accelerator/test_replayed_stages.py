@@ -106,7 +106,7 @@ def check(pair: Pair) -> None:
     assert sum(tape.replays for tape in pair.graphs.captured) > 0
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma 3", "qwen 3 moe, some layers, odd"])
+@pytest.mark.parametrize("variant", ["llama", "gemma 3", "qwen 3 moe, some layers, odd", "gpt-oss"])
 def test_a_conversation_of_chunks_tokens_and_regrets(
     make_reference: MakeReference, variant: str
 ) -> None:

@@ -31,6 +31,7 @@ FAMILIES = [
     "llama, biases",
     "qwen 3, window",
     "qwen 3 moe, some layers, odd",
+    "gpt-oss",
     "phi 4 mini, short, partial",
     "gemma 2",
     "gemma 3",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_paths import BEST, every_path
 from torch import Tensor
-from torch_layers import attend, make_cache, make_heads
+from torch_layers import attend, make_cache, make_heads, make_sinks
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
@@ -29,6 +29,7 @@ def attended(
     cache: Tensor,
     position: int,
     window: int,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """(H, K): attention of the token at this position, which is cached."""
     out, parts = torch.empty_like(q), torch.empty(parts_floats(heads, position + 1))
@@ -37,6 +38,7 @@ def attended(
         queries=q.data_ptr(), keys=keys.data_ptr(), values=values.data_ptr(),
         head_stride=cache.stride(1) * cache.itemsize, position=position, window=window,
         parts=parts.data_ptr(), out=out.data_ptr(), job=kernels.job, shares=kernels.shares,
+        sinks=0 if sinks is None else sinks.data_ptr(),
     )  # fmt: skip
     kernels.wake()
     library(kernels.name).get(emit_attend, heads)(ctypes.addressof(arguments))
@@ -54,6 +56,8 @@ def attended(
         make_heads(7, 1, 24, 0, BF16),
         make_heads(8, 1, 10, 10, INT8, softcap=30.0),
         make_heads(4, 2, 256, 256, INT8),
+        make_heads(8, 2, 20, 20, F32, has_sinks=True),
+        make_heads(2, 2, 64, 64, F16, softcap=2.0, has_sinks=True),
     ],
     ids=lambda heads: f"{heads.heads}-{heads.kv_heads}-{heads.head_dim}-{heads.cache_kind}",
 )
@@ -69,9 +73,11 @@ def test_attention_is_that_of_float64(path: Path, heads: Heads, start: int, leng
     cache = make_cache(heads, end + 2, dtype)
     cache.copy_(quantise_heads(nothing) if dtype == INT8 else nothing)
 
-    out = attended(GeneratedKernels(path), heads, q, cache, end - 1, length)
+    sinks = make_sinks(heads)
 
-    expected = attend(q, heads, cache, start, end)
+    out = attended(GeneratedKernels(path), heads, q, cache, end - 1, length, sinks)
+
+    expected = attend(q, heads, cache, start, end, sinks)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5)
 
 

@@ -23,9 +23,16 @@ from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
 from potluck.engine.kernels.tensors import DTYPES, Angles
-from potluck.model.families.facts import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
+from potluck.model.families.facts import (
+    POST_NORMS,
+    PRE_NORMS,
+    SANDWICH_NORMS,
+    ClampedSwiglu,
+    LayerNorms,
+)
 from potluck.model.formats import BF16 as HALF
 from potluck.model.formats import F16 as OTHER_HALF
+from potluck.model.formats import F32 as FULL
 from potluck.model.formats import INT4, INT4_OFFSET, PackedFormat, WeightFormat
 from potluck.model.formats import INT8 as EIGHT
 from potluck.model.routing import Routing
@@ -126,6 +133,24 @@ CASES = {
         formats=(EIGHT, INT4, INT4_OFFSET, EIGHT),
         moe=EXPERTS,
         intermediate=48,
+    ),
+    "gpt-oss": Case(
+        dtype=BF16,
+        heads={"has_sinks": True},
+        formats=(EIGHT, EIGHT, INT4, INT4),
+        moe=EXPERTS,
+        has_biases=True,
+        windows=(5, None, 5),
+        shape={"activation": ClampedSwiglu(1.702, 2.0, has_pairs=True)},
+        intermediate=48,
+    ),
+    "gpt-oss, f32, halves": Case(
+        heads={"has_sinks": True},
+        formats=(FULL,) * 4,
+        moe=Routing(count=6, per_token=2, normalise=True),
+        has_biases=True,
+        shape={"activation": ClampedSwiglu(1.1, 7.0, has_pairs=False)},
+        intermediate=42,
     ),
     "mixtral, 16 bits": Case(
         formats=(HALF,) * 4,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from kernel_paths import BEST, every_path
-from torch_layers import attend, make_cache, make_heads
+from torch_layers import attend, make_cache, make_heads, make_sinks
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.cache import quantise_heads
@@ -20,6 +20,8 @@ CASES = {
     "soft cap, window, odd heads": (make_heads(3, 1, 40, 20, F32, softcap=2.0), 7),
     "scale, no shared key heads": (make_heads(4, 4, 16, 16, BF16, scale=0.3), None),
     "int8, window": (make_heads(4, 1, 10, 10, INT8), 70),
+    "sinks, window": (make_heads(8, 2, 20, 20, F32, has_sinks=True), 70),
+    "sinks": (make_heads(3, 1, 64, 64, F16, has_sinks=True), None),
     "int8, large heads": (make_heads(2, 1, 256, 256, INT8, softcap=30.0), None),
 }
 
@@ -44,12 +46,15 @@ def test_attention_is_that_of_float64(
     qkv = 3 * torch.randn(tokens, heads.heads + 2 * heads.kv_heads, heads.head_dim)
     cache = fill(heads, position + tokens, position + tokens + 3)
 
-    out = GeneratedKernels(path).attend(heads, qkv.flatten(1), cache, position, window)
+    sinks = make_sinks(heads)
+    kernels = GeneratedKernels(path)
+
+    out = kernels.attend(heads, qkv.flatten(1), cache, position, window, sinks=sinks)
 
     for token in {0, tokens // 2, tokens - 1}:
         end = position + token + 1
         start = 0 if window is None else max(0, end - window)
-        expected = attend(qkv[token, : heads.heads], heads, cache, start, end)
+        expected = attend(qkv[token, : heads.heads], heads, cache, start, end, sinks)
         got = out[token].view(heads.heads, -1)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import Kernels, QuantisedInput
 from potluck.engine.kernels.generated import GeneratedKernels
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation, ClampedSwiglu
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -69,6 +69,34 @@ def test_a_gate_is_quantised(
 
     gate, up = gate_up.float().chunk(2, -1)
     assert_close(quantised, ACTIVATIONS[activation](gate) * up)
+
+
+@every_kernels
+@every_dtype
+@pytest.mark.parametrize("has_pairs", [True, False])
+@pytest.mark.parametrize("width", [64, 70, 31, 2])
+def test_gates_and_ups_are_clamped(
+    kernels: Kernels, width: int, has_pairs: bool, dtype: torch.dtype
+) -> None:
+    gate, up = (5 * torch.randn(2, 9, width)).to(dtype)
+    gate_up = torch.stack((gate, up), -1).flatten(1) if has_pairs else torch.cat((gate, up), 1)
+
+    quantised = kernels.quantise_gated(gate_up, ClampedSwiglu(1.702, 7.0, has_pairs))
+
+    gate, up = gate.double().clamp(max=7), up.double().clamp(-7, 7)
+    assert_close(quantised, (gate * (1.702 * gate).sigmoid() * (up + 1)).float())
+
+
+@every_kernels
+@pytest.mark.parametrize("place", [0, 1, 40, 41])
+def test_clamping_hides_no_nan(kernels: Kernels, place: int) -> None:
+    gate_up = torch.ones(2, 64)
+    gate_up[1, place] = torch.nan
+
+    gated = kernels.quantise_gated(gate_up, ClampedSwiglu(1.702, 7.0, has_pairs=True)).dequantise()
+
+    assert gated[0].isfinite().all()
+    assert gated[1].isnan().any()
 
 
 @every_kernels

@@ -10,6 +10,7 @@ from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
 from model_variants.olmo import OLMO_VARIANTS
+from model_variants.openai import OPENAI_VARIANTS
 from model_variants.pictures import WITH_PICTURES
 from model_variants.qwen import QWEN_VARIANTS
 
@@ -24,6 +25,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **EXAONE_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
+    **OPENAI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # For the larger blocks of GGUF. Rounding errors are larger than in the other comparisons.

@@ -61,6 +61,9 @@ class Heads:
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
+    has_sinks: bool = (
+        False  # each head has a score beside those of the tokens, with a value of zero
+    )
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0

@@ -49,6 +49,7 @@ class Attend(Record):
     shared_keys = Address(I8)  # likewise, of those
     shared_values = Address(I8)
     shared_stride = Number()
+    sinks = Address(KIND_F32)  # (H,), if the shape has some
     position = Number()  # of the token, whose key and value are cached
     window = Number()  # cached tokens that it sees, itself among them
     parts = Address(KIND_F32)  # `parts_floats` numbers
@@ -106,7 +107,11 @@ def emit_attend(
     with e.loop(0, shape.heads) as head:
         kv_head, member = head // shape.group, head % shape.group
         part = given.parts + kv_head * panels * _Part(shape).size
-        _combine(e, shape, part, panels, member, given.out + head * shape.head_dim)
+        start = e.value(constant(F32, LOWEST)), e.value(constant(F32, 0.0))
+        if shape.has_sinks:
+            start = given.sinks[head], e.value(constant(F32, 1.0))
+        out = given.out + head * shape.head_dim
+        _combine(e, shape, part, panels, member, out, start)
     return e.end()
 
 
@@ -178,15 +183,24 @@ def _score(
 
 
 def _combine(
-    e: Emitter, shape: Heads, part: Pointer, panels: Value, member: Value, out: Pointer
+    e: Emitter,
+    shape: Heads,
+    part: Pointer,
+    panels: Value,
+    member: Value,
+    out: Pointer,
+    start: tuple[Value, Value],
 ) -> None:
-    """Combine the parts of a head, in the order of their panels, and write its output."""
+    """Combine the parts of a head, in the order of their panels, and write its output.
+
+    `start` is the highest score and the sum of powers before the first panel: those of the head's sink.
+    """
     layout = _Part(shape)
 
     def stats(panel: Operand) -> Pointer:
         return part + panel * layout.size + member * 2
 
-    most, total = e.variable(constant(F32, LOWEST)), e.variable(constant(F32, 0.0))
+    most, total = (e.variable(number) for number in start)
     with e.loop(0, panels) as panel:
         here = stats(panel)
         (most.value, total.value), factors = merge(e, (most.value, total.value), (here[0], here[1]))

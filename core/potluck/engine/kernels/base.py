@@ -9,7 +9,7 @@ from torch import Tensor
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation
 from potluck.model.formats import PackedFormat
 
 

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import addressof
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,14 @@ from potluck.engine.kernels.layout import input_bytes
 from potluck.engine.kernels.tensors import Angles, Router, Weight
 from potluck.model.families.facts import Activation, LayerNorms
 
-Expert = tuple[Weight, Weight]
-"""One matrix with the rows of the gates, then those of the ups; and the down matrix."""
+
+class Expert(NamedTuple):
+    """One matrix with the rows of gates and of ups, and the down matrix, with their biases, f32."""
+
+    gate_up: Weight
+    down: Weight
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class LayerWeights:
     down_bias: Tensor | None = None
     moe: Moe | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
+    sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
 
     @property
@@ -64,7 +71,7 @@ class LayerWeights:
             return self.moe.experts[0]
         assert self.gate_up is not None
         assert self.down is not None
-        return self.gate_up, self.down
+        return Expert(self.gate_up, self.down)
 
 
 def layer_shape(
@@ -84,7 +91,7 @@ def layer_shape(
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
     """
-    gate_up, down = weights.mlp
+    gate_up, down = weights.mlp[:2]
     return LayerShape(
         hidden=weights.qkv.width,
         intermediate=down.width,
@@ -106,7 +113,7 @@ def layer_shape(
 def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
     if mlp is None:
         return None
-    gate_up, down = mlp
+    gate_up, down = mlp[:2]
     return MlpShape(intermediate=down.width, gate_up_format=gate_up.format, down_format=down.format)
 
 
@@ -236,7 +243,9 @@ class Decoder:
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
             "router": None if layer.moe is None else layer.moe.router.matrix,
+            "router_bias": None if layer.moe is None else layer.moe.router.addend,
             "choice_bias": None if layer.moe is None else layer.moe.router.bias,
+            "sinks": layer.sinks,
             "before_attention": layer.norms.before_mixer,
             "after_attention": layer.norms.after_mixer,
             "before_mlp": layer.norms.before_mlp,
@@ -281,8 +290,13 @@ def _expert_records(moe: Moe) -> ctypes.Array[Any]:
     """Make the records that say where the matrices of each expert are, the shared one last."""
     experts = moe.experts if moe.shared is None else (*moe.experts, moe.shared)
     made = (
-        records.Expert.structure(gate_up=gate_up.data.data_ptr(), down=down.data.data_ptr())
-        for gate_up, down in experts
+        records.Expert.structure(
+            gate_up=one.gate_up.data.data_ptr(),
+            gate_up_bias=0 if one.gate_up_bias is None else one.gate_up_bias.data_ptr(),
+            down=one.down.data.data_ptr(),
+            down_bias=0 if one.down_bias is None else one.down_bias.data_ptr(),
+        )
+        for one in experts
     )
     return (records.Expert.structure * len(experts))(*made)
 
@@ -298,11 +312,12 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     for matrix, rows, width, held in (
         (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
         (layer.output, hidden, shape.attended, shape.output_format),
-        *((gate_up, wide, hidden, shape.gate_up_format) for gate_up, _ in mlps),
-        *((down, hidden, shape.intermediate, shape.down_format) for _, down in mlps),
+        *((one.gate_up, wide, hidden, shape.gate_up_format) for one in mlps),
+        *((one.down, hidden, shape.intermediate, shape.down_format) for one in mlps),
     ):
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     assert (layer.qk_norm is None) == (heads.qk_norm is None)
+    assert (layer.sinks is None) != heads.has_sinks
     normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
     for vector, numbers in (
         *((norm, hidden) for norm in layer.norms.present),
@@ -311,6 +326,10 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
+        *((one.gate_up_bias, wide) for one in mlps),
+        *((one.down_bias, hidden) for one in mlps),
+        (layer.sinks, heads.heads),
+        (None if moe is None else moe.router.addend, routing.rows if routing else 0),
         (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),
         (None if moe is None else moe.router.bias, len(mlps)),
     ):

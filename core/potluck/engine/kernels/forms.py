@@ -27,7 +27,7 @@ from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.pool_kernel import Pooled
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.rows import Reading, Writing, emit_row
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation
 from potluck.model.formats import PackedFormat
 
 Emit = Callable[[ir.Module, str], ir.Function]

@@ -8,7 +8,7 @@ from potluck.engine.kernels.ir_types import F32, I8, I32, Operand, constant, vec
 from potluck.engine.kernels.layout import LARGEST, NOTHING
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.values import Value
-from potluck.model.config import Activation
+from potluck.model.families.facts import ClampedSwiglu, GateFunction
 
 _LOG2_E = 1 / math.log(2)
 # ln 2 as a sum of two numbers, the first with so few digits that a multiple of it is exact.
@@ -56,10 +56,17 @@ def emit_tanh(e: Emitter, x: Value) -> Value:
     return 1.0 - 2.0 / (1.0 + emit_exp(e, x + x))
 
 
-EMIT_ACTIVATION: Mapping[Activation, Callable[[Emitter, Value], Value]] = {
+EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,
 }
+
+
+def emit_clamped_swiglu(e: Emitter, gate: Value, up: Value, function: ClampedSwiglu) -> Value:
+    """Return what `ClampedSwiglu` says; NaN for NaN."""
+    low, high = (e.value(constant(gate.type, sign * function.limit)) for sign in (-1, 1))
+    gate, up = high.at_most(gate), high.at_most(low.at_least(up))
+    return gate / (1.0 + emit_exp(e, gate * -function.alpha)) * (up + 1.0)
 
 
 def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:

@@ -36,7 +36,7 @@ from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import Reading
 from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput, Router
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation
 
 KINDS = {
     torch.float32: KIND_F32,
@@ -119,7 +119,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
     def route(self, x: Tensor, router: Router) -> Tensor:
         """What `mlp.route` computes, on f32."""
         assert x.dtype == router.matrix.dtype == torch.float32
-        scores = self.multiply_plain(x, router.matrix, None)
+        scores = self.multiply_plain(x, router.matrix, router.addend)
         factors = torch.empty_like(scores)
         arguments = Choose.structure(
             scores=scores.data_ptr(),
@@ -191,6 +191,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         window: int | None,
         first: int = 0,
         shared: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention of some tokens, after `rope_and_cache`.
 
@@ -202,6 +203,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             window: cached tokens that a token sees, itself among them; None: all.
             first: the position of the cache's first row.
             shared: the rows before that one, as a cache; None: they are not needed.
+            sinks: (H,), f32, if the shape has some.
 
         Returns:
             (T, H·K), f32.
@@ -209,7 +211,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         tokens, path = len(qkv), self.path
         _check(shape, qkv, cache, position - first)
         if tokens == 1:
-            return self._attend_one(shape, qkv, cache, position, window, first, shared)
+            return self._attend_one(shape, qkv, cache, position, window, first, shared, sinks)
         # A block for each share; its tokens are a multiple of the rows that are computed together.
         wanted, rows = -(-self.shares // shape.kv_heads), rows_at_once(path)
         share = max(rows, -(-tokens // wanted // rows) * rows)
@@ -226,6 +228,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             scratch=scratch.data_ptr(),
             stats=stats.data_ptr(),
             out=out.data_ptr(),
+            sinks=_sinks(shape, sinks),
             **cache_fields(shape, cache, first),
             **shared_fields(shape, shared),
         )
@@ -242,6 +245,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         window: int | None,
         first: int,
         shared: Tensor | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """`attend` of one token, which has the same bits as in a chunk. It copies no keys."""
         out = torch.empty((1, shape.heads * shape.head_dim))
@@ -254,6 +258,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             out=out.data_ptr(),
             job=self.job,
             shares=self.shares,
+            sinks=_sinks(shape, sinks),
             **cache_fields(shape, cache, first),
             **shared_fields(shape, shared),
         )
@@ -343,6 +348,16 @@ def _check(shape: Heads, qkv: Tensor, cache: Tensor, row: int) -> None:
     assert qkv.is_contiguous()
     assert qkv.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     assert 0 <= row <= cache.shape[2] - len(qkv)
+
+
+def _sinks(shape: Heads, sinks: Tensor | None) -> int:
+    """Return where the sinks are; 0: the shape has none."""
+    assert (sinks is None) != shape.has_sinks
+    if sinks is None:
+        return 0
+    assert sinks.dtype == torch.float32
+    assert sinks.shape == (shape.heads,)
+    return sinks.data_ptr()
 
 
 def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:

@@ -58,10 +58,12 @@ class Angles(Record):
 
 
 class Expert(Record):
-    """The matrices of an expert."""
+    """The matrices of an expert; missing biases are null."""
 
     gate_up = Address(I8)
+    gate_up_bias = Address(KIND_F32)
     down = Address(I8)
+    down_bias = Address(KIND_F32)
 
 
 class Step(Record):
@@ -110,7 +112,9 @@ class Layer(Record):
     shared_stride = Number()
     window = Number()  # cached tokens that a query sees, itself among them
     rope = Number()  # which of the angles
+    sinks = Address(KIND_F32)
     router = Address(KIND_F32)
+    router_bias = Address(KIND_F32)
     choice_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one, if there is one
 
@@ -123,7 +127,7 @@ DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpShape:
-    """A gated MLP without biases."""
+    """A gated MLP."""
 
     intermediate: int
     gate_up_format: WeightFormat
@@ -279,7 +283,8 @@ class _Layer:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         width = shape.hidden
         normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
-        self.router.multiply(layer.router, normed, step.routed, NULL, routing.rows, width)
+        addend = layer.router_bias
+        self.router.multiply(layer.router, normed, step.routed, addend, routing.rows, width)
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         inputs = self.forms[shape.gate_up_format].as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
@@ -302,9 +307,9 @@ class _Layer:
         e, step, width, size = self.e, self.step, self.shape.hidden, mlp.intermediate
         form = self.forms[mlp.gate_up_format]
         last = replace(self.forms[mlp.down_format], memory=step.gated)
-        form.multiply(expert.gate_up, inputs, step.wide, NULL, 2 * size, width)
+        form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, 2 * size, width)
         gated = last.gated(step.wide, size, self.shape.activation)
-        last.multiply(expert.down, gated, step.added, NULL, width, size)
+        last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
         e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
@@ -369,6 +374,7 @@ class _Layer:
             shared_stride=layer.shared_stride,
             position=step.position,
             window=layer.window,
+            sinks=layer.sinks,
             parts=step.parts,
             out=step.attended,
             job=step.job,

@@ -55,6 +55,7 @@ class Prefill(Record):
     shared_keys = Address(I8)  # likewise, of those
     shared_values = Address(I8)
     shared_stride = Number()
+    sinks = Address(KIND_F32)  # (H,), if the shape has some
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
@@ -169,23 +170,24 @@ class _Queries:
         return queries, given.stats + (head * given.tokens + token) * 2, out
 
     def begin(self) -> None:
-        """Start with no token seen. Attention sinks would be counted here."""
-        for _, stats, _ in self._each():
-            stats[0] = constant(F32, LOWEST)
-            stats[1] = constant(F32, 0.0)
+        """Start with no token seen, but with the head's sink."""
+        for e, stats, _, head in self._each():
+            has_sinks = self.shape.has_sinks
+            stats[0] = self.given.sinks[head] if has_sinks else e.value(constant(F32, LOWEST))
+            stats[1] = constant(F32, 1.0 if has_sinks else 0.0)
 
     def divide(self) -> None:
         """Divide the output by the sum of the powers."""
-        for e, stats, out in self._each():
+        for e, stats, out, _ in self._each():
             inverse = e.splat(1.0 / stats[1], LANES)
             for (span,) in self.shape.each_span(e, 1):
                 out[span] = out[span] * inverse
 
-    def _each(self) -> Iterator[tuple[Emitter, Pointer, Pointer]]:
+    def _each(self) -> Iterator[tuple[Emitter, Pointer, Pointer, Value]]:
         e = self.e
         with e.loop(0, self.shape.group) as member, e.loop(self.first, self.last) as token:
             _, stats, out = self.at(member, token)
-            yield e, stats, out
+            yield e, stats, out, self.kv_head * self.shape.group + member
 
 
 def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function:

@@ -4,12 +4,12 @@ Both pack into the same bytes and quantise into the same records. Products diffe
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.gates import gate
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.integers import write_factors, write_integers
 from potluck.engine.kernels.layout import (
@@ -27,7 +27,7 @@ from potluck.engine.kernels.layout import (
     groups_of,
 )
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 _ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
@@ -60,9 +60,7 @@ class ReferenceKernels(Kernels):
         return made
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
-        gate, up = gate_up.float().chunk(2, -1)
-        activate = F.silu if activation == "silu" else partial(F.gelu, approximate="tanh")
-        return self.quantise(activate(gate) * up)
+        return self.quantise(gate(gate_up.float(), activation))
 
     def _pack(self, packed: PackedWeight, first: int, weight: Tensor) -> bool:
         blocks, groups = blocks_of(len(weight)), groups_of(packed.width)

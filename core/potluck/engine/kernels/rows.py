@@ -14,6 +14,7 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import (
     EMIT_ACTIVATION,
     emit_bytes,
+    emit_clamped_swiglu,
     emit_integers,
     emit_inverse_rms,
     emit_scale,
@@ -21,11 +22,13 @@ from potluck.engine.kernels.functions import (
 )
 from potluck.engine.kernels.ir_types import (
     F32,
+    I32,
     I64,
     KIND_F32,
     POINTER,
     VOID,
     Operand,
+    constant,
     internal,
     vector,
 )
@@ -39,14 +42,14 @@ from potluck.engine.kernels.layout import (
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.config import Activation
+from potluck.model.families.facts import Activation, ClampedSwiglu
 
 _LANES = 16
 
 Reading: TypeAlias = Literal["plain", "scaled", "normed", "softcapped"] | Activation
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
 softcapped: number · tanh(x / number).
-An activation: activation(gate) · up, of a row that has all gates before as many ups."""
+An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them."""
 
 Writing: TypeAlias = int | Literal["records", "sum"]
 """A kind of numbers; the records of a quantised input; or "sum": f32, added to what is there."""
@@ -96,6 +99,32 @@ def read_row(
         case "silu" | "gelu_pytorch_tanh":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
+        case ClampedSwiglu(has_pairs=has_pairs):
+
+            def read(span: Span) -> Value:
+                gates, ups = _pairs(e, x, span) if has_pairs else (x[span], (x + width)[span])
+                return emit_clamped_swiglu(e, gates, ups, reading)
+
+            return read
+
+
+def _pairs(e: Emitter, x: Pointer, span: Span) -> tuple[Value, Value]:
+    """Load twice as many numbers as the span has: those at even places, and those at odd ones."""
+    lanes, first = span.lanes, e.index(span.first) * 2
+
+    def half(number: int) -> Value:
+        mask = span.mask
+        if mask is not None:  # of each lane for both numbers of its pair
+            places = [(number * lanes + lane) // 2 for lane in range(lanes)]
+            mask = e.shuffle_vector(mask, mask, constant(vector(I32, lanes), places))
+        return x[Span(first + number * lanes, lanes, mask)]
+
+    halves = half(0), half(1)
+    even, odd = (
+        e.shuffle_vector(*halves, constant(vector(I32, lanes), range(start, 2 * lanes, 2)))
+        for start in (0, 1)
+    )
+    return even, odd
 
 
 def emit_record(module: ir.Module, name: str, path: Path) -> ir.Function:

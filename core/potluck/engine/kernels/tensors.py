@@ -39,6 +39,7 @@ class Router:
     matrix: Tensor  # (routing.rows, D), f32
     bias: Tensor | None  # (routing.count,), f32
     routing: Routing
+    addend: Tensor | None = None  # (routing.rows,), f32, of the products
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,3 +37,16 @@ DEEPSEEK_DEFAULTS: dict[str, object] = {
     "first_k_dense_replace": 0,
     "routed_scaling_factor": 1.0,
 }
+OPENAI_EXPERTS = ExpertFacts(
+    block="mlp",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    fused="gate_up_proj",
+    stacked="columns",
+    intermediate="intermediate_size",
+    normalise=True,
+    router="router",
+    router_bias=True,
+    expert_bias=True,
+)

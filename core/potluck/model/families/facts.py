@@ -9,8 +9,28 @@ from potluck.model.routing import ScoreFunction
 T = TypeVar("T")
 U = TypeVar("U")
 
-Activation = Literal["silu", "gelu_pytorch_tanh"]
-"""The function that a feed-forward applies to its gates."""
+GateFunction = Literal["silu", "gelu_pytorch_tanh"]
+"""A function of gates, whose results are multiplied with the ups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiglu:
+    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up between -limit and limit.
+
+    gpt-oss has it (https://arxiv.org/abs/2508.10925, section 2.2).
+    """
+
+    alpha: float
+    limit: float
+    has_pairs: bool  # whether gates and ups alternate, and do not stand gates before ups
+
+    def __str__(self) -> str:
+        pairs = "_pairs" if self.has_pairs else ""
+        return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
+
+
+Activation = GateFunction | ClampedSwiglu
+"""What a feed-forward makes of a gate and an up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +97,10 @@ ExpertLayers = Literal["all", "stepped", "after dense"]
 the first `first_k_dense_replace`."""
 
 
+Stacking = Literal["rows", "columns"]
+"""All experts' matrices in one tensor: each (out, in), or each (in, out)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
@@ -89,6 +113,10 @@ class ExpertFacts:
     normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
     layers: ExpertLayers = "all"
     router: str = "gate"  # below the block
+    router_bias: bool = False  # the router's products have a bias
+    expert_bias: bool = False  # the experts' matrices have biases
+    stacked: Stacking | None = None  # how files stack the experts of a layer; None: they do not
+    fused: str | None = None  # the name of gates and ups in one matrix, unless it is a GGUF file's
     function: ScoreFunction = "softmax"
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
@@ -118,6 +146,7 @@ class Family:
     fused: bool = False  # files have qkv_proj and gate_up_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
+    clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
     experts: ExpertFacts | None = None
 
     latent: bool = False  # attention is latent (MLA)
@@ -132,6 +161,9 @@ class Family:
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
+    sinks: bool = (
+        False  # each head has a score that no token has, and that takes its part of the softmax
+    )
     partial_rotary: bool = False  # `partial_rotary_factor` counts
     paired_rope: bool | str = False  # rope turns neighbours in a head, (2i, 2i + 1), not halves
     scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours

@@ -17,6 +17,7 @@ from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
 from potluck.model.families.olmo import OLMO
+from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
 
 FAMILIES: Mapping[str, Family] = {
@@ -28,6 +29,7 @@ FAMILIES: Mapping[str, Family] = {
     **EXAONE,
     **MIXTURES,
     **LATENT,
+    **OPENAI,
 }
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {

@@ -1,0 +1,62 @@
+"""Files that hold the matrices of all experts of a layer in one tensor, cut into experts.
+
+    …experts.gate_up_proj            (experts, in, out), or (experts, out, in) in other families
+    …experts.gate_up_proj_bias       (experts, out)
+    …experts.gate_up_proj_blocks     (experts, out, groups, 16), bytes of MXFP4
+    …experts.gate_up_proj_scales     (experts, out, groups), bytes
+
+An expert's part is a range of bytes. Its names end in `.weight` or `.weight_t` (in, out), `.bias`, `.blocks` and
+`.scales`. So a stage reads, and is sent, only experts of its own layers, one matrix at a time.
+"""
+
+import re
+from dataclasses import dataclass
+
+from potluck.model.config import ModelConfig
+from potluck.model.quantized import TRANSPOSED, WEIGHT, Shape
+
+_STACK = re.compile(
+    r"(?P<layer>model\.layers\.(?P<number>\d{1,4})\.(?P<block>\w+))\.experts"
+    r"\.(?P<matrix>\w+?)(?P<part>_bias|_blocks|_scales)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One expert's part of a tensor."""
+
+    name: str
+    shape: Shape
+    offset: int  # bytes from the tensor's first
+    nbytes: int
+
+
+def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
+    """Each expert's part of a tensor; none if the model has no such stack.
+
+    Args:
+        config: of the model.
+        name: of the tensor, as `decoder_names` gives it.
+        shape: of the tensor.
+        nbytes: of the tensor.
+    """
+    experts, found = config.experts, _STACK.fullmatch(name)
+    if experts is None or found is None or experts.facts.stacked is None:
+        return []
+    facts, count = experts.facts, experts.routing.count
+    matrices = {facts.fused or facts.gate, facts.up, facts.down}
+    is_one = found["block"] == facts.block and found["matrix"] in matrices
+    if not is_one or int(found["number"]) >= config.num_layers or shape[:1] != (count,):
+        return []
+    plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT
+    suffix = plain if found["part"] is None else found["part"].replace("_", ".")
+    each = nbytes // count
+    return [
+        Slice(
+            name=f"{found['layer']}.experts.{index}.{found['matrix']}{suffix}",
+            shape=shape[1:],
+            offset=index * each,
+            nbytes=each,
+        )
+        for index in range(count)
+    ]
