@@ -30,7 +30,12 @@ every_scheme_and_variant = pytest.mark.parametrize(
         *(
             ("int4", variant)
             for variant in (
-                "llama", "qwen 2", "gemma 2", "qwen 3 moe", "gpt-oss", "deepseek 3",
+                "llama",
+                "qwen 2",
+                "gemma 2",
+                "qwen 3 moe",
+                "gpt-oss",
+                "deepseek 3",
             )
         ),
     ],

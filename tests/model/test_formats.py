@@ -12,6 +12,7 @@ from potluck.model.formats import (
     INT4,
     INT4_OFFSET,
     INT8,
+    MXFP4,
     PACKED_DTYPES,
     PACKED_FORMATS,
     PLAIN_DTYPES,
@@ -23,7 +24,7 @@ from potluck.model.formats import (
 @pytest.mark.parametrize(
     ("weight_format", "nbytes"),
     [(F32, 4 * 33 * 70), (BF16, 2 * 33 * 70), (F16, 2 * 33 * 70), (INT8, 3 * 3 * 544),
-     (INT4, 3 * 3 * 288), (INT4_OFFSET, 3 * 3 * 320)],
+     (INT4, 3 * 3 * 288), (INT4_OFFSET, 3 * 3 * 320), (MXFP4, 3 * 3 * 272)],
 )  # fmt: skip
 def test_a_matrix_takes_whole_blocks(weight_format: WeightFormat, nbytes: int) -> None:
     assert weight_format.nbytes(33, 70) == nbytes
@@ -36,7 +37,7 @@ def test_a_vector_is_a_matrix_of_one_column() -> None:
 
 @pytest.mark.parametrize("held", PACKED_FORMATS, ids=[one.name for one in PACKED_FORMATS])
 def test_the_parts_of_a_block_fill_it(held: PackedFormat) -> None:
-    factor_bytes = 2 * held.block_rows
+    factor_bytes = held.scale_bytes * held.block_rows
     integer_bytes = held.block_rows * held.block_inputs * held.integer_bits // 8
 
     starts = [0] if held.offsets_start is None else [0, held.offsets_start]
@@ -56,6 +57,9 @@ def test_the_parts_of_a_block_fill_it(held: PackedFormat) -> None:
         (INT4, {"limits": (-8, 8)}),
         (INT4, {"zero_point": 0, "limits": (0, 15)}),
         (INT4_OFFSET, {"zero_point": 8, "limits": (-8, 7)}),
+        (INT4, {"codes": tuple(range(-8, 8))}),
+        (MXFP4, {"codes": None}),
+        (MXFP4, {"limits": (-12, 13)}),
         (INT4, {"integer_bits": 2, "zero_point": 2, "limits": (-2, 1)}),
     ],
 )
@@ -67,5 +71,10 @@ def test_integers_that_no_product_computes_right_are_refused(
 
 
 def test_dtypes_are_those_of_messages_and_stores() -> None:
-    assert PACKED_DTYPES == {"PACKED8": INT8, "PACKED4": INT4, "PACKED4_OFFSET": INT4_OFFSET}
+    assert PACKED_DTYPES == {
+        "PACKED8": INT8,
+        "PACKED4": INT4,
+        "PACKED4_OFFSET": INT4_OFFSET,
+        "PACKED_MXFP4": MXFP4,
+    }
     assert PLAIN_DTYPES == {"F32": F32, "F16": F16, "BF16": BF16}

@@ -62,9 +62,7 @@ def make_singles(
         return None
     from potluck.engine.generated_run import is_generable
 
-    if not all(
-        is_generable(block.spec) and isinstance(block.mixer, Attention) for block in blocks
-    ):
+    if not all(is_generable(block.spec) and isinstance(block.mixer, Attention) for block in blocks):
         return None
     return Singles([_layer(block, generated, cache) for block in blocks])
 

@@ -5,7 +5,7 @@ blocks. A block of a plain format is one number. A block of a packed format has 
 scales, perhaps offsets, and integers. `engine/kernels/layout.py` says how the integers of a block are
 ordered.
 
-Code asks a format for its facts and never compares its name. A new format (MXFP4, say) needs
+Code asks a format for its facts and never compares its name. A new format needs
 
 - a row in the table here, and in `tensor_formats.py` if a scheme holds tensors in it;
 - code that finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in
@@ -25,12 +25,13 @@ from dataclasses import dataclass
 BLOCK_ROWS = 16
 BLOCK_INPUTS = 32  # inputs of a row that share a scale and an offset
 
-# What products compute right: bits, and whether there are offsets → the zero point, and what is stored.
-# From 8 bits, AVX2 and the GPU forms take 128 away; AVX2 negates the rest, and -128 has no negative.
-_STORED: Mapping[tuple[int, bool], tuple[int, range]] = {
-    (8, False): (128, range(1, 256)),
-    (4, False): (8, range(16)),
-    (4, True): (0, range(16)),
+# What products compute right: bits, whether there are offsets, and codes → the zero point, and integers plus
+# zero point. From 8 bits, AVX2 and the GPU forms take 128 away; AVX2 negates the rest, and -128 has no negative.
+_STORED: Mapping[tuple[int, bool, bool], tuple[int, range]] = {
+    (8, False, False): (128, range(1, 256)),
+    (4, False, False): (8, range(16)),
+    (4, True, False): (0, range(16)),
+    (4, False, True): (12, range(25)),
 }
 
 
@@ -54,7 +55,8 @@ class WeightFormat:
 class PackedFormat(WeightFormat):
     """Integers with scales: value = scale x (integer - zero point) - offset.
 
-    The scales of a block's rows come first, f16. Integers are stored unsigned.
+    The scales of a block's rows come first: f16, or the exponents of powers of two, a byte each, as f32 has
+    them (2 to the byte - 127; 0 is 0). Integers are stored unsigned, or as codes that stand for them.
     """
 
     block_rows: int = BLOCK_ROWS
@@ -65,10 +67,15 @@ class PackedFormat(WeightFormat):
     integer_bits: int  # 8, or 4: two integers share a byte
     zero_point: int
     limits: tuple[int, int]  # the least and the most of integer - zero point
+    scale_bytes: int = 2  # 1: exponents
+    codes: tuple[int, ...] | None = None
+    """The integer - zero point of each code. Those without a sign come first, in order; then their negatives."""
 
     def __post_init__(self) -> None:
         """Refuse integers that kernels, torch or a GPU would compute wrong numbers with."""
-        zero_point, stored = _STORED.get((self.integer_bits, self.has_offsets), (0, range(0)))
+        zero_point, stored = _STORED.get(
+            (self.integer_bits, self.has_offsets, self.codes is not None), (0, range(0))
+        )
         least, most = (limit + self.zero_point for limit in self.limits)
         if zero_point != self.zero_point or least not in stored or most not in stored:
             raise ValueError(
@@ -120,7 +127,30 @@ INT4_OFFSET = PackedFormat(
     limits=(0, 15),
 )
 
+_E2M1 = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+)  # twice the numbers of a sign, two bits of exponent, one of mantissa
+# OCP Microscaling Formats, version 1.0. Twice the numbers, since integers are computed with: half the scales.
+MXFP4 = PackedFormat(
+    name="mxfp4",
+    dtype="PACKED_MXFP4",
+    block_bytes=16 + 256,
+    integers_start=16,
+    integer_bits=4,
+    zero_point=12,
+    limits=(-12, 12),
+    scale_bytes=1,
+    codes=(*_E2M1, *(-number for number in _E2M1)),
+)
+
 PLAIN_FORMATS = (F32, F16, BF16)
-PACKED_FORMATS = (INT8, INT4, INT4_OFFSET)
+PACKED_FORMATS = (INT8, INT4, INT4_OFFSET, MXFP4)
 PLAIN_DTYPES: Mapping[str, WeightFormat] = {one.dtype: one for one in PLAIN_FORMATS}
 PACKED_DTYPES: Mapping[str, PackedFormat] = {one.dtype: one for one in PACKED_FORMATS}

@@ -39,7 +39,9 @@ class LatentSpec:
     rope: int | None = None  # which of the model's distinct ropes
     scale: float  # of the products of queries and keys
     norm_eps: float = _NORM_EPS
-    is_ordered: bool = False  # files have the matrices that expand latents as they are computed with
+    is_ordered: bool = (
+        False  # files have the matrices that expand latents as they are computed with
+    )
     has_bias: bool = False  # on the products with hidden states, and on the output
 
     @property

@@ -294,9 +294,7 @@ def _renamed(spans: _Spans, names: Mapping[str, str]) -> _Spans:
     }
 
 
-def _cut(
-    config: ModelConfig, spans: Mapping[str, tuple[ModelFile, TensorSpan]]
-) -> dict[str, tuple[ModelFile, TensorSpan]]:
+def _cut(config: ModelConfig, spans: _Spans) -> _Spans:
     """The tensors, with those that hold all experts of a layer cut into experts."""
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
     for name, (file, span) in spans.items():

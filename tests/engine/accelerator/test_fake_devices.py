@@ -44,9 +44,7 @@ def tried_once() -> Iterator[None]:
         pytest.param(MPS, "gemma 2", "int4", marks=pytest.mark.slow),
         (MPS, "gemma 3", "bf16"),
         (MPS, "deepseek 3, dense, odd sizes, halves", "bf16"),
-        pytest.param(
-            MPS, "deepseek 3, dense, odd sizes, halves", "int4", marks=pytest.mark.slow
-        ),
+        pytest.param(MPS, "deepseek 3, dense, odd sizes, halves", "int4", marks=pytest.mark.slow),
     ],
 )
 def test_chunks_and_tokens_stay_on_the_device(

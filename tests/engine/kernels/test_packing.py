@@ -10,7 +10,7 @@ from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.errors import BrokenModelError
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PackedFormat
 
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
@@ -99,13 +99,31 @@ def test_no_weight_is_further_than_half_a_step(weight_format: PackedFormat) -> N
     error = (REFERENCE.pack(weight, weight_format).dequantise() - weight).view(64, 8, 32).abs()
 
     # At least that many from zero to the largest, or from the least to the largest.
-    steps = {INT4: 6.6, INT4_OFFSET: 15.0, INT8: 127.0}[weight_format]
+    steps = {INT4: 6.6, INT4_OFFSET: 15.0, INT8: 127.0, MXFP4: 3.5}[weight_format]
     has_offsets = weight_format.has_offsets
     range_ = groups.amax(-1) - groups.amin(-1) if has_offsets else groups.abs().amax(-1)
     step = range_[..., None] / steps
     # The largest itself may be clipped where that helps the rest.
     limit = 0.5 if weight_format is INT8 else 1.5
     assert (error <= limit * 1.001 * step).all()
+
+
+@every_generated
+def test_numbers_of_mxfp4_stay_as_they_are(kernels: Kernels) -> None:
+    """Each group has a power of two of its own, and holds any of the sixteen numbers."""
+    generator = torch.Generator().manual_seed(3)
+    numbers = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = numbers[torch.randint(8, (48, 8, 32), generator=generator)]
+    values *= torch.randint(0, 2, values.shape, generator=generator) * 2.0 - 1
+    values[5, 3] = torch.tensor([0.5, -1.0]).repeat(16)  # neither the largest nor near it
+    values[6, 2] = 0
+    weight = (values * torch.exp2(torch.randint(-90, 90, (48, 8, 1), generator=generator))).flatten(
+        1
+    )
+
+    packed = kernels.pack(weight, MXFP4)
+
+    assert torch.equal(packed.dequantise(), weight)
 
 
 def test_the_search_is_better_than_no_search() -> None:
@@ -147,5 +165,5 @@ def test_the_bytes_are_those_announced(weight_format: PackedFormat) -> None:
     packed = REFERENCE.pack(random(2048, 256), weight_format)
 
     # Of 32 weights: the integers, a scale and perhaps an offset.
-    group = {INT4: 16 + 2, INT4_OFFSET: 16 + 4, INT8: 32 + 2}[weight_format]
+    group = {INT4: 16 + 2, INT4_OFFSET: 16 + 4, INT8: 32 + 2, MXFP4: 16 + 1}[weight_format]
     assert packed.nbytes == 2048 * 256 // 32 * group

@@ -136,7 +136,7 @@ def test_the_largest_integers_do_not_overflow(
     signs[::2] = -1
 
     for x, weight in ((torch.ones(64), torch.ones(64)), (signs, signs), (-signs, signs)):
-        x, weight = 3.0 * x.repeat(9, 1), 5.0 * weight.repeat(16, 1)
+        x, weight = 3.0 * x.repeat(9, 1), 6.0 * weight.repeat(16, 1)
         y = kernels.multiply(kernels.pack(weight, weight_format), kernels.quantise(x))
 
         torch.testing.assert_close(y, x @ weight.T, rtol=2e-3, atol=0)

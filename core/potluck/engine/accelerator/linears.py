@@ -18,7 +18,12 @@ from torch import Tensor
 from potluck.engine.accelerator.int4pack import Int4Form, planes
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, groups_of
-from potluck.engine.kernels.tensors import UnpackedRows, pack_nibbles, unpack_nibbles
+from potluck.engine.kernels.tensors import (
+    UnpackedRows,
+    pack_nibbles,
+    signed_integers,
+    unpack_nibbles,
+)
 from potluck.engine.linear import Linear
 
 _BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
@@ -114,7 +119,7 @@ class BlockLinear(PlacedLinear):
         if self.format.is_nibbles:
             integers = unpack_nibbles(integers)
         # Made signed as bytes, before they are widened: this moves the least memory.
-        signed = integers.sub(self.format.zero_point).view(torch.int8)  # wraps around, as it should
+        signed = signed_integers(self.format, integers)
         values = signed * self._scales[first:last, :, None]
         if self._offsets is not None:
             values -= self._offsets[first:last, :, None]

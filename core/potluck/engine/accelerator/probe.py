@@ -103,7 +103,8 @@ def find_int4_product(
         return None
     make = partial(Int4Linear, dtype=dtype, device=device, form=form)
     by_operator, by_blocks = (partial(make, many_by_operator=is_so) for is_so in (True, False))
-    right = tuple(held for held in PACKED_FORMATS if _multiplies(by_operator, held, device, dtype))
+    evenly = [held for held in PACKED_FORMATS if held.codes is None]  # what the product can take
+    right = tuple(held for held in evenly if _multiplies(by_operator, held, device, dtype))
     if not right:
         logger.warning("int4 product is missing or wrong device=%s dtype=%s", device, dtype)
         return None

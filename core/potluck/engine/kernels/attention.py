@@ -66,7 +66,9 @@ class Heads:
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
-    has_sinks: bool = False  # each head has a score beside those of the tokens, with a value of zero
+    has_sinks: bool = (
+        False  # each head has a score beside those of the tokens, with a value of zero
+    )
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
 
     def __post_init__(self) -> None:
@@ -198,7 +200,9 @@ class Cached:
     def key_vectors(self, token: Operand) -> list[Value]:
         """All vectors of a token's key, as `key` returns them."""
         return [
-            self.key(token, Span(begin + LANES * index, LANES, _span(self.e, size, index).mask), part)
+            self.key(
+                token, Span(begin + LANES * index, LANES, _span(self.e, size, index).mask), part
+            )
             for begin, size, part in self.shape.key_parts
             for index in range(-(-size // LANES))
         ]

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import I1, I8, I16, I32, constant, vector
-from potluck.engine.kernels.layout import ROWS, VECTOR
+from potluck.engine.kernels.layout import GROUP, LARGEST, ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
 from potluck.model.formats import PackedFormat
@@ -105,26 +105,34 @@ class ArmSigned(_InLanes):
 
 
 class Avx2Nibbles:
-    """`vpmaddubsw` adds two products into 16 bits, which hold all 32 inputs: 16 x 15 x 127 < 2**15."""
+    """`vpmaddubsw` adds two products into 16 bits, which hold all 32 inputs: 16 x 15 x 127 < 2**15.
+
+    Of larger integers, every other step adds to sums of its own: 8 x 24 x 127 < 2**15.
+    """
 
     _PARTS = 2
 
     def __init__(self, held: PackedFormat) -> None:
         self.zero_point = held.zero_point
+        self._sets = 1 if _sums_fit(held) else 2
 
     def begin(self, e: Emitter, start: Value) -> State:
         empty = e.value(constant(vector(I16, 16), 0))
-        return [*start.parts(self._PARTS), *(empty for _ in range(self._PARTS))]
+        return [*start.parts(self._PARTS), *(empty for _ in range(self._PARTS * self._sets))]
 
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State:
         starts, sums = state[: self._PARTS], state[self._PARTS :]
         repeated = e.splat(inputs, 8)
-        parts = zip(sums, weights.parts(self._PARTS), strict=True)
-        return [*starts, *(some + _pairs(e, weight, repeated) for some, weight in parts)]
+        some, others = sums[: self._PARTS], sums[self._PARTS :]
+        parts = zip(some, weights.parts(self._PARTS), strict=True)
+        return [*starts, *others, *(one + _pairs(e, weight, repeated) for one, weight in parts)]
 
     def end(self, e: Emitter, state: State) -> Value:
-        starts, sums = state[: self._PARTS], state[self._PARTS :]
-        return e.join([_add_pairs(e, *part) for part in zip(starts, sums, strict=True)])
+        totals, sums = state[: self._PARTS], state[self._PARTS :]
+        for first in range(0, len(sums), self._PARTS):
+            some = sums[first : first + self._PARTS]
+            totals = [_add_pairs(e, *part) for part in zip(totals, some, strict=True)]
+        return e.join(totals)
 
 
 class Avx2Bytes:
@@ -160,7 +168,7 @@ class Plain:
 
     def __init__(self, held: PackedFormat) -> None:
         self.zero_point = held.zero_point
-        self._sums_fit = held.is_nibbles  # 16 x 15 x 127 < 2**15
+        self._sums_fit = _sums_fit(held)
 
     def begin(self, e: Emitter, start: Value) -> State:
         return [start, e.value(constant(vector(I16, VECTOR // 2), 0))]
@@ -179,6 +187,11 @@ class Plain:
     def end(self, e: Emitter, state: State) -> Value:
         total, sums = state
         return total + _widened(e, sums) if self._sums_fit else total
+
+
+def _sums_fit(held: PackedFormat) -> bool:
+    """Whether 16 bits hold the products of half a group, which is what is added to one of two sums."""
+    return GROUP // 2 * (held.limits[1] + held.zero_point) * LARGEST < 1 << 15
 
 
 def _widened(e: Emitter, pairs: Value) -> Value:

@@ -96,9 +96,7 @@ class Form(ABC):
         )
         self.pool.call(product.piece, arguments, -(-rows // product.rows_of_block))
 
-    def multiply_heads(
-        self, arguments: Pointer, heads: int, rows: int, width: int
-    ) -> None:
+    def multiply_heads(self, arguments: Pointer, heads: int, rows: int, width: int) -> None:
         """Write out = inputs · matrixᵀ of each head: heads are shared with the pool, not rows.
 
         Args:
@@ -128,7 +126,9 @@ class Form(ABC):
                 rows=rows,
                 **product.more,
             )
-            e.call(product.piece, [arguments, e.index(0), e.index(-(-rows // product.rows_of_block))])
+            e.call(
+                product.piece, [arguments, e.index(0), e.index(-(-rows // product.rows_of_block))]
+            )
         return e.end()
 
     @abstractmethod

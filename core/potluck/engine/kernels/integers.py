@@ -5,7 +5,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP, QUAD, ROWS, blocks_of, groups_of
-from potluck.engine.kernels.tensors import PackedWeight, pack_nibbles
+from potluck.engine.kernels.tensors import F32_EXPONENT, PackedWeight, pack_nibbles, signed_integers
 from potluck.model.formats import PackedFormat
 
 _ROUNDING = 2.0**-11  # largest relative error of a number in f16 that is not subnormal
@@ -28,8 +28,9 @@ def pack_integers(
         offsets: (n, groups), f32; these are subtracted then. None: nothing is.
 
     Returns:
-        False, and nothing was written: an integer has too many bits, f16 holds a scale only with an error
-        of more than 2⁻¹¹, or the format has no offsets. In a format with offsets, symmetric input is stored
+        False, and nothing was written: an integer has too many bits or no code, f16 holds a scale only with an
+        error of more than 2⁻¹¹, a scale is no power of two where the format needs one, or the format has no
+        offsets. In a format with offsets, symmetric input is stored
         as Q4_1 stores it: an offset of 8 scales. There, tiny scales lose up to 2⁻²⁵, as they would if
         the values were packed anew.
     """
@@ -44,22 +45,49 @@ def pack_integers(
     low, high = integers.aminmax()
     least, most = held.limits
     factors = [scales] if offsets is None else [scales, offsets]
-    if low < least or high > most or not all(one.half().isfinite().all() for one in factors):
+    if low < least or high > most:
         return False
-    if offsets is None and not _is_near(scales.half(), scales):
+    if held.codes is None and not all(one.half().isfinite().all() for one in factors):
+        return False
+    if held.codes is not None:
+        if not _is_coded(held, integers, scales):
+            return False
+    elif offsets is None and not _is_near(scales.half(), scales):
         return False
     rows, width = integers.shape
     blocks, groups = blocks_of(rows), groups_of(width)
     lacking = (0, groups * GROUP - width, 0, blocks * ROWS - rows)
     numbers = F.pad(integers, lacking) if any(lacking) else integers
-    unsigned = numbers.view(torch.uint8) + held.zero_point  # wraps around, as it should
     target = packed.blocks[first // ROWS :][:blocks]
     by_block = [F.pad(one, (0, 0, 0, lacking[3])).view(blocks, ROWS, groups) for one in factors]
-    write_factors(target, 0, by_block[0])
+    write_scales(held, target, by_block[0])
     if held.offsets_start is not None:
         write_factors(target, held.offsets_start, by_block[1])
-    write_integers(held, target, unsigned.view(blocks, ROWS, groups, GROUP))
+    unsigned = stored_integers(held, numbers).view(blocks, ROWS, groups, GROUP)
+    write_integers(held, target, unsigned)
     return True
+
+
+def stored_integers(held: PackedFormat, signed: Tensor) -> Tensor:
+    """Return what is stored for integer - zero point, i8, that the format holds: uint8."""
+    if held.codes is None:
+        return signed.view(torch.uint8) + held.zero_point  # wraps around, as it should
+    codes = torch.zeros(256, dtype=torch.uint8)
+    for code, integer in reversed([*enumerate(held.codes)]):
+        codes[integer & 0xFF] = code
+    return codes.index_select(0, signed.view(torch.uint8).flatten().int()).view(signed.shape)
+
+
+def write_scales(held: PackedFormat, blocks: Tensor, numbers: Tensor) -> Tensor:
+    """Write scales (B, 16, G), f32, as the format holds them; return them as written, f32.
+
+    Where the format holds exponents, the numbers are powers of two or zeros.
+    """
+    if held.scale_bytes > 1:
+        return write_factors(blocks, 0, numbers)
+    exponents = numbers.contiguous().view(torch.int32) >> F32_EXPONENT
+    blocks[..., :ROWS] = exponents.to(torch.uint8).transpose(1, 2)
+    return (exponents << F32_EXPONENT).view(torch.float32)
 
 
 def write_factors(blocks: Tensor, start: int, numbers: Tensor) -> Tensor:
@@ -77,6 +105,15 @@ def write_integers(held: PackedFormat, blocks: Tensor, integers: Tensor) -> None
     if held.is_nibbles:
         quads = pack_nibbles(quads, 2)  # (B, G, 4, 16)
     blocks.view(torch.int32)[..., held.integers_start // QUAD :] = quads.flatten(2)
+
+
+def _is_coded(held: PackedFormat, integers: Tensor, scales: Tensor) -> bool:
+    """Whether there is a code for each of these integers, and each scale is a power of two or zero."""
+    is_power = (scales.contiguous().view(torch.int32) & ((1 << F32_EXPONENT) - 1)) == 0
+    if not bool(is_power.all()) or bool((scales < 0).any()):
+        return False
+    again = signed_integers(held, stored_integers(held, integers.contiguous()))
+    return torch.equal(again, integers)
 
 
 def _is_near(half: Tensor, numbers: Tensor) -> bool:

@@ -54,7 +54,9 @@ class LatentHeads:
 class LatentRows(Record):
     """The arguments of norm, rope and caching. A block of the job is a token."""
 
-    queries = Address(KIND_F32)  # (T, stride), of which H·query_dim; those without rope are scaled in place
+    queries = Address(
+        KIND_F32
+    )  # (T, stride), of which H·query_dim; those without rope are scaled in place
     latents = Address(KIND_F32)  # (T, stride), of which `row`; normed in place
     stride = Number()  # numbers from one token to the next
     absorbed = Address(KIND_F32)  # (T, H, row), where the numbers with rope are written
@@ -114,7 +116,10 @@ def _cache(
         quantise(e, turned, target.skip(rank + CACHE_SCALE_BYTES), shape.rotary_dim)
         return
     target = target.of(kind)
-    for source, count, place in ((latents, rank, target), (turned, shape.rotary_dim, target + rank)):
+    for source, count, place in (
+        (latents, rank, target),
+        (turned, shape.rotary_dim, target + rank),
+    ):
         for span in e.spans(count, LANES):
             place[span] = source[span]
 

@@ -199,7 +199,9 @@ class LayerShape:
     @property
     def attended(self) -> int:
         heads = self.attention
-        return heads.heads * (heads.head_dim if self.latent is None else self.latent.heads.value_dim)
+        return heads.heads * (
+            heads.head_dim if self.latent is None else self.latent.heads.value_dim
+        )
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:

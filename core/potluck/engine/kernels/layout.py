@@ -29,8 +29,9 @@ tokens are one straight stream. It is quantised as an input is, but K numbers sh
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS
+from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, PackedFormat
 
 ROWS = BLOCK_ROWS  # as many as the widest vectors have lanes for f32
 GROUP = BLOCK_INPUTS  # inputs that share a scale, of weights and of a product's input
@@ -47,6 +48,7 @@ TRIED_STEPS = (8.0, 7.6, 7.2, 6.9, 8.3, 8.7, 6.6, 9.2)
 # int4-offset: the range from the least number to the largest is tried with so many steps; more than 15 clip both
 # ends.
 TRIED_RANGES = (15.0, 14.4, 15.6, 16.3, 17.1, 18.0)
+LARGEST_CODED = 14.0  # mxfp4: of a group, in units of the scale
 
 CACHE_SCALE_BYTES = 4  # after the integers of a key or value
 
@@ -56,6 +58,14 @@ RECORD_BYTES = 4 + 4 + 4 + GROUP
 RECORD_SUM = 4  # bytes from the start of a record, as the two below
 RECORD_WORTH = 8
 RECORD_VALUES = 12
+
+
+def code_middles(held: PackedFormat) -> Iterator[tuple[float, bool]]:
+    """Where the next code without a sign begins, and whether it is even: then the middle belongs to it."""
+    assert held.codes is not None
+    sizes = held.codes[: len(held.codes) // 2]
+    for code, (below, above) in enumerate(pairwise(sizes), 1):
+        yield (below + above) / 2, code % 2 == 0
 
 
 def groups_of(width: int) -> int:

@@ -10,6 +10,9 @@ vectors and all 16 scales are found at once. Each format finds them in its own w
 - `int4-offset`: several ranges that map the least number near 0 and the largest near 15 are tried. Of each
   one's integers, scale and offset are those of the line that fits best: with u = w - least, the scale is
   (32 Σ u q - Σ u Σ q) / (32 Σ q q - (Σ q)²).
+- `mxfp4`: the scale is the least power of two by which the largest is at most 14: between 12 and 14 it becomes
+  12, which is no further away than the numbers of twice the scale. Numbers that were of this format stay as
+  they are.
 
 All arithmetic is exact IEEE 754 in a fixed order: every processor, and the reference in torch, packs
 the same weights into the same bytes. The kernel refuses what is not finite.
@@ -37,17 +40,20 @@ from potluck.engine.kernels.ir_types import (
 from potluck.engine.kernels.kinds import from_half, to_half
 from potluck.engine.kernels.layout import (
     GROUP,
+    LARGEST_CODED,
     LARGEST_SCALE,
     NOTHING,
     QUAD,
     ROWS,
     TRIED_RANGES,
     TRIED_STEPS,
+    code_middles,
 )
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack, table
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.tensors import F32_EXPONENT
 from potluck.engine.kernels.values import Value
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PackedFormat
 
 
 class Pack(Record):
@@ -67,6 +73,7 @@ PACK = ir.FunctionType(I32, [POINTER])
 _WIDE = vector(F32, ROWS)
 _BITS = vector(I32, ROWS)
 _INFINITY_BITS = 0x7F800000
+_MANTISSA = 0x7FFFFF
 
 
 def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFormat) -> ir.Function:
@@ -133,7 +140,8 @@ def _pack_group(e: Emitter, held: PackedFormat, columns: Pointer, target: Pointe
     scale, offset = _FIND[held](e, _Group(columns=columns, signed=signed, largest=largest))
     if offset is not None and held.offsets_start is not None:
         offset = _put_half(offset, target.skip(held.offsets_start))
-    scale = _put_half(e.select(is_nothing, zero, scale), target)
+    put = _put_half if held.scale_bytes > 1 else _put_exponents
+    scale = put(e.select(is_nothing, zero, scale), target)
     inverse = e.select(scale.equals(0.0), zero, 1.0 / scale)
     _write_integers(e, held, columns, (inverse, offset), target.skip(held.integers_start))
     return bits
@@ -144,6 +152,14 @@ def _put_half(numbers: Value, place: Pointer) -> Value:
     half = to_half(numbers.at_least(-LARGEST_SCALE).at_most(LARGEST_SCALE))
     place.of(I16)[Span(0, ROWS)] = half
     return from_half(half)
+
+
+def _put_exponents(numbers: Value, place: Pointer) -> Value:
+    """Store powers of two, and zeros, as their exponents; return them."""
+    e = numbers.e
+    exponents = e.bitcast(numbers, _BITS) >> F32_EXPONENT
+    place.of(I8)[Span(0, ROWS)] = e.trunc(exponents, vector(I8, ROWS))
+    return numbers
 
 
 def _largest(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
@@ -160,6 +176,12 @@ def _largest(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
 def _largest_scale(_: Emitter, group: _Group) -> tuple[Value, None]:
     """`int8`: the largest magnitude becomes the largest integer."""
     return group.largest / float(INT8.limits[1]), None
+
+
+def _power_scale(e: Emitter, group: _Group) -> tuple[Value, None]:
+    """`mxfp4`: the least power of two by which the largest magnitude is at most `LARGEST_CODED`."""
+    bits = e.bitcast(group.largest / LARGEST_CODED, _BITS)
+    return e.bitcast((bits + _MANTISSA) & _INFINITY_BITS, _WIDE), None
 
 
 def _best_scale(e: Emitter, group: _Group) -> tuple[Value, None]:
@@ -252,6 +274,7 @@ _FIND: Mapping[PackedFormat, Callable[[Emitter, _Group], tuple[Value, Value | No
     INT8: _largest_scale,
     INT4: _best_scale,
     INT4_OFFSET: _best_line,
+    MXFP4: _power_scale,
 }
 """What finds a group's scales, and its offsets if the format has any."""
 
@@ -260,6 +283,21 @@ def _integer(held: PackedFormat, steps: Value) -> Value:
     """Return the nearest integer that the format holds, as f32."""
     least, most = held.limits
     return steps.at_least(least).at_most(most).rounded()
+
+
+def _stored(e: Emitter, held: PackedFormat, steps: Value) -> Value:
+    """Return the nearest integer plus the zero point, or its code, as i32."""
+    if held.codes is None:
+        return e.fptosi(_integer(held, steps) + float(held.zero_point), _BITS)
+    size = e.bitcast(steps.magnitude_bits(), _WIDE)
+    code, one = e.value(constant(_BITS, 0)), constant(_BITS, 1)
+    for middle, is_even in code_middles(held):
+        is_above = size >= middle if is_even else size > middle
+        code = code + e.select(is_above, one, constant(_BITS, 0))
+    sign = e.select(
+        (steps < 0.0) & (code > 0), constant(_BITS, len(held.codes) // 2), constant(_BITS, 0)
+    )
+    return code | sign
 
 
 def _write_integers(
@@ -285,8 +323,7 @@ def _write_integers(
         for place in range(QUAD):
             column = columns[QUAD * number + place]
             above = column if offset is None else column + offset
-            integer = _integer(held, above * inverse) + float(held.zero_point)
-            packed = packed | (e.fptosi(integer, _BITS) << (8 * place))
+            packed = packed | (_stored(e, held, above * inverse) << (8 * place))
         return packed
 
     half = GROUP // QUAD // 2

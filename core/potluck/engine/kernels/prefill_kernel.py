@@ -59,7 +59,9 @@ class Prefill(Record):
     share = Number()  # tokens of a block
     scratch = Address(KIND_F32)  # `scratch_floats` for each block
     stats = Address(KIND_F32)  # (H, T, 2)
-    out = Address(KIND_F32)  # (T, H, numbers of a value), zeros, because LLVM would call a C library to clear it
+    out = Address(
+        KIND_F32
+    )  # (T, H, numbers of a value), zeros, because LLVM would call a C library to clear it
 
 
 # The keys of a panel, the first of its tokens that is seen, its number of cached tokens, scratch.

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from potluck.engine.gates import gate
 from potluck.engine.kernels.base import Kernels
-from potluck.engine.kernels.integers import write_factors, write_integers
+from potluck.engine.kernels.integers import write_factors, write_integers, write_scales
 from potluck.engine.kernels.layout import (
     GROUP,
     LARGEST,
+    LARGEST_CODED,
     LARGEST_SCALE,
     NOTHING,
     RECORD_SUM,
@@ -24,11 +25,12 @@ from potluck.engine.kernels.layout import (
     TRIED_RANGES,
     TRIED_STEPS,
     blocks_of,
+    code_middles,
     groups_of,
 )
-from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.engine.kernels.tensors import F32_EXPONENT, PackedWeight, QuantisedInput
 from potluck.model.families.facts import Activation
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PackedFormat
 
 _ROWS_AT_ONCE = 1024  # of weights dequantised for a product: 8 MB at a width of 2048
 
@@ -75,10 +77,9 @@ class ReferenceKernels(Kernels):
             offset = write_factors(target, held.offsets_start, _limited(offset))
             above = numbers + offset[..., None]
         scale = torch.where(signed.abs() < NOTHING, 0.0, scale)
-        scale = write_factors(target, 0, _limited(scale))
+        scale = write_scales(held, target, _limited(scale) if held.scale_bytes > 1 else scale)
         inverse = torch.where(scale == 0, 0.0, 1 / scale)
-        integers = _integers(above * inverse[..., None], held) + held.zero_point
-        write_integers(held, target, integers.to(torch.uint8))
+        write_integers(held, target, _stored(above * inverse[..., None], held))
         return bool(padded.isfinite().all())
 
     def _multiply(
@@ -101,6 +102,12 @@ def _largest(numbers: Tensor) -> Tensor:
 
 def _largest_scale(_: Tensor, signed: Tensor) -> tuple[Tensor, None]:
     return signed.abs() / INT8.limits[1], None
+
+
+def _power_scale(_: Tensor, signed: Tensor) -> tuple[Tensor, None]:
+    bits = (signed.abs() / LARGEST_CODED).view(torch.int32)
+    exponents = bits + ((1 << F32_EXPONENT) - 1) >> F32_EXPONENT
+    return (exponents << F32_EXPONENT).view(torch.float32), None
 
 
 def _best_scale(numbers: Tensor, signed: Tensor) -> tuple[Tensor, None]:
@@ -151,6 +158,7 @@ _FIND: Mapping[PackedFormat, Callable[[Tensor, Tensor], tuple[Tensor, Tensor | N
     INT8: _largest_scale,
     INT4: _best_scale,
     INT4_OFFSET: _best_line,
+    MXFP4: _power_scale,
 }
 """What finds scales and offsets (B, 16, G) of a format.
 
@@ -159,6 +167,17 @@ It takes the numbers (B, 16, G, 32), and each group's number of largest magnitud
 
 def _limited(numbers: Tensor) -> Tensor:
     return numbers.clamp(-LARGEST_SCALE, LARGEST_SCALE)
+
+
+def _stored(steps: Tensor, held: PackedFormat) -> Tensor:
+    """Return the nearest integer plus the zero point, or its code, as uint8."""
+    if held.codes is None:
+        return (_integers(steps, held) + held.zero_point).to(torch.uint8)
+    size, code = steps.abs(), torch.zeros(steps.shape, dtype=torch.uint8)
+    for middle, is_even in code_middles(held):
+        code += size >= middle if is_even else size > middle
+    is_negative = (steps < 0) & (code > 0)
+    return code.add_(is_negative, alpha=len(held.codes) // 2)
 
 
 def _integers(steps: Tensor, held: PackedFormat) -> Tensor:

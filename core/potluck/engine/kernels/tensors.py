@@ -28,6 +28,7 @@ DTYPES: Mapping[WeightFormat, torch.dtype] = {
     F16: torch.float16,
     BF16: torch.bfloat16,
 }
+F32_EXPONENT = 23  # the lowest bit of an f32's exponent
 _FORMATS = {dtype: plain for plain, dtype in DTYPES.items()}
 _TOGETHER = 1 << 28  # bytes that are mapped at a time; pages that nobody writes to take no memory
 
@@ -46,14 +47,14 @@ class Router:
 class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""
 
-    integers: Tensor  # (n, G, 32) uint8
-    scales: Tensor  # (n, G) f16
+    integers: Tensor  # (n, G, 32) uint8; codes, where the format has them
+    scales: Tensor  # (n, G), f16, or f32 where the format has exponents
     offsets: Tensor | None  # (n, G) f16; None: the format has none
     format: PackedFormat
 
     def dequantise(self) -> Tensor:
         """Return the values, (n, G·32), f32."""
-        signed = self.integers.float() - self.format.zero_point
+        signed = signed_integers(self.format, self.integers).float()
         values = signed * self.scales.float()[..., None]
         if self.offsets is not None:
             values -= self.offsets.float()[..., None]
@@ -126,7 +127,12 @@ class PackedWeight:
     def _split(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Cut bytes (B, G, bytes) into scales and any offsets (B, G, F, 16), and integers (B, G, V, 16, 4)."""
         start = self.format.integers_start
-        factors = blocks[..., :start].contiguous().view(torch.float16).unflatten(-1, (-1, ROWS))
+        factors = blocks[..., :start].contiguous()
+        if self.format.scale_bytes == 1:
+            factors = (factors.int() << F32_EXPONENT).view(torch.float32)
+        else:
+            factors = factors.view(torch.float16)
+        factors = factors.unflatten(-1, (-1, ROWS))
         return factors, blocks[..., start:].unflatten(-1, (-1, ROWS, QUAD))
 
     def _rows(self, factors: Tensor, integers: Tensor) -> UnpackedRows:
@@ -135,6 +141,14 @@ class PackedWeight:
             integers = unpack_nibbles(integers, -2)  # (n, G, 8, 4)
         offsets = factors[..., 1] if self.format.has_offsets else None
         return UnpackedRows(integers.flatten(2), factors[..., 0], offsets, self.format)
+
+
+def signed_integers(held: PackedFormat, stored: Tensor) -> Tensor:
+    """Return integer - zero point of unsigned integers or codes, uint8, as i8."""
+    if held.codes is None:
+        return stored.sub(held.zero_point).view(torch.int8)  # wraps around, as it should
+    codes = torch.tensor(held.codes, dtype=torch.int8, device=stored.device)
+    return codes.index_select(0, stored.flatten().int()).view(stored.shape)
 
 
 def unpack_nibbles(octets: Tensor, axis: int = -1) -> Tensor:
