@@ -226,6 +226,11 @@ def _icon(name: str) -> Literal["desktop", "laptop"]:
     return "laptop" if any(word in folded for word in _LAPTOP_WORDS) else "desktop"
 
 
+def is_on_its_way(state: ClusterState) -> bool:
+    """Return whether a model is being loaded."""
+    return state.model.state in ("preparing", "streaming", "loading")
+
+
 def model_card(state: ClusterState) -> ModelCard | None:
     """Return the card of the model, or None if no model is loaded or being loaded."""
     model = state.model
@@ -251,14 +256,13 @@ def model_card(state: ClusterState) -> ModelCard | None:
     if model.waiting:
         about = "" if model.wait_s is None else f", about {model.wait_s:.0f} s"
         figures.append(f"{wording.plural(model.waiting, 'prompt waits', 'prompts wait')}{about}")
-    on_its_way = model.state in ("preparing", "streaming", "loading")
     return ModelCard(
         name=wording.model_name(model.name),
         pill=text,
         tone=tone,
         figures=" · ".join(figures),
         segments=segments,
-        progress=model.progress if on_its_way else None,
+        progress=model.progress if is_on_its_way(state) else None,
         line=wording.model_progress(model, state.transfers),
         explanation=_why(model),
     )
