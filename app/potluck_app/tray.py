@@ -183,5 +183,6 @@ def mark_of(state: ClusterState | None, *, is_lost: bool) -> Mark:
         return "idle"
     if state.node.paused or state.node.withheld:
         return "paused"
-    is_busy = bool(state.node.lent_to) or bool(state.model.answering)
-    return "busy" if is_busy or cluster.is_on_its_way(state) else "idle"
+    model = state.model
+    is_busy = state.node.lent_to or model.answering or model.state in cluster.ON_ITS_WAY
+    return "busy" if is_busy else "idle"

@@ -1,7 +1,6 @@
 """The window's client, over real HTTP to the node's real server with a scripted node behind it."""
 
 import errno
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -323,46 +322,6 @@ def test_a_node_that_takes_the_place_of_another_is_asked_to_load_what_that_one_h
     assert server.backend.planned[0] == PlanRequest()  # the node knows which model was chosen
     assert heard.text == "Hello, world."
     assert [problem.unreachable for problem in problems] == [True]
-
-
-def test_a_listener_that_was_open_is_opened_again_with_the_next_node(
-    server: Server, qtbot: QtBot
-) -> None:
-    first = Server()
-    found = [first]
-    backend = Backend(lambda: endpoint_of(found[0]))
-    with qtbot.waitSignal(backend.state_changed):
-        backend.start()
-    backend.open_listener(0)
-    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.listeners))
-    before = first.backend.current.listeners
-
-    found[0] = server
-    first.close()
-
-    qtbot.waitUntil(lambda: server.backend.current.listeners == before)
-    backend.close()
-
-
-def test_a_listener_of_other_computers_is_opened_again_with_its_key(
-    server: Server, qtbot: QtBot
-) -> None:
-    first = Server()
-    found = [first]
-    backend = Backend(lambda: endpoint_of(found[0]))
-    with qtbot.waitSignal(backend.state_changed):
-        backend.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    backend.open_listener(port, host="127.0.0.2", key="k" * 32)
-    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.listeners))
-    found[0] = server
-    first.close()
-
-    qtbot.waitUntil(lambda: bool(server.backend.current.listeners))
-    assert server.backend.listened[-1].key == "k" * 32
-    backend.close()
 
 
 NODE = """

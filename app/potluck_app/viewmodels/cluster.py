@@ -26,6 +26,7 @@ RULES: Final[tuple[tuple[Rule, str], ...]] = (
 )
 FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
 
+ON_ITS_WAY: Final = frozenset({"preparing", "streaming", "loading"})  # of a model
 _NAMED = 3  # so many computers are named, more are counted
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
@@ -226,11 +227,6 @@ def _icon(name: str) -> Literal["desktop", "laptop"]:
     return "laptop" if any(word in folded for word in _LAPTOP_WORDS) else "desktop"
 
 
-def is_on_its_way(state: ClusterState) -> bool:
-    """Return whether a model is being loaded."""
-    return state.model.state in ("preparing", "streaming", "loading")
-
-
 def model_card(state: ClusterState) -> ModelCard | None:
     """Return the card of the model, or None if no model is loaded or being loaded."""
     model = state.model
@@ -262,7 +258,7 @@ def model_card(state: ClusterState) -> ModelCard | None:
         tone=tone,
         figures=" · ".join(figures),
         segments=segments,
-        progress=model.progress if is_on_its_way(state) else None,
+        progress=model.progress if model.state in ON_ITS_WAY else None,
         line=wording.model_progress(model, state.transfers),
         explanation=_why(model),
     )

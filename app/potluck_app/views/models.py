@@ -15,7 +15,6 @@ from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
-    Meter,
     button,
     card_frame,
     field,
@@ -24,6 +23,7 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.dialogs import Confirmation, confirm
+from potluck_app.views.meter import Meter
 from potluck_app.views.model_cards import (
     CardList,
     DownloadCardView,
