@@ -129,6 +129,7 @@ def test_every_refusal_of_the_node_is_in_every_language(path: Path) -> None:
 # What the node says while it loads a model, why the plan is so, and why there is none: made of parts.
 SAID = (
     "Looking for the model · 3 %",
+    "Qwen3 32B · Sending layers to Old laptop · 62 % · 2 min left",
     "Reading Qwen3-8B · 10 %",
     "Looking for your computers",
     "Measuring the computers · 10 %",

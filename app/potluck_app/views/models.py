@@ -133,7 +133,7 @@ class ModelsView(QWidget):
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
         if state is not None and line:
-            self._line.setText(f"{wording.model_name(state.model.name)}: {line}")
+            self._line.setText(f"{wording.model_name(state.model.name)} · {line}")
             self._meter.setVisible(state.model.progress is not None)
             self._meter.show_fraction(state.model.progress or 0.0)
 

@@ -40,7 +40,7 @@ class ProgramsCard(QFrame):
         self.port.setText(str(_DEFAULT_PORT))
         self.port.setValidator(QIntValidator(1, 65535, self))
         self.port.setFixedWidth(80)
-        self.others = QCheckBox(said("Also for programs on other computers, with a key"))
+        self.others = QCheckBox(said("Other computers too, with a key"))
         self.others.setObjectName("api-others")
         self.api = button("Turn on", "api-toggle", self._toggle)
         self.url = field("mono", "api-url", "Address for programs")
