@@ -26,7 +26,7 @@ from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.going_on import going_on
+from potluck_app.viewmodels.going_on import downloaded, going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
@@ -36,6 +36,7 @@ from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
 
+_READ_MS = 8000  # to read what the tray says before its icon goes
 _FAREWELL_MS = 3000  # the node may hang; the window must end in spite of that
 
 
@@ -85,6 +86,9 @@ class Application(QObject):
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
+        self._downloaded: frozenset[str] = frozenset()  # ids of downloads that are known to be done
+        self._last_words = QTimer(self, singleShot=True, interval=_READ_MS)
+        self._last_words.timeout.connect(self._after_last_words)
         self._waits_in_tray = False  # it started with the computer, and nobody has opened it yet
         self.backend.state_changed.connect(self._on_state)
         self.backend.connection_changed.connect(self._on_connection)
@@ -318,7 +322,8 @@ class Application(QObject):
 
     def _on_state(self, state: ClusterState) -> None:
         """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
-        if self.main is not None and self.tray is not None and not going_on(state):
+        self._tell_downloads(state)
+        if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
             self.leave()
             return
         for request in cluster.worker_requests(state) if self.worker is not None else ():
@@ -328,6 +333,22 @@ class Application(QObject):
                 code = wording.spaced_code(request.code or "")
                 text = f"{request.name} wants to use this computer. Code {code}"
                 self._say_in_tray("Potluck", text)
+
+    def _tell_downloads(self, state: ClusterState) -> None:
+        """Say in the tray that a download is done, and stay there until that can be read."""
+        news = downloaded(state, self._downloaded)
+        self._downloaded |= {d.id for d in state.downloads if d.state == "done"}
+        if news and self.main is not None and self.tray is not None:
+            self._say_in_tray("Potluck", news)
+            self._last_words.start()
+
+    def _is_hidden_for_nothing(self, state: ClusterState | None) -> bool:
+        """Whether the chat window is hidden in the tray, and nothing goes on without it any more."""
+        return self.main is not None and self.tray is not None and not going_on(state)
+
+    def _after_last_words(self) -> None:
+        if self._is_hidden_for_nothing(self.backend.live_state):
+            self.leave()
 
     # --- the end
 

@@ -87,6 +87,7 @@ class Backend(QObject):
         self._http: Http | None = None
         self._events: EventStream | None = None
         self._waiting: list[Callable[[Http], None]] = []
+        self._keys: dict[int, str] = {}  # by port, of the listeners that other computers reach
         self._retry_ms = _RETRY_FIRST_MS
         self._retry = QTimer(self, singleShot=True)
         self._retry.timeout.connect(self._look_for_node)
@@ -175,14 +176,16 @@ class Backend(QObject):
     def _open_again(self, before: ClusterState) -> None:
         """Have a node that was started again listen for other programs as the one before.
 
-        Only listeners of this computer alone: others have keys, which nobody knows any more.
+        Of those that other computers reach only the ones whose keys this window has made.
         """
         assert self.state is not None
-        for listener in local_listeners(before):
-            if listener not in self.state.listeners:
+        for listener in before.listeners:
+            key = self.key_of(listener) or None
+            is_known = is_local(listener) or key is not None
+            if is_known and listener not in self.state.listeners:
                 call = Call(self)
                 call.failed.connect(self.report)
-                body = ListenRequest(port=listener.port)
+                body = ListenRequest(host=listener.host, port=listener.port, key=key)
                 self._submit(
                     lambda http, call=call, body=body: http.call(
                         call, "POST", "/cluster/listeners", body, Listener
@@ -353,9 +356,17 @@ class Backend(QObject):
         """Unload the model and free its memory on all computers."""
         return self._call("DELETE", "/cluster/model")
 
-    def open_listener(self, port: int) -> Call:
-        """Answer other programs of this computer on a fixed port."""
-        return self._call("POST", "/cluster/listeners", ListenRequest(port=port), Listener)
+    def open_listener(self, port: int, host: str = "127.0.0.1", key: str | None = None) -> Call:
+        """Answer other programs on a fixed port; with a key also those of other computers."""
+        body = ListenRequest(host=host, port=port, key=key)
+        call = self._call("POST", "/cluster/listeners", body, Listener)
+        if key is not None:
+            self._keys[port] = key
+        return call
+
+    def key_of(self, listener: Listener) -> str:
+        """Return the key of a listener; nothing if it has none, or this window did not make it."""
+        return "" if is_local(listener) else self._keys.get(listener.port, "")
 
     def close_listener(self, port: int) -> Call:
         return self._call("DELETE", f"/cluster/listeners/{port}")
@@ -369,9 +380,9 @@ class Backend(QObject):
         self.problem.emit(problem.message)
 
 
-def local_listeners(state: ClusterState) -> tuple[Listener, ...]:
-    """The listeners that only this computer reaches."""
-    return tuple(each for each in state.listeners if each.host in ("127.0.0.1", "::1"))
+def is_local(listener: Listener) -> bool:
+    """Return whether only this computer reaches a listener."""
+    return listener.host in ("127.0.0.1", "::1")
 
 
 def _fail(call: Call) -> None:

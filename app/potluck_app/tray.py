@@ -17,6 +17,7 @@ from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
+from potluck_app.tray_icon import Mark, marked
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.pausing import offer_pauses
@@ -107,6 +108,7 @@ class Tray(QObject):
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)
+        self.mark: Mark = "idle"
         self._icon = QSystemTrayIcon(self._picture(), self)
         self._icon.setContextMenu(self.menu)
         self._icon.activated.connect(self._on_activated)
@@ -129,6 +131,10 @@ class Tray(QObject):
         self._show_state(self._backend.live_state)
 
     def _show_state(self, state: ClusterState | None) -> None:
+        mark = mark_of(state, is_lost=self._backend.connection in ("restarting", "failed"))
+        if mark != self.mark:
+            self.mark = mark
+            self._tint()
         paused = state is not None and state.node.paused
         self.pauses.menuAction().setVisible(self._lends and not paused)
         self.resume.setVisible(self._lends and paused)
@@ -160,8 +166,23 @@ class Tray(QObject):
         self._icon.setIcon(self._picture())
 
     def _picture(self) -> QIcon:
+        tokens = self._theme.tokens
         if sys.platform != "darwin":
-            return resources.app_icon()
-        mask = resources.icon("tray", "#000000", 22)  # macOS gives it the colour of its menu bar
+            return marked(resources.app_icon(), self.mark, tokens)
+        plain = resources.icon("tray", "#000000", 22)  # macOS gives it the colour of its menu bar
+        mask = marked(plain, self.mark, tokens, is_mask=True)
         mask.setIsMask(True)
         return mask
+
+
+def mark_of(state: ClusterState | None, *, is_lost: bool) -> Mark:
+    """Return what the icon shows: an error before a pause, and a pause before work."""
+    if is_lost:
+        return "error"
+    if state is None:
+        return "idle"
+    if state.node.paused or state.node.withheld:
+        return "paused"
+    model = state.model
+    is_busy = state.node.lent_to or model.answering or model.state in cluster.ON_ITS_WAY
+    return "busy" if is_busy else "idle"

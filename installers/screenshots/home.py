@@ -49,7 +49,11 @@ PLAN = PlanView(
     ),
     predicted_tokens_per_s=8.2,
     alone={"Living-room PC": None, "MacBook Air": None, "Old laptop": None},
-    explanation="No computer can hold this model alone. Together they answer about 8 tokens a second.",
+    explanation="Living-room PC, MacBook Air and Old laptop work together: about 8.2 tokens/s for one user."
+    " A token takes 102 ms of computing and 20 ms on the links.\n"
+    "Living-room PC has layers 0 to 33: it is the fastest, and its memory holds no more.\n"
+    "MacBook Air has layers 34 to 51: its memory holds no more.\n"
+    "Old laptop has layers 52 to 63: the faster ones are full.",
 )
 
 
@@ -153,7 +157,10 @@ def generating(state: ClusterState, *, waiting: int = 0) -> ClusterState:
 
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
-    text = "Qwen3 32B needs 4.1 GB more memory. Free some on Old laptop, or add a computer."
+    text = (
+        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
+        " free memory, or choose a smaller model or context."
+    )
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
     idle = tuple(
         c if c.state != "running" else replace(c, state="ready", layers=None, memory_lent=0)
@@ -243,5 +250,5 @@ DIAGNOSIS = Diagnosis(
 
 def with_notice(state: ClusterState) -> ClusterState:
     """Return the state with a line about a computer that is gone."""
-    text = "Old laptop stopped answering. The reply goes on with the other two, and is slower."
+    text = "Old laptop stopped answering. Potluck goes on without it."
     return replace(state, notices=(Notice(id=1, level="warning", text=text),))

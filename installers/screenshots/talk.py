@@ -4,6 +4,8 @@ import time
 
 from msgspec.structs import replace
 
+from potluck.cluster.loss import cannot_go_on, computer_lost
+from potluck.errors import NotEnoughMemoryError
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Conversation, Message, Stats, new_id
 
@@ -66,8 +68,9 @@ FAILED = Message(
     role="assistant",
     text="Dear Mrs. Weber, thank",
     status="failed",
-    error="MacBook Air stopped answering, and the model does not fit on the computers that are left:"
-    " 3.4 GB more memory is needed.",
+    error=cannot_go_on(
+        computer_lost("MacBook Air"), NotEnoughMemoryError(18_600_000_000, 15_200_000_000)
+    ).message,
 )
 STOPPED = Message(role="assistant", text="Dear Mrs. Weber, thank", status="stopped", stats=_STATS)
 TOO_LONG = Message(

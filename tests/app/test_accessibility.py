@@ -17,9 +17,9 @@ from potluck_app.chats.values import Stats
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.code import CodeText
-from potluck_app.views.controls import Meter
 from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.meter import Meter
 from potluck_app.views.prose import ProseView
 from potluck_app.views.worker import WorkerWindow
 

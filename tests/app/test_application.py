@@ -1,5 +1,6 @@
 """How the program begins and ends: which window, which holder, what is given back."""
 
+import msgspec
 import pytest
 from fake_backend import PLAN, TOKEN, Server
 from PySide6.QtCore import Qt
@@ -151,6 +152,32 @@ def test_a_download_goes_on_without_the_model(make: Make, server: Server, qtbot:
     assert server.backend.released.wait(10)
     with qtbot.waitSignal(application.ended):
         server.update(downloads=())  # the tray still hears of it
+
+
+def test_a_download_that_is_done_is_said_in_the_tray_before_it_goes(
+    make: Make, server: Server, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = make(tray=True)
+    application.preferences.change(mode="master")
+    application._last_words.setInterval(100)
+    application.start()
+    connect(application, qtbot)
+    running = Download(
+        id="d1", model="Qwen/Qwen3-8B", variant="Q4", state="running", done=1, total=2
+    )
+    server.update(downloads=(running,))
+    backend = application.backend
+    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.downloads))
+    assert application.main is not None
+    application.main.close()
+    assert application.tray is not None
+    said: list[str] = []
+    monkeypatch.setattr(application.tray, "say", lambda _title, text: said.append(text))
+
+    with qtbot.waitSignal(application.ended):
+        server.update(downloads=(msgspec.structs.replace(running, state="done", done=2),))
+
+    assert said == ["Qwen3-8B is downloaded and ready to use."]
 
 
 def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(

@@ -324,25 +324,6 @@ def test_a_node_that_takes_the_place_of_another_is_asked_to_load_what_that_one_h
     assert [problem.unreachable for problem in problems] == [True]
 
 
-def test_a_listener_that_was_open_is_opened_again_with_the_next_node(
-    server: Server, qtbot: QtBot
-) -> None:
-    first = Server()
-    found = [first]
-    backend = Backend(lambda: endpoint_of(found[0]))
-    with qtbot.waitSignal(backend.state_changed):
-        backend.start()
-    backend.open_listener(0)
-    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.listeners))
-    before = first.backend.current.listeners
-
-    found[0] = server
-    first.close()
-
-    qtbot.waitUntil(lambda: server.backend.current.listeners == before)
-    backend.close()
-
-
 NODE = """
 import sys, time
 sys.path[:0] = sys.argv[1:]

@@ -15,6 +15,8 @@ from scripted_window import ScriptedBackend, home, pairing, running_model, study
 
 import potluck
 from potluck.api.schema import Download, ModelEntry, Notice
+from potluck.cluster import loss
+from potluck.errors import NotEnoughMemoryError
 from potluck_app import catalogue, language
 from potluck_app.catalogue import Catalogue, File
 from potluck_app.chats.values import Stats
@@ -127,6 +129,7 @@ def test_every_refusal_of_the_node_is_in_every_language(path: Path) -> None:
 # What the node says while it loads a model, why the plan is so, and why there is none: made of parts.
 SAID = (
     "Looking for the model · 3 %",
+    "Qwen3 32B · Sending layers to Old laptop · 62 % · 2 min left",
     "Reading Qwen3-8B · 10 %",
     "Looking for your computers",
     "Measuring the computers · 10 %",
@@ -146,8 +149,14 @@ SAID = (
     "Laptop alone would give 27.2 tokens/s.",
     "In int8 the model needs 9 GB with its cache, and your computers offer 5 GB; this is the best"
     " quality that fits.",
-    "The model needs 40 GB and the computers offer 24 GB: 16 GB are missing. Add a computer, free"
-    " memory, or choose a smaller model or context.",
+)
+LOST = loss.computer_lost("Mac", "lost its compute process")
+TOO_BIG = NotEnoughMemoryError(21_000_000_000, 16_900_000_000)
+SAID += (
+    TOO_BIG.message,
+    loss.cannot_go_on(loss.computer_lost("Mac"), TOO_BIG).message,
+    loss.cannot_load(LOST, TOO_BIG).message,
+    loss.lost_while_loading("Mac", loss.process_lost(is_hung=True)).message,
 )
 ENGLISH = re.compile(
     r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all)\b"

@@ -206,13 +206,15 @@ def test_a_model_is_loaded_measured_explained_and_unloaded(real: MainWindow, qtb
 
 def test_programs_and_the_doctor_are_answered(real: MainWindow, qtbot: QtBot) -> None:
     real.go(real.settings)
-    real.settings.port.setText(str(free_port()))
-    qtbot.mouseClick(real.settings.api, LEFT)
-    until(qtbot, lambda: real.settings.url.text() and real.settings.url.isVisible())
-    with closing(urlopen(f"{real.settings.url.text()}/models", timeout=20)) as answered:
+    real.settings.programs.port.setText(str(free_port()))
+    qtbot.mouseClick(real.settings.programs.api, LEFT)
+    until(
+        qtbot, lambda: real.settings.programs.url.text() and real.settings.programs.url.isVisible()
+    )
+    with closing(urlopen(f"{real.settings.programs.url.text()}/models", timeout=20)) as answered:
         assert answered.status == 200
-    qtbot.mouseClick(real.settings.api, LEFT)
-    until(qtbot, lambda: not real.settings.url.isVisible())
+    qtbot.mouseClick(real.settings.programs.api, LEFT)
+    until(qtbot, lambda: not real.settings.programs.url.isVisible())
 
     click(real, "settings-doctor", qtbot)
     dialog = real.findChildren(DoctorDialog)[-1]

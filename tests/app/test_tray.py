@@ -8,8 +8,10 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
 from potluck.api.schema import RoleRequest
+from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
+from potluck_app.tray_icon import Mark, marked
 
 pytestmark = pytest.mark.qt
 
@@ -75,6 +77,35 @@ def test_one_that_leaves_says_what_it_waits_for_and_may_free_its_memory_now(
     tray.free.trigger()
 
     assert backend.last("/cluster/role").body == RoleRequest(free_now=True)
+
+
+def test_the_icon_shows_what_this_computer_does(tray: Tray, backend: ScriptedBackend) -> None:
+    seen = {tray.mark}
+    pictures = [tray._icon.icon().pixmap(22, 22).toImage()]
+    for change in (
+        lambda: lend(backend, to=("Desk",)),
+        lambda: lend(backend, paused=True, to=("Desk",)),
+        backend.lose,
+    ):
+        change()
+        seen.add(tray.mark)
+        pictures.append(tray._icon.icon().pixmap(22, 22).toImage())
+
+    assert seen == {"idle", "busy", "paused", "error"}
+    assert all(a != b for number, a in enumerate(pictures) for b in pictures[:number])
+    lend(backend)
+    assert tray.mark == "idle"
+    assert tray._icon.icon().pixmap(22, 22).toImage() == pictures[0]
+
+
+@pytest.mark.parametrize("mark", ["busy", "paused", "error"])
+def test_a_mark_can_be_seen_in_the_smallest_tray(theme: Theme, mark: Mark) -> None:
+    plain, shown = resources.app_icon(), marked(resources.app_icon(), mark, theme.tokens)
+
+    before, after = (icon.pixmap(16, 16).toImage() for icon in (plain, shown))
+
+    changed = sum(before.pixel(x, y) != after.pixel(x, y) for x in range(16) for y in range(16))
+    assert 30 < changed < 130  # of 256: the mark, and most of the icon is left
 
 
 def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:

@@ -123,6 +123,7 @@ class FakeBackend:
         self.embedding: tuple[float, ...] = ()  # of every prompt
         self.tested: list[str] = []
         self.searches = 0
+        self.listened: list[schema.ListenRequest] = []
         self.forgotten: list[str] = []
         self.held: list[str] = []
         self.cancelled = threading.Event()
@@ -351,6 +352,7 @@ class FakeBackend:
         return api.Tokens(token_ids=tuple(raw), pieces=pieces, text=text, context=2048)
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
+        self.listened.append(request)
         app = public_app(self, host=request.host, key=request.key, origins=request.origins)
         server = HttpServer()
         port = await server.start(app, request.host, request.port)

@@ -26,6 +26,7 @@ RULES: Final[tuple[tuple[Rule, str], ...]] = (
 )
 FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
 
+ON_ITS_WAY: Final = frozenset({"preparing", "streaming", "loading"})  # of a model
 _NAMED = 3  # so many computers are named, more are counted
 
 _PILLS: Final[dict[str, tuple[str, Tone]]] = {
@@ -251,14 +252,13 @@ def model_card(state: ClusterState) -> ModelCard | None:
     if model.waiting:
         about = "" if model.wait_s is None else f", about {model.wait_s:.0f} s"
         figures.append(f"{wording.plural(model.waiting, 'prompt waits', 'prompts wait')}{about}")
-    on_its_way = model.state in ("preparing", "streaming", "loading")
     return ModelCard(
         name=wording.model_name(model.name),
         pill=text,
         tone=tone,
         figures=" · ".join(figures),
         segments=segments,
-        progress=model.progress if on_its_way else None,
+        progress=model.progress if model.state in ON_ITS_WAY else None,
         line=wording.model_progress(model, state.transfers),
         explanation=_why(model),
     )

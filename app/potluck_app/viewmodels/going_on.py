@@ -1,5 +1,7 @@
 """What would go on in the background when the main window is closed. Pure."""
 
+from collections.abc import Container
+
 from potluck.api.schema import ClusterState
 from potluck_app import wording
 
@@ -15,6 +17,15 @@ def going_on(state: ClusterState | None) -> str:
         verb = "is" if len(models) == 1 else "are"
         sentences.append(f"{wording.listing(models)} {verb} still being downloaded.")
     return " ".join(sentences)
+
+
+def downloaded(state: ClusterState, known: Container[str]) -> str:
+    """Return a sentence about the downloads that are done and not known; nothing: there are none."""
+    names = [_name(d.model) for d in state.downloads if d.state == "done" and d.id not in known]
+    if not names:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{wording.listing(names)} {verb} downloaded and ready to use."
 
 
 def _name(model: str) -> str:

@@ -15,7 +15,6 @@ from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ElidedLabel,
     IconButton,
-    Meter,
     Pill,
     TintedIcon,
     announce,
@@ -23,6 +22,7 @@ from potluck_app.views.controls import (
     label,
 )
 from potluck_app.views.layer_bar import LayerBar
+from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described, Menu
 
 _FIGURES = 0.45  # of the width of the card; longer figures get a line of their own

@@ -24,22 +24,15 @@ from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
+from potluck_app.views.card_button import CardButton
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer, files_in
-from potluck_app.views.controls import (
-    CardButton,
-    IconButton,
-    Meter,
-    Pill,
-    announce,
-    label,
-    scrolling,
-    set_property,
-)
+from potluck_app.views.controls import IconButton, Pill, announce, label, scrolling, set_property
 from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
 from potluck_app.views.drawer import Drawer
 from potluck_app.views.find_bar import FindBar
+from potluck_app.views.meter import Meter
 from potluck_app.views.model_picker import ModelPicker
 from potluck_app.views.overlay import SidePanel
 from potluck_app.views.suggestion import Suggestion

@@ -7,15 +7,12 @@ focus ring appears for people who need it and not after every click.
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from PySide6.QtCore import QEvent, QObject, QRectF, QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
 from PySide6.QtGui import (
     QAccessible,
     QAccessibleAnnouncementEvent,
-    QColor,
     QFontMetrics,
     QGuiApplication,
-    QPainter,
-    QPaintEvent,
     QResizeEvent,
 )
 from PySide6.QtWidgets import (
@@ -187,35 +184,6 @@ def button(
     result.setCursor(Qt.CursorShape.PointingHandCursor)
     result.clicked.connect(lambda: on_click())
     return result
-
-
-class CardButton(PushButton):
-    """A button as large as a card, whose text goes on in the next line where it lacks the width."""
-
-    def __init__(self, text: str, name: str, on_click: Callable[[], object]) -> None:
-        self._words = label("", wrap=True)  # first, since a button sets its text when it is made
-        super().__init__(text)
-        self.setObjectName(name)
-        self.setAccessibleName(text)
-        self.setProperty("kind", "card")
-        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
-        self._words.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        vbox(self._words, parent=self, margins=(16, 8, 16, 8))
-        self.clicked.connect(lambda: on_click())
-
-    def setText(self, text: str) -> None:
-        self._given = text
-        self._words.setText(text)
-
-    def sizeHint(self) -> QSize:
-        layout = self.layout()
-        return super().sizeHint() if layout is None else layout.totalSizeHint()
-
-    def minimumSizeHint(self) -> QSize:
-        layout = self.layout()
-        return super().minimumSizeHint() if layout is None else layout.totalMinimumSize()
 
 
 class ElidedLabel(Described, QLabel):
@@ -390,53 +358,3 @@ class ButtonIcon(QObject):
         disabled = self._theme.tokens.text3
         icon = resources.icon(self._icon, self._color(), 16, disabled=disabled, gap=_ICON_GAP)
         self._button.setIcon(icon)
-
-
-class Meter(Described, QWidget):
-    """A bar that shows which share of something is used or done."""
-
-    def __init__(self, theme: Theme, accessible_name: str, height: int = 6) -> None:
-        super().__init__()
-        self._theme = theme
-        self._fraction = 0.0
-        self._limit = 1.0
-        self._tone: Tone = "accent"
-        self.setAccessibleName(accessible_name)
-        self.setFixedHeight(height)
-        theme.changed.connect(self.update)
-
-    @property
-    def fraction(self) -> float:
-        return self._fraction
-
-    @property
-    def limit(self) -> float:
-        return self._limit
-
-    def show_fraction(self, fraction: float, tone: Tone = "accent", *, limit: float = 1.0) -> None:
-        """Show a share of the whole, of which it can have no more than `limit`."""
-        self._fraction, self._limit = min(max(fraction, 0.0), 1.0), min(max(limit, 0.0), 1.0)
-        self._tone = tone
-        self.setAccessibleDescription(wording.percent(self._fraction))
-        self.update()
-
-    def sizeHint(self) -> QSize:
-        return QSize(120, self.height())
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        tokens = self._theme.tokens
-        radius = self.height() / 2
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(tokens.surface2))
-        painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
-        if self._limit < 1:
-            painter.setBrush(QColor(tokens.border))
-            width = max(self._limit * self.width(), self.height())
-            painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
-        if self._fraction > 0:
-            width = max(self._fraction * self.width(), self.height())
-            painter.setBrush(QColor(tokens.fill(self._tone)))
-            painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
-        painter.end()

@@ -10,8 +10,16 @@ from potluck.api.schema import ClusterState
 from potluck_app import wording
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import TintedIcon, button, card_frame, fill_page, label, make_page
+from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
+from potluck_app.views.controls import (
+    TintedIcon,
+    announce,
+    button,
+    card_frame,
+    fill_page,
+    label,
+    make_page,
+)
 
 _CARD_WIDTH = 320
 
@@ -47,8 +55,12 @@ class FirstRunView(QWidget):
         question = label("What should this computer do?", "body2", wrap=True)
         for line in (title, question, self._hardware):
             line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self._problem = label("", "error", wrap=True, name="first-problem")
+        self._problem.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self._problem.hide()
+        problem = WidthLimit(self._problem, 2 * _CARD_WIDTH)
         inner = QWidget()
-        vbox(title, 14, question, 18, self._cards, 18, self._hardware, parent=inner)
+        vbox(title, 14, question, 18, self._cards, 18, self._hardware, 12, problem, parent=inner)
         fill_page(self, "Start", STRETCH, inner)
         self.show_state(None)
 
@@ -60,6 +72,13 @@ class FirstRunView(QWidget):
             "Nothing leaves your home network.",
         )
         self._hardware.setText("\n".join(said(part) for part in parts if part))
+
+    def show_problem(self, text: str) -> None:
+        """Show what is wrong from the beginning, such as a full disk; nothing: all is well."""
+        if text and text != self._problem.text():
+            announce(self, text)
+        self._problem.setText(text)
+        self._problem.setVisible(bool(text))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         direction = QBoxLayout.Direction

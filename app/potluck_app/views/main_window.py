@@ -256,13 +256,16 @@ class MainWindow(QMainWindow):
 
     def _show_banner(self) -> None:
         """Show one line at a time, the most severe first."""
+        has_failed = self._backend.connection == "failed"
+        why = self._backend.connection_message if has_failed else self._chat.why_unkept
+        self.first_run.show_problem(why)
         notice = self._notice()
         if self._backend.connection == "restarting":
             self.banner.show_line(
                 "Potluck stopped in the background. It starts again now, your chats are safe.",
                 "warning",
             )
-        elif self._backend.connection == "failed":
+        elif has_failed:
             self.banner.show_line(self._backend.connection_message, "error")
         elif self._problem:
             self.banner.show_line(self._problem, "error", on_dismiss=self._forget_problem)

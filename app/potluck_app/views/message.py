@@ -15,15 +15,8 @@ from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thin
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
-from potluck_app.views.controls import (
-    CopyButton,
-    ElidedLabel,
-    IconButton,
-    Meter,
-    button,
-    discard,
-    label,
-)
+from potluck_app.views.controls import CopyButton, ElidedLabel, IconButton, button, discard, label
+from potluck_app.views.meter import Meter
 from potluck_app.views.prose import ProseView
 from potluck_app.views.thinking import ThinkingView
 from potluck_app.views.versions import VersionSwitch

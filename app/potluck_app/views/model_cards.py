@@ -17,7 +17,6 @@ from potluck_app.views.controls import (
     ElidedLabel,
     IconButton,
     LabelKind,
-    Meter,
     Pill,
     TintedIcon,
     button,
@@ -28,6 +27,7 @@ from potluck_app.views.controls import (
     set_property,
 )
 from potluck_app.views.dialogs import Confirmation, confirm
+from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)

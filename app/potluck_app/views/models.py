@@ -15,7 +15,6 @@ from potluck_app.viewmodels.model_rows import DownloadRow, HubRow, ModelRow
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ButtonIcon,
-    Meter,
     button,
     card_frame,
     field,
@@ -24,6 +23,7 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.dialogs import Confirmation, confirm
+from potluck_app.views.meter import Meter
 from potluck_app.views.model_cards import (
     CardList,
     DownloadCardView,
@@ -133,7 +133,7 @@ class ModelsView(QWidget):
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
         if state is not None and line:
-            self._line.setText(f"{wording.model_name(state.model.name)}: {line}")
+            self._line.setText(f"{wording.model_name(state.model.name)} · {line}")
             self._meter.setVisible(state.model.progress is not None)
             self._meter.show_fraction(state.model.progress or 0.0)
 

@@ -3,33 +3,28 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtGui import QIntValidator
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
-from potluck.api.schema import ClusterState, Listener
+from potluck.api.schema import ClusterState
 from potluck.ids import grouped
-from potluck_app.backend import Backend, local_listeners
-from potluck_app.http import Problem
+from potluck_app.backend import Backend
 from potluck_app.language import languages
 from potluck_app.theme import USUAL_TEXT, Choice, Theme
 from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.chips import Flow
 from potluck_app.views.controls import (
-    CopyButton,
     IconButton,
     button,
     card_frame,
-    field,
     fill_page,
     label,
     make_page,
-    set_property,
 )
+from potluck_app.views.programs import ProgramsCard
 from potluck_app.views.start_box import StartBox
 
 _WIDTH = 960  # pixels; longer lines are hard to read
-_DEFAULT_PORT = 8000
 _CHOICES: tuple[tuple[Choice, str], ...] = (
     ("auto", "As the system"),
     ("light", "Light"),
@@ -61,6 +56,7 @@ class SettingsView(QWidget):
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
         self._language, self._on_language = language, on_language
         self.about = AboutCard(log)
+        self.programs = ProgramsCard(theme, backend)
         fill_page(
             self,
             "Settings",
@@ -69,7 +65,7 @@ class SettingsView(QWidget):
             self._this_computer(on_share),
             self._unloading(),
             self._network(on_doctor),
-            self._programs(),
+            self.programs,
             self.about,
             label(
                 "Nothing you write leaves your home network. There is no telemetry.",
@@ -192,26 +188,6 @@ class SettingsView(QWidget):
             hbox(button("Open the doctor", "settings-doctor", on_doctor), STRETCH),
         )
 
-    def _programs(self) -> QFrame:
-        self.port = field("field", "api-port", "Port")
-        self.port.setText(str(_DEFAULT_PORT))
-        self.port.setValidator(QIntValidator(1, 65535, self))
-        self.port.setFixedWidth(80)
-        self.api = button("Turn on", "api-toggle", self._toggle_api)
-        self._off_row = QWidget()
-        hbox(label("Port", "body2"), self.port, STRETCH, parent=self._off_row, spacing=8)
-        self.url = field("mono", "api-url", "Address for programs")
-        self.copy = CopyButton(self._theme, "Copy address", "api-copy", self.url.text)
-        self._on_row = QWidget()
-        hbox((self.url, 1), self.copy, parent=self._on_row, spacing=8)
-        self._api_line = label("", "meta", wrap=True)
-        return _section(
-            "Other programs",
-            "Programs on this computer can use your models as they would use OpenAI's.",
-            hbox(self._off_row, (self._on_row, 1), self.api, spacing=8),
-            self._api_line,
-        )
-
     def show_state(self, state: ClusterState | None) -> None:
         """Show this computer's name, addresses, id and version, and the address for programs."""
         node = state.node if state else None
@@ -222,37 +198,7 @@ class SettingsView(QWidget):
         self.about.show_state(state)
         if node is not None:
             self._show_unloading(node.idle_unload_s or 0)
-        self.api.setEnabled(state is not None)
-        listener = _loopback(state)
-        self._off_row.setVisible(listener is None)
-        self._on_row.setVisible(listener is not None)
-        self.api.setText("Turn on" if listener is None else "Turn off")
-        self.api.setAccessibleName(f"{self.api.text()} the address for programs")
-        if listener is not None:
-            self.url.setText(f"http://127.0.0.1:{listener.port}/v1")
-            self._say("Only programs on this computer reach it; they need no key.")
-        elif self._api_line.property("kind") != "error":
-            self._say("Off. Nothing listens for programs.")
-
-    def _toggle_api(self) -> None:
-        listener = _loopback(self._backend.state)
-        self._say("")
-        if listener is not None:
-            self._backend.close_listener(listener.port).then(failed=self._on_problem)
-        else:
-            port = int(self.port.text() or _DEFAULT_PORT)
-            self._backend.open_listener(port).then(failed=self._on_problem)
-
-    def _on_problem(self, problem: Problem) -> None:
-        self._say(problem.message, is_error=True)
-
-    def _say(self, text: str, *, is_error: bool = False) -> None:
-        self._api_line.setText(text)
-        set_property(self._api_line, "kind", "error" if is_error else "meta")
-
-
-def _loopback(state: ClusterState | None) -> Listener | None:
-    return next(iter(local_listeners(state)), None) if state is not None else None
+        self.programs.show_state(state)
 
 
 def _section(title: str, text: str, *parts: Part) -> QFrame:

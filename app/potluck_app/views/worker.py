@@ -15,16 +15,9 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.controls import (
-    Meter,
-    TintedIcon,
-    announce,
-    button,
-    label,
-    make_page,
-    scrolling,
-)
+from potluck_app.views.controls import TintedIcon, announce, button, label, make_page, scrolling
 from potluck_app.views.doctor import open_doctor
+from potluck_app.views.meter import Meter
 from potluck_app.views.pausing import RulesMenu, offer_pauses
 from potluck_app.views.screens import ScreenFit
 from potluck_app.views.start_box import StartBox

@@ -26,6 +26,22 @@ def test_it_says_what_this_computer_has(
     assert line.text().splitlines() == list(lines)
 
 
+def test_it_says_what_is_wrong_from_the_beginning(
+    make_window: Callable[..., MainWindow], backend: ScriptedBackend
+) -> None:
+    window = make_window(first_run=True)
+    problem = window.findChild(QLabel, "first-problem")
+    assert problem is not None
+    assert not problem.isVisible()
+
+    backend._set_connection("failed", "Potluck cannot start in the background: the disk is full.")
+    assert problem.isVisible()
+    assert problem.text() == "Potluck cannot start in the background: the disk is full."
+
+    backend.say(home())
+    assert not problem.isVisible()
+
+
 def test_shortcuts_do_not_pass_the_first_question(
     make_window: Callable[..., MainWindow], qtbot: QtBot
 ) -> None:

@@ -189,16 +189,55 @@ def test_the_address_for_programs_is_turned_on_and_off(
     window.go(window.settings)
     backend.say(home())
     toggle = button(window, "api-toggle")
-    window.settings.port.setText("8123")
+    window.settings.programs.port.setText("8123")
     qtbot.mouseClick(toggle, LEFT)
     assert backend.last("/cluster/listeners").body.port == 8123
 
     backend.say(home(listeners=(Listener(host="127.0.0.1", port=8123),)))
-    assert window.settings.url.text() == "http://127.0.0.1:8123/v1"
+    assert window.settings.programs.url.text() == "http://127.0.0.1:8123/v1"
     assert toggle.text() == "Turn off"
     qtbot.mouseClick(toggle, LEFT)
 
     assert "DELETE /cluster/listeners/8123" in backend.paths()
+
+
+def test_programs_of_other_computers_are_let_in_with_a_key(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    backend.say(home())
+    card = window.settings.programs
+    card.port.setText("8123")
+    card.others.setChecked(True)
+    qtbot.mouseClick(card.api, LEFT)
+    asked = backend.last("/cluster/listeners").body
+    assert (asked.host, asked.port) == ("0.0.0.0", 8123)
+    assert len(asked.key) >= 32
+
+    here = home(listeners=(Listener(host="0.0.0.0", port=8123),))
+    node = replace(here.node, addresses=("192.168.1.20:47777",))
+    backend.say(replace(here, node=node))
+    assert card.url.text() == "http://192.168.1.20:8123/v1"
+    assert card.key.text() == asked.key
+    assert "not encrypted" in card.line.text()
+
+    backend.say(home())
+    assert card.key.text() == ""
+    assert not card.key.isVisible()
+    assert card.others.isVisible()
+
+
+def test_a_key_that_another_window_made_is_not_known(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    window.go(window.settings)
+    backend.say(home(listeners=(Listener(host="0.0.0.0", port=8123),)))
+
+    card = window.settings.programs
+
+    assert not card.key.isVisible()
+    assert card.line.text().startswith("Programs on other computers of your network reach it")
+    assert card.api.text() == "Turn off"
 
 
 def test_when_an_unused_model_is_unloaded_is_chosen(
@@ -228,7 +267,7 @@ def test_a_port_that_is_taken_is_said_beside_it(
     backend.last("/cluster/listeners").call.failed.emit(Problem("Port 8000 is taken."))
     backend.say(home())
 
-    assert window.settings._api_line.text() == "Port 8000 is taken."
+    assert window.settings.programs.line.text() == "Port 8000 is taken."
 
 
 def test_settings_say_what_this_computer_is(window: MainWindow, backend: ScriptedBackend) -> None:

@@ -310,6 +310,6 @@ def test_the_model_on_its_way_shows_its_progress(
     backend.say(home(model=running_model(state="loading", progress=0.5, plan=None)))
 
     assert page._line.isVisible()
-    assert page._line.text() == "Qwen3 8B: Loading the model · 50 %"
+    assert page._line.text() == "Qwen3 8B · Loading the model · 50 %"
     backend.say(home(model=running_model()))
     assert not page._line.isVisible()

@@ -150,6 +150,6 @@ def test_an_example_has_all_its_words_in_a_narrow_window(
 
     qtbot.waitUntil(lambda: words.heightForWidth(words.width()) <= words.height())
 
-    assert example.parentWidget().width() <= window.chat.width()
+    assert window.chat.examples.width() <= window.chat.width()
     qtbot.mouseClick(example, Qt.MouseButton.LeftButton)
     assert backend.chats[-1][0].text == "No computers are found. What can I do?"

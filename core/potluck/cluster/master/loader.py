@@ -311,8 +311,9 @@ def _name_of(request: PlanRequest) -> str:
     """The name of a model before it is opened. A request that names none is for the guide."""
     if request.shape is not None:
         return request.shape
-    is_guide = request.model is None or request.model == "guide"
-    return "guide" if is_guide else model_name(Path(request.model))
+    if request.model is None or request.model == "guide":
+        return "guide"
+    return model_name(Path(request.model))
 
 
 async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:
