@@ -214,7 +214,8 @@ class Conversation:
     def choose_rope(self) -> None:
         """Begin with empty caches, if so many tokens have other rotary frequencies than what is cached.
 
-        Nothing of what was computed can be repeated then: its tokens are computed like a prompt.
+        Nothing of what was computed can be repeated then: its tokens are computed like a prompt. (So an answer
+        that has passed a limit, and whose node is lost later, is computed in other steps than before.)
         """
         assert self.pipeline is not None
         stretch = self.pipeline.stretches.at(len(self.tokens))
