@@ -25,6 +25,7 @@ from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.expansion import make_ups
+from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
 from potluck.engine.gates import gate
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
@@ -38,7 +39,7 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, Together, route
+from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, choose_products
@@ -315,31 +316,8 @@ class _Builder:
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             route=route if self.generated is None else self.generated.route,
-            together=self._together(mlps, spec),
+            together=make_together(mlps, spec.activation, self.generated, self.scratch),
         )
-
-    def _together(self, mlps: Sequence[Mlp], spec: MoeSpec) -> Together | None:
-        """What computes all experts at once; None: no kernels do, or files have them in several formats."""
-        packed = [
-            (mlp.gate_up, mlp.down)
-            for mlp in mlps
-            if isinstance(mlp.gate_up, PackedLinear) and isinstance(mlp.down, PackedLinear)
-        ]
-        formats = {(gate_up.weight.format, down.weight.format) for gate_up, down in packed}
-        if self.generated is None or len(packed) != len(mlps) or len(formats) != 1:
-            return None
-        from potluck.engine.kernels.experts import PackedExpert, PackedExperts
-
-        experts = [
-            PackedExpert(
-                gate_up=gate_up.weight,
-                down=down.weight,
-                gate_up_bias=gate_up.bias,
-                down_bias=down.bias,
-            )
-            for gate_up, down in packed
-        ]
-        return PackedExperts(experts, spec.activation, self.generated, self.scratch)
 
     def _router(self, prefix: str, spec: MoeSpec) -> Router:
         routing, rows = spec.experts.routing, spec.router.rows

@@ -19,9 +19,9 @@ from potluck.errors import BrokenModelError
 from potluck.model.formats import PackedFormat
 from potluck.model.row_order import PairedRows
 
-LARGEST_WEIGHT = (
-    65504.0  # of f16, in which packed weights have their scales; trained weights are below 1000
-)
+# The largest number of f16, which plain weights and the scales of packed ones may have to be held in. Trained weights
+# are far below it.
+LARGEST_WEIGHT = 65504.0
 
 _AT_ONCE = nullcontext()
 _BITS = {4: (torch.int32, np.uint32), 2: (torch.int16, np.uint16)}  # by the bytes of a number

@@ -15,7 +15,7 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.linear import PackedLinear
 from potluck.engine.mlp import MoE, PackedMlp
 from potluck.engine.pages import Scratch
-from potluck.model.families.facts import Activation
+from potluck.model.families.facts import Activation, ClampedSwiglu
 from potluck.model.footprint import pair_bytes
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 from potluck.model.routing import Routing
@@ -32,6 +32,7 @@ class LargestScratch(Scratch):
         return super().floats(rows, width)
 
 
+SWIGLU = ClampedSwiglu(alpha=1.7, limit=7.0, has_pairs=True)  # of gpt-oss
 COUNT, HIDDEN, SIZE = 9, 72, 48  # inputs of a group and a part of one
 SLOWLY = [pytest.param(path, marks=[pytest.mark.slow] * (path != BEST)) for path in host_paths()]
 
@@ -93,7 +94,7 @@ def test_experts_at_once_are_those_one_by_one(path: Path, held: PackedFormat, th
     kernels.close()
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("activation", ["gelu_pytorch_tanh", SWIGLU], ids=str)
 @pytest.mark.parametrize("per_token", [1, COUNT])
 def test_biases_and_any_number_of_experts_count(activation: Activation, per_token: int) -> None:
     kernels = GeneratedKernels(host_paths()[0])

@@ -6,7 +6,6 @@ well. The last stage chooses a token by seed and position alone, so the answer g
 have.
 """
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import msgspec
 
 from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
 from potluck.cluster.driver.grammar import Grammar
-from potluck.cluster.driver.pending import PendingStep, StepResult
+from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
@@ -215,7 +214,8 @@ class Conversation:
     def choose_rope(self) -> None:
         """Begin with empty caches, if so many tokens have other rotary frequencies than what is cached.
 
-        Nothing of what was computed can be repeated then: its tokens are computed like a prompt.
+        Nothing of what was computed can be repeated then: its tokens are computed like a prompt. (So an answer
+        that has passed a limit, and whose node is lost later, is computed in other steps than before.)
         """
         assert self.pipeline is not None
         stretch = self.pipeline.stretches.at(len(self.tokens))
@@ -387,48 +387,6 @@ class Conversation:
         if self.grammar is None or self.grammar.allowed is None:
             return self.sampling
         return msgspec.structs.replace(self.sampling, allowed=self.grammar.allowed)
-
-
-class StepsAhead:
-    """The steps that follow a token, asked for before it is known which tokens they carry."""
-
-    def __init__(self, conversation: Conversation, most: int) -> None:
-        self.conversation = conversation
-        self._most = most
-        self._steps: deque[PendingStep] = deque()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether there is a next step."""
-        return bool(self._steps)
-
-    def ask(self, left: int) -> None:
-        """Ask for the next steps, at most so many. A grammar allows tokens for one step at a time."""
-        most = self._most if self.conversation.grammar is None else 1
-        left = min(left, self.conversation.steps_left)
-        while len(self._steps) < min(most, left):
-            self._steps.append(self.conversation.follow())
-
-    async def next(self) -> StepResult:
-        """The result of the next step, which has the next token."""
-        step = self._steps[0]
-        arrived = await step.future
-        self._steps.popleft()
-        self.conversation.token_came()
-        return arrived
-
-    def give_up(self) -> list[int]:
-        """Forget the steps; return the tokens that were sent with them already."""
-        steps = list(self._steps)
-        self._steps.clear()
-        for step in steps:
-            self.conversation.give_up(step)
-        return [step.token for step in steps if step.token is not None]
-
-    def stop(self) -> None:
-        """Forget the steps at the end of the answer; their tokens will be in the caches."""
-        if sent := self.give_up():
-            self.conversation.sent_ahead(sent)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

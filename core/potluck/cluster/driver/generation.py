@@ -14,13 +14,14 @@ from contextlib import aclosing
 
 from potluck.api.backend import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room
-from potluck.cluster.driver.conversation import Conversation, StepsAhead
+from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
+from potluck.cluster.driver.steps_ahead import StepsAhead
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
 from potluck.cluster.loss import CACHE_LOST, cannot_go_on, lost_too_often
