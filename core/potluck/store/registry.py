@@ -33,6 +33,9 @@ from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
 
 CONFIG, PARAMS = "config.json", "params.json"  # of Hugging Face and of Mistral
+HF_QUANT_CONFIG = (
+    "hf_quant_config.json"  # of NVIDIA's Model Optimizer, beside a config that says nothing
+)
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 WEIGHTS, INDEX = "model" + SUFFIX, "model" + INDEX_SUFFIX
 CONSOLIDATED = "consolidated"  # begins the names of Mistral's own files
@@ -185,6 +188,11 @@ def read_config(folder: Path) -> dict[str, object]:
         )
     try:
         read = _read_json(path)
+        beside = folder / HF_QUANT_CONFIG
+        if path.name == CONFIG and "quantization_config" not in read and beside.is_file():
+            given = _read_json(beside).get("quantization")
+            if isinstance(given, dict):
+                read["quantization_config"] = {"quant_method": "modelopt", **given}
         return config_of_params(read) if path.name == PARAMS else read
     except BrokenModelError as error:
         raise InvalidConfigError(error.message, **error.data) from error
