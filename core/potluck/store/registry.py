@@ -181,7 +181,7 @@ def _renamed(spans: Spans, names: Mapping[str, str]) -> Spans:
     }
 
 
-def _cut(config: ModelConfig, spans: _Spans) -> _Spans:
+def _cut(config: ModelConfig, spans: Spans) -> Spans:
     """The tensors, with those that hold all experts of a layer cut into experts."""
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
     for name, (file, span) in spans.items():
