@@ -16,7 +16,7 @@ Write = Callable[..., Path]
 
 
 def test_a_model_without_tokenizer_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(BrokenModelError, match=r"has no tokenizer\.json"):
+    with pytest.raises(BrokenModelError, match=r"has no tokenizer, without"):
         ChatFormat.load(tmp_path)
 
 

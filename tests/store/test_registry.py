@@ -12,7 +12,7 @@ from potluck.errors import (
     UsageError,
 )
 from potluck.model.config import ModelConfig
-from potluck.store import registry
+from potluck.store import model_folder
 from potluck.store.registry import open_model, random_model
 from potluck.wire.frame import encode
 from potluck.wire.messages import Assign
@@ -163,7 +163,7 @@ def test_whatever_is_in_a_config_can_be_sent(tmp_path, cache):
 
 def test_config_of_absurd_size_is_not_even_read(folder, cache):
     with (folder / "config.json").open("r+b") as file:
-        file.truncate(registry.MAX_JSON + 1)  # a hole, which takes no room on the disk
+        file.truncate(model_folder.MAX_JSON + 1)  # a hole, which takes no room on the disk
 
     with pytest.raises(InvalidConfigError, match=r"config\.json has"):
         open_model(folder, cache_dir=cache)
@@ -182,7 +182,7 @@ def test_missing_tokenizer_is_named(folder, cache):
         ("pytorch_model.bin", "pickle files only.*safetensors"),
         ("consolidated.00.pth", "pickle files only.*safetensors"),
         ("mmproj-Q4.gguf", "no weights.*safetensors and GGUF"),
-        ("model-00001-of-00002.safetensors", "incomplete"),
+        ("model-00001-of-00002.safetensors", "parts are missing"),
         ("readme.txt", "no weights.*safetensors"),
     ],
 )
@@ -272,7 +272,7 @@ def test_file_that_cannot_be_read_is_an_error_with_its_reason(folder, cache, mon
     def failing(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(registry, "_read_header", failing)
+    monkeypatch.setattr(model_folder, "read_header", failing)
 
     with pytest.raises(BrokenModelError, match=r"cannot be read: you are not allowed to"):
         open_model(folder, cache_dir=cache)

@@ -8,7 +8,8 @@ from msgspec import Struct
 from potluck.api.schema import PlanRequest, ServedModel
 from potluck.cluster.master.constraints import without_constraints
 from potluck.files import recall, remember
-from potluck.store.registry import LocalModel, config_file, model_name
+from potluck.store.model_folder import config_file
+from potluck.store.registry import LocalModel, model_name
 
 
 class _Kept(Struct, frozen=True, kw_only=True):

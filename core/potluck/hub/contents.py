@@ -8,7 +8,7 @@ from pathlib import Path
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
 from potluck.reasons import reason
-from potluck.store.registry import config_file, read_config
+from potluck.store.model_folder import config_file, read_config
 
 
 @dataclass(frozen=True, slots=True)

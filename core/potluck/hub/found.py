@@ -16,8 +16,9 @@ from potluck.api.hub import Format, Source
 from potluck.errors import BrokenModelError, UsageError
 from potluck.files import recall, remember
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf, quantisations
+from potluck.store.model_folder import config_file, weight_files
 from potluck.store.ollama import ollama_models
-from potluck.store.registry import config_file, model_name, weight_files
+from potluck.store.registry import model_name
 
 GUIDE = "guide"  # the name of the model that comes with Potluck
 MAX_RECENT = 20  # folders; more would make the list hard to read

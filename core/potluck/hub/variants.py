@@ -18,6 +18,7 @@ from potluck.store.gguf_files import LABEL
 SAFETENSORS = "safetensors"
 TEMPLATES = frozenset({"chat_template.jinja", "chat_template.json"})
 _WORDS = (
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",

@@ -4,6 +4,7 @@
     …experts.gate_up_proj_bias       (experts, out)
     …experts.gate_up_proj_blocks     (experts, out, groups, 16), bytes of MXFP4
     …experts.gate_up_proj_scales     (experts, out, groups), bytes
+    …switch_mlp.gate_proj.weight     (experts, out, in), and .scales and .biases: MLX, in all families
 
 An expert's part is a range of bytes. Its names end in `.weight` or `.weight_t` (in, out), `.bias`, `.blocks` and
 `.scales`. So a stage reads, and is sent, only experts of its own layers, one matrix at a time.
@@ -13,11 +14,18 @@ import re
 from dataclasses import dataclass
 
 from potluck.model.config import ModelConfig
+from potluck.model.layers import Experts
 from potluck.model.quantized import TRANSPOSED, WEIGHT, Shape
 
 _STACK = re.compile(
     r"(?P<layer>model\.layers\.(?P<number>\d{1,4})\.(?P<block>\w+))\.experts"
     r"\.(?P<matrix>\w+?)(?P<part>_bias|_blocks|_scales)?"
+)
+
+
+_MLX_STACK = re.compile(
+    r"(?P<layer>model\.layers\.(?P<number>\d{1,4})\.(?P<block>\w+))\.switch_mlp"
+    r"\.(?P<matrix>gate_proj|up_proj|down_proj)\.(?P<part>weight|scales|biases|global_scale)"
 )
 
 
@@ -40,8 +48,12 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
         shape: of the tensor.
         nbytes: of the tensor.
     """
-    experts, found = config.experts, _STACK.fullmatch(name)
-    if experts is None or found is None or experts.facts.stacked is None:
+    experts = config.experts
+    if experts is None:
+        return []
+    if (found := _MLX_STACK.fullmatch(name)) is not None:
+        return _mlx_slices(config, experts, found, shape, nbytes)
+    if (found := _STACK.fullmatch(name)) is None or experts.facts.stacked is None:
         return []
     facts, count = experts.facts, experts.routing.count
     matrices = {facts.fused or facts.gate, facts.up, facts.down}
@@ -50,13 +62,32 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
         return []
     plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT
     suffix = plain if found["part"] is None else found["part"].replace("_", ".")
-    each = nbytes // count
+    return _cut(found["layer"], found["matrix"] + suffix, shape, nbytes)
+
+
+def _mlx_slices(
+    config: ModelConfig, experts: Experts, found: re.Match[str], shape: Shape, nbytes: int
+) -> list[Slice]:
+    facts = experts.facts
+    if (
+        found["block"] != facts.block
+        or int(found["number"]) >= config.num_layers
+        or shape[:1] != (experts.routing.count,)
+    ):
+        return []
+    ours = {"gate_proj": facts.gate, "up_proj": facts.up, "down_proj": facts.down}
+    return _cut(found["layer"], f"{ours[found['matrix']]}.{found['part']}", shape, nbytes)
+
+
+def _cut(layer: str, name: str, shape: Shape, nbytes: int) -> list[Slice]:
+    """The first dimension's parts; `layer` begins their names, and `name` ends them."""
+    each = nbytes // shape[0]
     return [
         Slice(
-            name=f"{found['layer']}.experts.{index}.{found['matrix']}{suffix}",
+            name=f"{layer}.experts.{index}.{name}",
             shape=shape[1:],
             offset=index * each,
             nbytes=each,
         )
-        for index in range(count)
+        for index in range(shape[0])
     ]

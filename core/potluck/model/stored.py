@@ -25,6 +25,16 @@ from potluck.model.quantized import (
 from potluck.model.schemes import Scheme
 from potluck.model.tensor_formats import tensor_format
 
+_QUANTISED = (
+    "U32",
+    "I32",
+    "U8",
+    "I8",
+    "F8_E4M3",
+    "F8_E5M2",
+    "F4",
+)  # dtypes of stored integers and codes
+
 
 class Described(Protocol):
     """A tensor as a file's header, a manifest or a message describes it."""
@@ -120,7 +130,8 @@ def _quantised(
     if (tensor := found.get(name)) is None:
         raise _missing(name, shape, len(found), where)
     if quantization is None or quantization.method != "gguf" or len(shape) != 2:
-        raise _unreadable(tensor, PLAIN_DTYPES, where)
+        is_unsaid = quantization is None and tensor.dtype in _QUANTISED
+        raise _unreadable(tensor, PLAIN_DTYPES, where, is_unsaid=is_unsaid)
     if tensor.dtype.removeprefix(GGUF) not in GGUF_BLOCKS:
         raise _unreadable(tensor, (*PLAIN_DTYPES, *GGUF_BLOCKS), where)
     _check(tensor, (shape,), where)
@@ -151,7 +162,7 @@ def _check(tensor: Described, shapes: Iterable[Shape], where: str) -> None:
         asked = " or ".join(str(list(one)) for one in shapes)
         raise BrokenModelError(
             f"Tensor {name} in {where} has shape {list(shape)}, but config.json asks for {asked}."
-            " The files do not belong together; download the model again.",
+            " Weights and config.json are not of the same model: take both from one repository.",
             tensor=name,
         )
     if tensor.nbytes != stored_bytes(tensor.dtype, shape):
@@ -168,13 +179,23 @@ def _missing(
     part = f", a part of {of}" if of is not None else ""
     return BrokenModelError(
         f"The model in {where} lacks tensor {name} {list(shape)}{part}, which its config.json"
-        f" asks for; {others} others are there. Its files do not belong together, or"
-        " the download is not complete.",
+        f" asks for; {others} others are there. Its weights and config.json are not of the same model, or a"
+        " file with weights is missing.",
         tensor=name,
     )
 
 
-def _unreadable(tensor: Described, dtypes: Iterable[str], where: str) -> BrokenModelError:
+def _unreadable(
+    tensor: Described, dtypes: Iterable[str], where: str, *, is_unsaid: bool = False
+) -> BrokenModelError:
+    if is_unsaid and not tensor.dtype.startswith(GGUF):
+        return BrokenModelError(
+            f"The matrices of the model in {where} are stored quantised ({tensor.name} as {tensor.dtype[:32]}), and"
+            " its config.json does not say how: it has no quantization_config. Take the config.json from the"
+            " repository of these weights.",
+            tensor=tensor.name,
+            dtype=tensor.dtype[:32],
+        )
     return BrokenModelError(
         f"Tensor {tensor.name} in {where} is stored as {tensor.dtype[:32]}; Potluck reads"
         f" {', '.join(dtypes)} here. Take the model in another form.",

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from potluck.errors import BrokenModelError
 from potluck.files import without_mark
 from potluck.model.gguf_tokenizer import make_tokenizer
+from potluck.model.git_pointer import refuse_git_pointer
 from potluck.model.tokenizer_conversion import Converted, convert
 from potluck.model.tokenizer_sources import TOKENIZER, find_tokenizer, no_tokenizer
 from potluck.reasons import reason
@@ -108,7 +109,9 @@ def _read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_FILE:
             raise BrokenModelError(f"The model's {path.name} is too large.", file=path.name)
-        return without_mark(path.read_bytes())
+        data = path.read_bytes()
+        refuse_git_pointer(path, data)
+        return without_mark(data)
     except OSError as error:
         raise BrokenModelError(
             f"The model's {path.name} cannot be read: {reason(error)}.", file=path.name
@@ -134,7 +137,7 @@ def _read_json(folder: Path, name: str) -> Mapping[str, object]:
         value = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise BrokenModelError(
-            f"The model's {name} is damaged. Download the model again.", file=name
+            f"The model's {name} is damaged. Download this file again.", file=name
         ) from error
     if not isinstance(value, dict):
         raise BrokenModelError(f"The model's {name} is not a JSON object.", file=name)

@@ -27,6 +27,13 @@ def find_tokenizer(folder: Path) -> Path | None:
 
 def no_tokenizer(folder: Path) -> BrokenModelError:
     """The error for a folder without any."""
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return BrokenModelError(
+            f"{folder} has its tokenizer as vocab.json and merges.txt, which do not say how text is cut before its"
+            " pieces are joined. Take tokenizer.json from a later version of the model's repository, or the model"
+            " as GGUF.",
+            file=TOKENIZER,
+        )
     return BrokenModelError(
         f"{folder} has no tokenizer, without which text cannot become tokens: none of {KNOWN} is there. If the"
         " model's repository has one of them, download it into this folder; otherwise take the model as GGUF, or"

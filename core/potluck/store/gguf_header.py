@@ -20,6 +20,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from potluck.errors import BrokenModelError, format_bytes
+from potluck.model.git_pointer import refuse_git_pointer
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 had other lengths, and was replaced after a week
@@ -80,7 +81,8 @@ def read_gguf_header(
     """
     with path.open("rb", buffering=_BUFFER) as file:
         cursor = _Cursor(file, path, max_header, max_entries)
-        if cursor.take(4) != MAGIC:
+        if (magic := cursor.take(4)) != MAGIC:
+            refuse_git_pointer(path, magic + file.read(4))
             raise cursor.broken("it does not begin as a GGUF file does")
         version = cursor.number("I")
         if version not in VERSIONS:

@@ -4,44 +4,39 @@ Every error in a folder is found here, before any byte is sent to a peer. All fu
 them in a thread. Files are never executed or unpickled.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TypeAlias, cast
+from pathlib import Path
 
-from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
+from potluck.errors import BrokenModelError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
-from potluck.model.consolidated import config_of_params, hugging_face_names, in_this_order
+from potluck.model.consolidated import hugging_face_names, in_this_order
 from potluck.model.manifest import (
-    LENGTH_SIZE,
     Manifest,
     TensorEntry,
     TensorSpan,
-    header_length,
     make_manifest,
-    parse_header,
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stacked import expert_slices
 from potluck.model.stored import find_stored
 from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.reasons import reason
-from potluck.store.digests import ModelFile, Progress, Stamp, digest_tensors
+from potluck.store.digests import ModelFile, Progress, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
+from potluck.store.model_folder import (
+    CONSOLIDATED,
+    Spans,
+    config_file,
+    read_config,
+    read_spans,
+    weight_files,
+)
+from potluck.store.no_model import no_weights
 
-CONFIG, PARAMS = "config.json", "params.json"  # of Hugging Face and of Mistral
-SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
-WEIGHTS, INDEX = "model" + SUFFIX, "model" + INDEX_SUFFIX
-CONSOLIDATED = "consolidated"  # begins the names of Mistral's own files
-MAX_JSON = 64 << 20  # bytes of config.json or the index; the largest known index has about 10 MB
-_DIGITS = 18  # any number of 18 digits, with its sign, fits 64 bits
 THREADS = min(8, os.cpu_count() or 1)  # SHA-256 runs at 0.5 to 2 GB/s per core, disks at 8 at most
-
-
-_Spans: TypeAlias = Mapping[str, tuple[ModelFile, TensorSpan]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,71 +160,12 @@ def _entry(span: TensorSpan, digests: Mapping[str, Digest]) -> TensorEntry:
     )
 
 
-def read_config(folder: Path) -> dict[str, object]:
-    """The config of the model in a folder, in the form of Hugging Face.
-
-    Raises:
-        UsageError: the folder does not exist, or has no model.
-        ModelError: the file is damaged, or of a model that Potluck cannot run in this layout.
-        OSError: it cannot be read.
-    """
-    if not folder.is_dir():
-        what = "file" if is_gguf(folder) else "folder"
-        raise UsageError(f"There is no {what} {folder}.", folder=str(folder))
-    path = config_file(folder)
-    if not path.is_file():
-        raise UsageError(
-            f"{folder} is not a model's folder: it has no config.json. Choose the folder that"
-            " holds the model's config.json, tokenizer and safetensors files, or a GGUF file.",
-            folder=str(folder),
-        )
-    try:
-        read = _read_json(path)
-        return config_of_params(read) if path.name == PARAMS else read
-    except BrokenModelError as error:
-        raise InvalidConfigError(error.message, **error.data) from error
-
-
-def config_file(folder: Path) -> Path:
-    """The file of a folder that says what its model is made of, which need not exist."""
-    path = folder / CONFIG
-    if path.is_file() or not (folder / PARAMS).is_file():
-        return path
-    # Other programs have files of that name too.
-    return folder / PARAMS if any(folder.glob(f"{CONSOLIDATED}*{SUFFIX}")) else path
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    size = path.stat().st_size
-    if size > MAX_JSON:
-        raise BrokenModelError(
-            f"{path.name} has {format_bytes(size)}; no model's has more than"
-            f" {format_bytes(MAX_JSON)}.",
-            file=path.name,
-        )
-    try:
-        value = json.loads(path.read_bytes(), parse_int=_number)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be encoded
-    except (ValueError, RecursionError) as error:
-        raise BrokenModelError(
-            f"{path.name} is damaged. Download the model again.", file=path.name
-        ) from error
-    if not isinstance(value, dict):
-        raise BrokenModelError(f"{path.name} does not hold a JSON object.", file=path.name)
-    return cast("dict[str, object]", value)
-
-
-def _number(digits: str) -> int | float:
-    """Read an integer. Beyond 64 bits, which no message can carry, return the nearest float."""
-    return int(digits) if len(digits) <= _DIGITS else float(digits)
-
-
-def _read_folder(folder: Path, raw: dict[str, object]) -> tuple[dict[str, object], _Spans]:
+def _read_folder(folder: Path, raw: dict[str, object]) -> tuple[dict[str, object], Spans]:
     """The config and the tensors under our names."""
     names = weight_files(folder)
     if not names:
-        raise _no_weights(folder)
-    spans = _read_spans(folder, names)
+        raise no_weights(folder)
+    spans = read_spans(folder, names)
     if names[0].startswith(CONSOLIDATED):
         return in_this_order(raw), _renamed(spans, hugging_face_names(spans))
     if EMBEDDING.removeprefix(BASE) in spans:
@@ -238,63 +174,14 @@ def _read_folder(folder: Path, raw: dict[str, object]) -> tuple[dict[str, object
     return raw, _renamed(spans, decoder_names(spans))
 
 
-def weight_files(folder: Path) -> list[str]:
-    """The safetensors files of the folder's model by its index, or the only one; some may be missing.
-
-    A folder may have a model in two layouts. That of Hugging Face counts, unless none of its weights are there.
-
-    Raises:
-        BrokenModelError: an index is damaged.
-        OSError: it cannot be read.
-    """
-    found: list[str] = []
-    for whole, index in ((WEIGHTS, INDEX), (CONSOLIDATED + SUFFIX, CONSOLIDATED + INDEX_SUFFIX)):
-        if (folder / whole).is_file():
-            return [whole]
-        if (folder / index).is_file():
-            names = sorted(set(_weight_map(folder / index).values()))
-            if any((folder / name).is_file() for name in names):
-                return names
-            found = found or names
-    return found
-
-
-def _read_spans(folder: Path, names: Sequence[str]) -> _Spans:
-    """Every tensor in these files of the folder, with its file."""
-    index = folder / (CONSOLIDATED + INDEX_SUFFIX if names[0].startswith(CONSOLIDATED) else INDEX)
-    if names[0] in (WEIGHTS, CONSOLIDATED + SUFFIX):
-        file = _read_header(folder / names[0])
-        return {span.name: (file, span) for span in file.spans}
-    weight_map = _weight_map(index)
-    missing = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
-    if missing:
-        raise BrokenModelError(
-            f"{folder} lacks {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}:"
-            f" {len(missing)} of {len(set(weight_map.values()))} files with weights are missing."
-            " The download is not complete; start it again.",
-            file=missing[0],
-        )
-    files = {name: _read_header(folder / name) for name in sorted(set(weight_map.values()))}
-    by_shard = {name: {span.name: span for span in file.spans} for name, file in files.items()}
-    for tensor, shard in weight_map.items():
-        if tensor not in by_shard[shard]:
-            raise BrokenModelError(
-                f"{index.name} expects tensor {tensor} in {shard}, which holds {len(by_shard[shard])}"
-                " others. The files do not belong together; download the model again.",
-                tensor=tensor,
-                file=shard,
-            )
-    return {tensor: (files[shard], by_shard[shard][tensor]) for tensor, shard in weight_map.items()}
-
-
-def _renamed(spans: _Spans, names: Mapping[str, str]) -> _Spans:
+def _renamed(spans: Spans, names: Mapping[str, str]) -> Spans:
     """The tensors that have other names, under these."""
     return {
         ours: (spans[name][0], replace(spans[name][1], name=ours)) for name, ours in names.items()
     }
 
 
-def _cut(config: ModelConfig, spans: _Spans) -> _Spans:
+def _cut(config: ModelConfig, spans: Spans) -> Spans:
     """The tensors, with those that hold all experts of a layer cut into experts."""
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
     for name, (file, span) in spans.items():
@@ -306,54 +193,9 @@ def _cut(config: ModelConfig, spans: _Spans) -> _Spans:
     return found
 
 
-def _weight_map(index: Path) -> dict[str, str]:
-    """Read which file of the folder has which tensor."""
-    weight_map = _read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise BrokenModelError(f"{index.name} has no weight_map.", file=index.name)
-    for shard in cast("dict[str, object]", weight_map).values():
-        if not isinstance(shard, str) or not _is_plain_name(shard):
-            raise BrokenModelError(
-                f"{index.name} names the file {str(shard)[:80]!r}, which is not a safetensors"
-                " file in the model's own folder. Do not trust this model.",
-                file=index.name,
-            )
-    return cast("dict[str, str]", weight_map)
-
-
-def _is_plain_name(name: str) -> bool:
-    """Whether the name is a plain file name on every system, so that it cannot leave its folder."""
-    plain = PurePosixPath(name).name == name and PureWindowsPath(name).name == name
-    return plain and name.endswith(".safetensors") and name.isprintable()
-
-
-def _read_header(path: Path) -> ModelFile:
-    stamp = Stamp.of(path)
-    with path.open("rb") as file:
-        length = header_length(file.read(LENGTH_SIZE), stamp.size, path.name)
-        header = file.read(length)
-    spans = parse_header(header, stamp.size, path.name)
-    # The path is resolved: the Hub cache links to a blob, which several revisions may share.
-    return ModelFile(path.resolve(), stamp, tuple(spans.values()))
-
-
 def _by_file(spans: Mapping[str, tuple[ModelFile, TensorSpan]]) -> Sequence[ModelFile]:
     """Group these tensors by their files."""
     chosen: dict[Path, tuple[ModelFile, list[TensorSpan]]] = {}
     for file, span in spans.values():
         chosen.setdefault(file.path, (file, []))[1].append(span)
     return [ModelFile(file.path, file.stamp, some) for file, some in chosen.values()]
-
-
-def _no_weights(folder: Path) -> BrokenModelError:
-    names = {path.name for path in folder.iterdir()}
-    if any(name.endswith(".safetensors") for name in names):
-        why = f"has safetensors files but neither {WEIGHTS} nor {INDEX}: the download is incomplete"
-    elif any(name.endswith((".bin", ".pt", ".pth")) for name in names):
-        why = "has its weights as pickle files only, which can run code when they are opened"
-    else:
-        why = "has no weights"
-    return BrokenModelError(
-        f"{folder} {why}. Potluck reads safetensors and GGUF: download the model in that form.",
-        file=WEIGHTS,
-    )
