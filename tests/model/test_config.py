@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from config_layers import layer_ropes, row_bytes, windows
+from config_layers import attention, layer_ropes, row_bytes, windows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +50,8 @@ def without(*names: str) -> dict[str, object]:
 def test_llama_3_2_is_read_as_published() -> None:
     config = ModelConfig.from_dict(LLAMA)
 
-    assert (config.layers[0].mixer.q_size, config.layers[0].mixer.kv_size, config.head_dim) == (
+    mixer = attention(config.layers[0].mixer)
+    assert (mixer.q_size, mixer.kv_size, config.head_dim) == (
         2048,
         512,
         64,
@@ -122,7 +123,8 @@ def test_missing_fields_take_what_transformers_takes() -> None:
         without("num_key_value_heads", "head_dim", "rope_scaling", "rope_theta", "rms_norm_eps")
     )
 
-    assert (config.layers[0].mixer.kv_heads, config.head_dim, config.rms_norm_eps) == (32, 64, 1e-6)
+    mixer = attention(config.layers[0].mixer)
+    assert (mixer.kv_heads, config.head_dim, config.rms_norm_eps) == (32, 64, 1e-6)
     assert config.ropes == (Rope(dim=64, theta=10000.0),)
 
 
@@ -133,7 +135,7 @@ def test_biases_and_norms_follow_the_family() -> None:
         qkv, output, mlp, _ = (
             part.has_bias for part in (*layer.mixer.projections, *layer.feed_forward.projections)
         )
-        return qkv, output, mlp, layer.mixer.qk_norm == "head"
+        return qkv, output, mlp, attention(layer.mixer).qk_norm == "head"
 
     assert facts("LlamaForCausalLM") == (False, False, False, False)
     assert facts("LlamaForCausalLM", attention_bias=True) == (True, True, False, False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import transformers
+from config_layers import attention
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
@@ -64,7 +65,8 @@ def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
 
     config = ModelConfig.from_dict(published)
 
-    assert (config.layers[0].mixer.heads, config.layers[0].mixer.kv_heads, config.head_dim) == (
+    mixer = attention(config.layers[0].mixer)
+    assert (mixer.heads, mixer.kv_heads, config.head_dim) == (
         8,
         4,
         256,

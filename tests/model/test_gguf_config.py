@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from config_layers import windows
+from config_layers import attention, windows
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
@@ -52,7 +52,8 @@ def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() 
     assert raw["architectures"] == ["LlamaForCausalLM"]
     assert (config.vocab_size, config.hidden_size) == (320, 64)
     layer = config.layers[0]
-    assert (config.num_layers, layer.mixer.heads, layer.mixer.kv_heads) == (4, 4, 2)
+    mixer = attention(layer.mixer)
+    assert (config.num_layers, mixer.heads, mixer.kv_heads) == (4, 4, 2)
     assert isinstance(layer.feed_forward, DenseSpec)
     assert layer.feed_forward.down.width == 96
     assert (config.head_dim, config.max_position) == (16, 4096)
@@ -204,7 +205,7 @@ def test_long_factors_are_those_of_phi() -> None:
         short=short, long=long, original_max_position=512, attention_factor=1.19
     )
     assert windows(config) == (None,) * 4
-    assert config.layers[0].mixer.is_fused
+    assert attention(config.layers[0].mixer).is_fused
 
 
 def test_a_window_of_phi_is_one_of_all_layers() -> None:
@@ -252,7 +253,7 @@ def test_the_largest_gemmas_have_a_scale_of_their_own(
         (layer + 1) % every == 0 for layer in range(layers)
     ]
     assert not config.unit_offset  # files have one added already
-    assert (config.layers[0].mixer.softcap, config.logits_softcap) == (
+    assert (attention(config.layers[0].mixer).softcap, config.logits_softcap) == (
         (50.0, 30.0) if architecture == "gemma2" else (None, None)
     )
 

@@ -7,6 +7,7 @@ from random import Random
 import gguf
 import numpy as np
 import pytest
+from config_layers import windows
 from gguf_writer import copy_fields, finish, write_gguf
 from model_folders import settle
 from tiny_models import Reference
@@ -193,7 +194,7 @@ def test_olmo_3_is_not_taken_for_olmo_2(make: Make, tmp_path: Path) -> None:
     model = open_model(file, cache_dir=tmp_path / "cache")
 
     assert model.config.architecture == "Olmo3ForCausalLM"
-    assert [layer.mixer.window for layer in model.config.layers] == [4096, 4096, 4096, None]
+    assert windows(model.config) == (4096, 4096, 4096, None)
 
 
 def test_factors_of_another_type_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 
 
 def windows(config: ModelConfig) -> tuple[int | None, ...]:
-    return tuple(_attention(layer.mixer).window for layer in config.layers)
+    return tuple(attention(layer.mixer).window for layer in config.layers)
 
 
 def layer_ropes(config: ModelConfig) -> tuple[int | None, ...]:
@@ -30,16 +30,17 @@ def with_layers(config: ModelConfig, **changes: Any) -> ModelConfig:
 def with_mixers(config: ModelConfig, **changes: Any) -> ModelConfig:
     """The config with these facts of attention in every layer."""
     return with_each_mixer(
-        config, [replace(_attention(one.mixer), **changes) for one in config.layers]
+        config, [replace(attention(one.mixer), **changes) for one in config.layers]
     )
 
 
-def with_each_mixer(config: ModelConfig, mixers: Sequence[AttentionSpec]) -> ModelConfig:
+def with_each_mixer(config: ModelConfig, mixers: Sequence[Mixer]) -> ModelConfig:
     """The config with these mixers, one for each layer."""
     pairs = zip(config.layers, mixers, strict=True)
     return replace(config, layers=tuple(replace(layer, mixer=mixer) for layer, mixer in pairs))
 
 
-def _attention(mixer: Mixer) -> AttentionSpec:
+def attention(mixer: Mixer) -> AttentionSpec:
+    """The mixer, which has to be attention with keys and values of its own."""
     assert isinstance(mixer, AttentionSpec)
     return mixer

@@ -159,7 +159,7 @@ class FullCache(CacheSpec):
         return position if position >= held[0] else self.shared(position)
 
     def shared(self, position: int) -> int:
-        return position - position % SHARED_TOKENS if isinstance(self.row, KeysAndValues) else 0
+        return position - position % SHARED_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,8 @@ class MoeSpec:
         return None if facts.bias is None else f"{facts.block}.{facts.bias}"
 
     def expert(self, index: int) -> DenseSpec:
-        return self._gated(f"experts.{index}", self.experts.intermediate_size)
+        fused = self.experts.facts.fused
+        return self._gated(f"experts.{index}", self.experts.intermediate_size, fused)
 
     @property
     def shared(self) -> DenseSpec | None:
@@ -99,12 +100,12 @@ class MoeSpec:
         bias = self.choice_bias
         return {} if bias is None else {bias: (self.experts.routing.count,)}
 
-    def _gated(self, name: str, size: int) -> DenseSpec:
+    def _gated(self, name: str, size: int, fused: str | None = None) -> DenseSpec:
         facts, hidden = self.experts.facts, self.hidden_size
         prefix, has_bias = f"{facts.block}.{name}.", facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
-        if facts.fused is not None:
-            parts, rows = (prefix + facts.fused,), (2 * size,)
+        if fused is not None:
+            parts, rows = (prefix + fused,), (2 * size,)
         down = Projection(
             parts=(prefix + facts.down,), rows=(hidden,), width=size, has_bias=has_bias
         )
