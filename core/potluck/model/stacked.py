@@ -44,19 +44,24 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
     if experts is None or found is None or experts.facts.stacked is None:
         return []
     facts, count = experts.facts, experts.routing.count
-    matrices = {facts.fused or facts.gate, facts.up, facts.down}
+    matrices = {facts.fused or facts.gate, facts.up, facts.down, facts.stacked_gates}
     is_one = found["block"] == facts.block and found["matrix"] in matrices
     if not is_one or int(found["number"]) >= config.num_layers or shape[:1] != (count,):
         return []
     plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT
     suffix = plain if found["part"] is None else found["part"].replace("_", ".")
-    each = nbytes // count
+    is_cut = found["matrix"] == facts.stacked_gates
+    parts = (facts.gate, facts.up) if is_cut else (found["matrix"],)
+    if len(shape) < 2 or shape[1] % len(parts):
+        return []
+    each = nbytes // (count * len(parts))
     return [
         Slice(
-            name=f"{found['layer']}.experts.{index}.{found['matrix']}{suffix}",
-            shape=shape[1:],
-            offset=index * each,
+            name=f"{found['layer']}.experts.{index}.{part}{suffix}",
+            shape=(shape[1] // len(parts), *shape[2:]),
+            offset=(index * len(parts) + number) * each,
             nbytes=each,
         )
         for index in range(count)
+        for number, part in enumerate(parts)
     ]
