@@ -15,12 +15,21 @@ from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import find_devices
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.norms import RmsNorm
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 
 MakeReference = Callable[..., Reference]
 
 TOKENS = 40  # more than any window of the variants, so that windows show
 TOLERANCE = 1e-5  # of the largest logit; f32 has 1.2e-7, and four layers add up
+# What a state gives is normed however little it is, and with it its error: transformers' own chunks and single
+# tokens differ by 3e-5 in these.
+DELTA_NET_TOLERANCE = 1e-4
+
+
+def tolerance(reference: Reference) -> float:
+    has_state = any(isinstance(layer.mixer, DeltaNetSpec) for layer in reference.config.layers)
+    return DELTA_NET_TOLERANCE if has_state else TOLERANCE
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -32,7 +41,7 @@ def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
 
     logits = Pipeline(reference).run(ids)
 
-    assert difference(logits, reference.logits(ids)) < TOLERANCE
+    assert difference(logits, reference.logits(ids)) < tolerance(reference)
     cuts = range(1, reference.config.num_layers)
     assert torch.equal(Pipeline(reference, cuts).run(ids), logits)
 
@@ -45,12 +54,21 @@ def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant
 
     logits = Pipeline(reference, [2]).run_in_pieces(ids, (1, 3, 7, 1, 18) + (1,) * 10)
 
-    assert difference(logits, reference.logits(ids)) < TOLERANCE
+    assert difference(logits, reference.logits(ids)) < tolerance(reference)
 
 
 @pytest.mark.parametrize(
     "variant",
-    ["llama, biases", "gemma 2", "granite", "olmo 2", "phi 4 mini, short, partial", "qwen 3 moe"],
+    [
+        "llama, biases",
+        "gemma 2",
+        "granite",
+        "olmo 2",
+        "phi 4 mini, short, partial",
+        "qwen 3 moe",
+        "qwen 3 next",
+        "qwen 3.5",
+    ],
 )
 def test_bf16_is_as_exact_as_that_of_transformers(
     make_reference: MakeReference, variant: str

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 import torch
-from config_layers import with_layers
+from config_layers import attention, with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
 
@@ -68,7 +68,7 @@ def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Sta
 def make_caches(weights: StageWeights) -> list[LayerCache]:
     config, dtype = weights.config, weights.cache_dtype
     caches = [
-        LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, dtype, CPU)
+        LayerCache(attention(config.layers[0].mixer).kv_heads, config.head_dim, dtype, CPU)
         for _ in weights.blocks
     ]
     for layer in caches:

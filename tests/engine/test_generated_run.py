@@ -44,11 +44,11 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     assert isinstance(spec, AttentionSpec)
     assert shape is not None
     assert shape.epsilon == EPSILON
-    assert shape.attention.epsilon == spec.qk_norm_eps
-    assert shape.attention.cache_kind == KINDS[torch.bfloat16]
+    assert shape.mixer.epsilon == spec.qk_norm_eps
+    assert shape.mixer.cache_kind == KINDS[torch.bfloat16]
     assert shape.down_format is BF16
-    assert shape.attention.rotary_dim == spec.rotary_dim
-    assert shape.attention.softcap == spec.softcap
+    assert shape.mixer.rotary_dim == spec.rotary_dim
+    assert shape.mixer.softcap == spec.softcap
     assert (shape.has_norms_before, shape.has_norms_after) == NORMS[variant]
 
 

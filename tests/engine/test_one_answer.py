@@ -27,17 +27,21 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("gemma 2", True, "int4", "int8"),
     ("llama, biases", True, "f32", "full"),
     ("deepseek 3", True, "int4", "full"),
+    ("qwen 3.5", True, "int8", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
     ("gemma 3", False, "int4-head8", "full"),
     ("granite, tied, biases", True, "int4", "full"),
     ("deepseek 2 lite", True, "f32", "int8"),
+    ("qwen 3 next, odd", False, "f32", "int8"),
+    ("qwen 3 next, odd", False, "int4", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
+    "qwen 3.5 moe",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from config_layers import attention
 from tiny_models import CONTEXT, CPU, SESSION, Reference, make_model
 from torch import Tensor
 
@@ -158,7 +159,9 @@ def test_layers_that_were_run_with_other_caches_find_their_own_again(
     config, others = stage.weights.config, list[LayerCache]()
     for _ in stage.weights.blocks:
         others.append(
-            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float16, CPU)
+            LayerCache(
+                attention(config.layers[0].mixer).kv_heads, config.head_dim, torch.float16, CPU
+            )
         )
         others[-1].resize(8, 0)
     rotaries = [Rotary(rope, CONTEXT, torch.float32, CPU) for rope in config.ropes]

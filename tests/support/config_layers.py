@@ -10,11 +10,20 @@ from potluck.model.mixers import AttentionSpec, Mixer
 
 
 def windows(config: ModelConfig) -> tuple[int | None, ...]:
-    return tuple(attention(layer.mixer).window for layer in config.layers)
+    """Of each layer; None also of one without attention."""
+    return tuple(one.window for one in _attentions(config))
 
 
 def layer_ropes(config: ModelConfig) -> tuple[int | None, ...]:
-    return tuple(layer.mixer.rope for layer in config.layers)
+    """Of each layer; None also of one without attention."""
+    return tuple(one.rope for one in _attentions(config))
+
+
+def _attentions(config: ModelConfig) -> list[AttentionSpec]:
+    """The mixers; in place of another kind one without window and rope."""
+    none = AttentionSpec(hidden_size=1, heads=1, kv_heads=1, head_dim=2, rotary_dim=2, scale=1.0)
+    mixers = [layer.mixer for layer in config.layers]
+    return [one if isinstance(one, AttentionSpec) else none for one in mixers]
 
 
 def row_bytes(config: ModelConfig, number_bytes: int) -> int:
@@ -29,9 +38,7 @@ def with_layers(config: ModelConfig, **changes: Any) -> ModelConfig:
 
 def with_mixers(config: ModelConfig, **changes: Any) -> ModelConfig:
     """The config with these facts of attention in every layer."""
-    return with_each_mixer(
-        config, [replace(attention(one.mixer), **changes) for one in config.layers]
-    )
+    return with_each_mixer(config, [replace(one, **changes) for one in _attentions(config)])
 
 
 def with_each_mixer(config: ModelConfig, mixers: Sequence[Mixer]) -> ModelConfig:

@@ -30,6 +30,9 @@ FAMILIES = {
     "SmolLM3ForCausalLM": "smollm3",
     "Exaone4ForCausalLM": "exaone4",
     "Qwen2MoeForCausalLM": "qwen2moe",
+    "Qwen3NextForCausalLM": "qwen3next",
+    "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
     "OlmoeForCausalLM": "olmoe",
     "MiniMaxM2ForCausalLM": "minimax-m2",
     "Glm4MoeForCausalLM": "glm4moe",
@@ -128,7 +131,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
@@ -186,6 +190,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_logit_scale(config["logits_scaling"])
         case _:
             pass
+    if "linear_num_key_heads" in config:
+        _add_delta_nets(writer, config)
     if architecture.startswith("exaone") and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
         windows = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -209,6 +215,52 @@ def _add_latents(writer: gguf.GGUFWriter, config: dict[str, Any], rope: dict[str
     writer.add_expert_gating_func(kinds.SOFTMAX if is_first else kinds.SIGMOID)
     dense = config.get("mlp_layer_types", []).count("dense")
     _add_experts(writer, {"first_k_dense_replace": dense, "norm_topk_prob": False} | config)
+
+
+def _add_delta_nets(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Add what `Qwen3NextModel.set_gguf_parameters` adds."""
+    heads = config["linear_num_value_heads"]
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * heads)
+    writer.add_full_attention_interval(4)
+    if "num_experts" in config:
+        _add_experts(writer, config)
+
+
+def _converted(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, Tensor]:
+    """Change a tensor as `Qwen3NextModel` does, and the one of Qwen3.5 that reorders value heads."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    group, key = heads // keys, config["linear_key_head_dim"]
+    value, last = config["linear_value_head_dim"], name.split("linear_attn.")[-1]
+    if last == "in_proj_qkvz.weight":
+        sizes = [key, key, group * value, group * value]
+        parts = values.view(keys, sum(sizes), -1).split(sizes, 1)
+        q, k, v, z = (part.flatten(0, 1) for part in parts)
+        before = name.removesuffix("qkvz.weight")
+        return {f"{before}qkv.weight": torch.cat([q, k, v]), f"{before}z.weight": z}
+    if last == "A_log":
+        values = -values.exp()
+    elif last == "conv1d.weight":
+        values = values.squeeze(1)
+    elif last.endswith("norm.weight") and last != "norm.weight":
+        values = values + 1
+    if config["architectures"][0] != "Qwen3NextForCausalLM" and last != name:
+        tiled = torch.arange(heads).view(keys, group).t().flatten()
+
+        def reordered(some: Tensor) -> Tensor:
+            return some.unflatten(0, (heads, -1))[tiled].flatten(0, 1)
+
+        if last in ("in_proj_qkv.weight", "conv1d.weight"):
+            both = 2 * keys * key
+            values = torch.cat([values[:both], reordered(values[both:])])
+        elif last == "out_proj.weight":
+            values = reordered(values.t()).t()
+        elif last != "norm.weight":
+            values = reordered(values)
+    return {name.replace(".dt_bias", ".dt_proj.bias"): values}
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -245,6 +297,13 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             values = permute(values, config[heads])
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             values = values + 1
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            before, _, matrix = name.rpartition(".")
+            halves = values.chunk(2, 1) if matrix == "gate_up_proj" else (values,)
+            parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+            for part, some in zip(parts, halves, strict=True):
+                tensors[_name(names, f"{before}.{part}.weight")] = some
+            continue
         if ".experts." in name:
             before, _, after = name.partition(".experts.")
             number, _, rest = after.partition(".")
@@ -257,6 +316,10 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
                 tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
             continue
         name = name.replace("_correction_bias", "_correction.bias")
+        if "linear_num_key_heads" in config:
+            for part, some in _converted(name, values, config).items():
+                tensors[_name(names, part)] = some
+            continue
         tensors[_name(names, name)] = values
     for name, matrices in experts.items():
         stacked = torch.stack([matrices[index] for index in range(len(matrices))])

@@ -206,7 +206,8 @@ def make_model(
         for name, parameter in model.named_parameters():
             # New models have norms of one and biases of zero, which could hide a mistake.
             noise = torch.randn(parameter.shape, generator=generator)
-            center = 1.0 if "norm" in name else 0.0
+            # Decays of a delta net near one: what it forgets at once cannot be wrong later.
+            center = 1.0 if "norm" in name else -2.0 if name.endswith("A_log") else 0.0
             parameter.copy_((center + 0.25 * noise).to(dtype))
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -227,6 +228,10 @@ def whole_blocks(variant: str) -> dict[str, Any]:
         changes["head_dim"] = 16
     if "moe_intermediate_size" in fields:
         changes["moe_intermediate_size"] = 32
+    if "shared_expert_intermediate_size" in fields:
+        changes["shared_expert_intermediate_size"] = 48
+    if "linear_value_head_dim" in fields:
+        changes |= {"linear_key_head_dim": 16, "linear_value_head_dim": 32}
     return {**changes, "intermediate_size": 80}
 
 

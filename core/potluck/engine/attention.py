@@ -109,12 +109,15 @@ class Attention:
         return self.output(self.mix(self.project(x), cache, step))
 
     def project(self, x: Tensor) -> Tensor:
-        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K)."""
+        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K), each query with its gate behind it if there are gates."""
         return self.qkv(x)
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """What `project` gave → (T, H·K). Keys and values are written from `step.position` on."""
         T, H = step.tokens, self.num_heads
+        gates = None
+        if self.spec.has_gate:
+            rows, gates = self._without_gates(rows)
         qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
         qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
         if self.qk_norm is not None:
@@ -125,7 +128,15 @@ class Attention:
             if query_factors is not None:
                 qkv[:, :H].mul_(query_factors)
         cache.write(step.position, qkv[:, H:])
-        return self.attend(qkv[:, :H], cache, step)
+        mixed = self.attend(qkv[:, :H], cache, step)
+        return mixed if gates is None else mixed * gates.sigmoid()
+
+    def _without_gates(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values alone, and the gates (T, H·K)."""
+        T, size = len(rows), self.spec.q_size + self.spec.gate_size
+        both = rows[:, :size].view(T, self.num_heads, 2, self.head_dim)
+        queries, gates = both.unbind(2)
+        return torch.cat([queries.flatten(1), rows[:, size:]], 1), gates.flatten(1)
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of the queries (T, H, K) over the cache, up to their own positions: (T, H·K)."""

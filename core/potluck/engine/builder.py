@@ -23,6 +23,7 @@ from potluck.engine.accelerator import (
 )
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
@@ -47,6 +48,7 @@ from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.formats import INT8, PackedFormat
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec
@@ -194,6 +196,8 @@ class _Builder:
                 mixer = self._attention(prefix, attention)
             case LatentSpec() as latent:
                 mixer = self._latent(prefix, latent)
+            case DeltaNetSpec() as delta_net:
+                mixer = self._delta_net(prefix, delta_net)
         match spec.feed_forward:
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
@@ -300,6 +304,19 @@ class _Builder:
         norm = HeadNorm(weight, heads, spec.qk_norm_eps, self._ops.norm)
         self._filling.then(norm.spread)
         return norm
+
+    def _delta_net(self, prefix: str, spec: DeltaNetSpec) -> DeltaNet:
+        first = self._linear(prefix, spec.input)
+        tensors, memory = empty_tensors(spec, self._device)
+        for name, part in memory.items():
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_tensors(tensors, spec))
+        output = self._linear(prefix, spec.output)
+        if (kernels := as_generated(self.run_kernels)) is None:
+            return DeltaNet(spec, first, tensors, output, dtype=self.dtype)
+        from potluck.engine.generated_delta_net import GeneratedDeltaNet
+
+        return GeneratedDeltaNet(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)

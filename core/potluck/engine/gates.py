@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.model.families.facts import Activation, ClampedSwiglu, GateFunction
 
-_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
+GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -22,7 +24,7 @@ def gate(gate_up: Tensor, activation: Activation) -> Tensor:
     if isinstance(activation, ClampedSwiglu):
         return _clamped_swiglu(gate_up, activation)
     gates, ups = gate_up.chunk(2, -1)
-    return _FUNCTIONS[activation](gates).mul_(ups)
+    return GATE_FUNCTIONS[activation](gates).mul_(ups)
 
 
 def _clamped_swiglu(gate_up: Tensor, function: ClampedSwiglu) -> Tensor:

@@ -10,6 +10,7 @@ from potluck.engine.kernels.generated import KINDS, GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 
@@ -40,13 +41,17 @@ class GeneratedAttention(Attention):
         angles = None if self._rope is None else step.angles[self._rope]
         kernels, heads, first = self._kernels, self._heads, cache.first
         kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
-        return kernels.attend(heads, rows, *place, self.window, first, cache.shared, self.sinks)
+        mixed = kernels.attend(heads, rows, *place, self.window, first, cache.shared, self.sinks)
+        if not self.spec.has_gate:
+            return mixed
+        _, gates = self._without_gates(rows)
+        return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
 
 
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec():
+        case AttentionSpec() | DeltaNetSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)
@@ -68,4 +73,5 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         softcap=spec.softcap,
         has_sinks=spec.has_sinks,
         cache_kind=KINDS[cache],
+        has_gates=spec.has_gate,
     )

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
+from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import latent_heads
 from potluck.engine.kernels.decode import (
     Decoder,
@@ -22,8 +24,8 @@ from potluck.engine.kernels.decode import (
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.layer_kernel import LayerShape
-from potluck.engine.kernels.tensors import FloatWeight, Weight
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
+from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
@@ -38,14 +40,15 @@ class MixerWeights(TypedDict):
     """The part of `LayerWeights` that the mixer has."""
 
     qkv: Weight
-    qkv_bias: Tensor | None
+    qkv_bias: NotRequired[Tensor | None]
     qk_norm: NotRequired[Tensor | None]
     output: Weight
-    output_bias: Tensor | None
+    output_bias: NotRequired[Tensor | None]
     window: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
     rope: int | None
     latent: NotRequired[LatentWeights]
+    delta_net: NotRequired[DeltaTensors]
 
 
 class GeneratedRun(Run):
@@ -78,16 +81,27 @@ class GeneratedRun(Run):
             firsts, shared = [one.first for one in own], [one.shared for one in own]
             self._decoder.place([one.both for one in own], firsts, shared)
             self._placed = cache.place
+        if position == 0:
+            _begin(cache.layers[self.layers])
         self._decoder.step(hidden, position, angles)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
         own, self._placed = caches[self.layers], None
+        if step.position == 0:
+            _begin(own)
         angles = [angles.float() for angles in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
         shared = [one.shared for one in own]
         self._decoder(hidden, memory, step.position, angles, firsts, shared)
         return hidden.to(x.dtype)
+
+
+def _begin(caches: Sequence[LayerCache]) -> None:
+    """Make states those before the first token."""
+    for cache in caches:
+        if isinstance(cache, StateCache):
+            cache.state(0)
 
 
 def cut_into_runs(
@@ -129,6 +143,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
             mixer, heads = _latent(latent, whole), whole.attention
+        case DeltaNet() as delta_net:
+            mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case _:
             return None
     weights = None if mixer is None else _layer_weights(block, mixer)
@@ -174,6 +190,13 @@ def _attention(attention: Attention) -> MixerWeights | None:
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }
+
+
+def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
+    qkv, output = _weight(mixer.input), _weight(mixer.output)
+    if qkv is None or output is None:
+        return None
+    return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
 
 
 def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
-from potluck.engine.blocks import DecoderLayer
+from potluck.engine.blocks import DecoderLayer, Mixer
+from potluck.engine.delta_net import DeltaNet
 from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.mlp import GatedMlp, Mlp, MoE
@@ -69,9 +70,9 @@ def make_singles(
 
 def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype) -> DecoderLayer:
     from potluck.engine.generated_attention import GeneratedAttention
+    from potluck.engine.generated_delta_net import GeneratedDeltaNet
 
-    attention, mlp = block.mixer, block.mlp
-    assert isinstance(attention, Attention)
+    mlp = block.mlp
 
     def linear(one: Linear) -> Linear:
         assert isinstance(one, FloatLinear)
@@ -84,15 +85,17 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
     def norm(one: RmsNorm) -> RmsNorm:
         return KernelNorm(one.weight, one.eps, kernels)
 
-    mixer = GeneratedAttention(
-        attention.spec,
-        linear(attention.qkv),
-        attention.qk_norm,
-        linear(attention.output),
-        attention.sinks,
-        kernels=kernels,
-        cache=cache,
-    )
+    match block.mixer:
+        case Attention(spec=spec, qkv=qkv, qk_norm=qk_norm, output=output, sinks=sinks):
+            first, last = linear(qkv), linear(output)
+            mixer: Mixer = GeneratedAttention(
+                spec, first, qk_norm, last, sinks, kernels=kernels, cache=cache
+            )
+        case DeltaNet(spec=spec, input=first, tensors=tensors, output=last):
+            first, last, f32 = linear(first), linear(last), torch.float32
+            mixer = GeneratedDeltaNet(spec, first, tensors, last, dtype=f32, kernels=kernels)
+        case other:
+            raise AssertionError(other)
     if isinstance(mlp, MoE):
         shared = None if mlp.shared is None else gated(mlp.shared)
         feed_forward: Mlp | MoE = MoE(

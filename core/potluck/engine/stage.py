@@ -94,7 +94,7 @@ class Stage:
             context=context,
             budget=cache_budget,
             budget_now=budget_now,
-            shares=weights.has_generated_attention,
+            shares=weights.has_generated_mixers,
         )
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last

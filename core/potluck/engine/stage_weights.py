@@ -72,17 +72,18 @@ class StageWeights:
         Then tokens that were computed one by one may be computed again in chunks of any size, and hidden
         states, caches and logits are equal bit by bit. Otherwise only the same steps give the same bits.
         """
-        return self.has_generated_attention
+        return self.has_generated_mixers
 
     @property
-    def has_generated_attention(self) -> bool:
+    def has_generated_mixers(self) -> bool:
         """Whether generated kernels alone read the caches; they also read rows that sessions share."""
         if not self.is_generated:
             return False
         from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
 
-        generated = (GeneratedAttention, GeneratedLatentAttention)
+        generated = (GeneratedAttention, GeneratedLatentAttention, GeneratedDeltaNet)
         return all(isinstance(block.mixer, generated) for block in self.blocks)
 
     @property

@@ -192,7 +192,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     fields = fields.over(family.defaults)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
-    mixers = read_mixers(fields, family, hidden, max_position)
+    mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
     return ModelConfig(

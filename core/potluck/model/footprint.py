@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
 from potluck.model.mixers import AttentionSpec, Mixer
@@ -123,6 +124,10 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             return _ITEM * (chunk * wide + (mixer.row + expanded) * context) + (
                 (scores + _MASK * chunk) * context
             )
+        case DeltaNetSpec():
+            # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
+            # tokens take less than as much again.
+            return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size)
 
 
 def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:

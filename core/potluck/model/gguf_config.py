@@ -8,6 +8,8 @@ when it writes a file, and llama.cpp knows some facts that no file states (`conv
 - the norms of Gemma hold the whole factor, 1 + weight (`norms_are_whole`);
 - Llama 3's rope scaling is stored as a tensor of factors; here it becomes long-context scaling with
   the same factors at every length;
+- in Qwen3.5, the value heads of a delta net are in another order (`delta_net`), and its decays are
+  stored as they are computed with;
 - the attention scale of the largest Gemmas follows from their number of layers.
 """
 
@@ -35,6 +37,7 @@ _COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always 
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|_shexp|\.\d+)?\.weight")
 _ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
+    "attn_gate": "qkv", "ssm_out": "output",
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
@@ -64,7 +67,10 @@ def read_gguf_config(file: GgufFile) -> Config:
         "architectures": [family.architecture],
         "vocab_size": keys.rows(_EMBEDDING),
         "hidden_size": hidden,
-        "intermediate_size": keys.same("feed_forward_length"),
+        # Mixtures without a dense layer may not say the size of one.
+        "intermediate_size": keys.same(
+            "feed_forward_length", keys.integer("expert_feed_forward_length", 0) or None
+        ),
         "num_hidden_layers": keys.integer("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": keys.same("attention.head_count_kv", heads),
@@ -103,6 +109,7 @@ def _quantization(file: GgufFile, family: GgufFamily, layers: int) -> Config:
         "sym": kind in ("Q4_0", "Q8_0"),
         "interleaved_heads": family.interleaved_heads,
         "norms_are_whole": family.norms_are_whole,
+        "delta_net": family.delta_net,
     }
 
 

@@ -8,6 +8,7 @@ from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.latent import ORDERED
 from potluck.model.limits import MAX_LAYERS
+from potluck.model.quantized import Converted
 
 _SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
 
@@ -19,6 +20,9 @@ class GgufFamily:
     architecture: str
     interleaved_heads: bool = False
     norms_are_whole: bool = False
+    delta_net: Converted | None = (
+        None  # how the converter writes delta nets, which then have whole decays
+    )
     has_latents: bool = False  # keys and values may have different sizes
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
@@ -60,6 +64,29 @@ def _qwen2_experts(keys: Keys, config: Config) -> None:
 def _qwen3_experts(keys: Keys, config: Config) -> None:
     _experts(keys, config)
     config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3moe.cpp)
+
+
+def _delta_nets(keys: Keys, config: Config) -> None:
+    _partial_rotary(keys, config)
+    heads = keys.integer("ssm.time_step_rank")
+    if heads < 1:
+        raise keys.invalid("ssm.time_step_rank", "must be at least 1")
+    config |= {
+        # without the layers that guess further tokens
+        "num_hidden_layers": keys.integer("block_count") - keys.integer("nextn_predict_layers", 0),
+        "full_attention_interval": keys.integer("full_attention_interval", 4),
+        "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
+        "linear_key_head_dim": keys.integer("ssm.state_size"),
+        "linear_value_head_dim": keys.integer("ssm.inner_size") // heads,
+        "linear_num_key_heads": keys.integer("ssm.group_count"),
+        "linear_num_value_heads": heads,
+    }
+
+
+def _delta_net_experts(keys: Keys, config: Config) -> None:
+    _delta_nets(keys, config)
+    _qwen2_experts(keys, config)
+    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3next.cpp)
 
 
 def _minimax(keys: Keys, config: Config) -> None:
@@ -230,6 +257,24 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "qwen3": GgufFamily(architecture="Qwen3ForCausalLM"),
     "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", more=_qwen3_experts),
     "qwen2moe": GgufFamily(architecture="Qwen2MoeForCausalLM", more=_qwen2_experts),
+    "qwen3next": GgufFamily(
+        architecture="Qwen3NextForCausalLM",
+        norms_are_whole=True,
+        delta_net="grouped",
+        more=_delta_net_experts,
+    ),
+    "qwen35": GgufFamily(
+        architecture="Qwen3_5ForCausalLM",
+        norms_are_whole=True,
+        delta_net="tiled",
+        more=_delta_nets,
+    ),
+    "qwen35moe": GgufFamily(
+        architecture="Qwen3_5MoeForCausalLM",
+        norms_are_whole=True,
+        delta_net="tiled",
+        more=_delta_net_experts,
+    ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=_experts),
     "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=_minimax),
     "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=_routed),

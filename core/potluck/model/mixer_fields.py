@@ -9,12 +9,14 @@ from potluck.model.common_fields import (
     read_norm_eps,
     read_softcap,
 )
+from potluck.model.delta_net_fields import delta_net_layers, read_delta_net
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.powers import power
+from potluck.model.quantized import Quantization
 from potluck.model.rope import Rope, listed_ropes, read_ropes
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
@@ -29,8 +31,17 @@ class Mixers:
     head_dim: int  # of attention
 
 
-def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
-    """The mixers of all layers of a model with these hidden states and so many positions."""
+def read_mixers(
+    fields: Fields,
+    family: Family,
+    hidden: int,
+    max_position: int,
+    stored: Quantization | None = None,
+) -> Mixers:
+    """The mixers of all layers of a model with these hidden states and so many positions.
+
+    `stored` says how files hold the matrices.
+    """
     if family.latent:
         return _latents(fields, family, hidden, max_position)
     attention = _attention(fields, family, hidden)
@@ -42,7 +53,7 @@ def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) 
         max_position=max_position,
         windows=windows,
     )
-    layers = [
+    attentions = [
         replace(
             attention,
             window=window,
@@ -51,6 +62,13 @@ def read_mixers(fields: Fields, family: Family, hidden: int, max_position: int) 
         )
         for window, rope in zip(windows, ropes.layers, strict=True)
     ]
+    delta_net = read_delta_net(fields, family, hidden, stored)
+    layers: list[Mixer] = list(attentions)
+    if delta_net is not None:
+        are_nets = delta_net_layers(fields, len(layers))
+        layers = [
+            delta_net if is_net else one for one, is_net in zip(attentions, are_nets, strict=True)
+        ]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
@@ -135,6 +153,7 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         output_bias=read_fact(fields, family.output_bias),
         has_sinks=family.sinks,
         is_fused=family.fused,
+        has_gate=read_fact(fields, family.attention_gate),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import QkNormKind
 from potluck.model.latent import LatentSpec
 from potluck.model.projection import Projection
@@ -31,10 +32,16 @@ class AttentionSpec:
         False  # each head has a score beside those of the tokens, with a value of zero
     )
     is_fused: bool = False  # files have queries, keys and values in one matrix
+    has_gate: bool = False  # each head's query has a gate of its result behind it
 
     @property
     def q_size(self) -> int:
         return self.heads * self.head_dim
+
+    @property
+    def gate_size(self) -> int:
+        """Numbers by whose sigmoids the result is multiplied; 0: there are none."""
+        return self.q_size if self.has_gate else 0
 
     @property
     def kv_size(self) -> int:
@@ -42,7 +49,8 @@ class AttentionSpec:
 
     @property
     def qkv(self) -> Projection:
-        parts, rows = ("q_proj", "k_proj", "v_proj"), (self.q_size, self.kv_size, self.kv_size)
+        queries = self.q_size + self.gate_size
+        parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.kv_size)
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         return Projection(
@@ -117,5 +125,5 @@ class AttentionSpec:
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec
 """The part of a layer that mixes a token with those before it."""

@@ -17,3 +17,8 @@ def power(base: float, exponent: float) -> float:
 def natural_logarithm(x: float) -> float:
     """Return ln x of a number above zero."""
     return float(_CONTEXT.ln(Decimal(x)))
+
+
+def exponential(x: float) -> float:
+    """Return e to the power of x."""
+    return float(_CONTEXT.exp(Decimal(x)))

@@ -6,7 +6,15 @@ from dataclasses import replace
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, escaped, invalid
 from potluck.model.limits import MAX_LAYERS
-from potluck.model.quantized import MAX_GROUP, ROLES, WEIGHT, MatrixRole, Quantization, role_of
+from potluck.model.quantized import (
+    MAX_GROUP,
+    ROLES,
+    WEIGHT,
+    Converted,
+    MatrixRole,
+    Quantization,
+    role_of,
+)
 
 FIELDS = ("quantization_config", "quantization")  # mlx-lm writes the same into both
 _MAX_BLOCK = 1 << 16  # rows or inputs; models have 128
@@ -272,12 +280,20 @@ def _read_gguf(given: Fields) -> Quantization:
         bits=given.integer("bits", 1, 32),
         is_symmetric=given.flag("sym", True),
         norms_are_whole=given.flag("norms_are_whole", False),
+        delta_net=_converted(given),
         is_affine="finer" in given,
         higher_precision=(
             _higher_precision(given.fields("finer")) if "finer" in given else frozenset()
         ),
         has_coarse_head=given.flag("coarse_head", False),
     )
+
+
+def _converted(given: Fields) -> Converted | None:
+    how = given.text("delta_net", "grouped")
+    if how not in ("grouped", "tiled"):
+        raise invalid(given.path("delta_net"), how, "must be grouped or tiled")
+    return how if "delta_net" in given else None
 
 
 def _higher_precision(given: Fields) -> frozenset[tuple[int, MatrixRole]]:

@@ -36,6 +36,9 @@ Method = Literal[
 ]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
+Converted = Literal["grouped", "tiled"]
+"""How llama.cpp's converter writes a delta net: what belongs to a key head stays side by side, or not."""
+
 MatrixRole = Literal["qkv", "output", "gate_up", "down"]
 """Matrices of a layer, or of its experts, that share a format: some are multiplied as one."""
 
@@ -49,6 +52,7 @@ _ROLES: Mapping[str, MatrixRole] = {
     "q_a_proj": "qkv", "q_b_proj": "qkv", "kv_a_proj_with_mqa": "qkv",
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down",
     "w1": "gate_up", "w3": "gate_up", "w2": "down",
+    "in_proj_qkvz": "qkv", "in_proj_qkv": "qkv", "in_proj_z": "qkv", "out_proj": "output",
 }  # fmt: skip
 ROLES: tuple[MatrixRole, ...] = ("qkv", "output", "gate_up", "down")
 _FLOATS = ("F16", "BF16", "F32")
@@ -88,6 +92,7 @@ class Quantization:
     # Rows of queries and keys are in the order of llama.cpp's rope.
     interleaved_heads: bool = False
     norms_are_whole: bool = False  # norms hold the whole factor, also where a family adds one
+    delta_net: Converted | None = None
     is_affine: bool = True  # value = scale x integer - offset
     higher_precision: frozenset[tuple[int, MatrixRole]] = frozenset()
     """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""

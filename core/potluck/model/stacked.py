@@ -11,6 +11,7 @@ An expert's part is a range of bytes. Its names end in `.weight` or `.weight_t` 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from potluck.model.config import ModelConfig
@@ -56,13 +57,15 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
     if (found := _STACK.fullmatch(name)) is None or experts.facts.stacked is None:
         return []
     facts, count = experts.facts, experts.routing.count
-    matrices = {facts.fused or facts.gate, facts.up, facts.down}
+    matrices = {facts.fused or facts.gate, facts.up, facts.down, facts.stacked_gates}
     is_one = found["block"] == facts.block and found["matrix"] in matrices
     if not is_one or int(found["number"]) >= config.num_layers or shape[:1] != (count,):
         return []
     plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT
     suffix = plain if found["part"] is None else found["part"].replace("_", ".")
-    return _cut(found["layer"], found["matrix"] + suffix, shape, nbytes)
+    is_cut = found["matrix"] == facts.stacked_gates
+    parts = (facts.gate, facts.up) if is_cut else (found["matrix"],)
+    return _cut(found["layer"], [part + suffix for part in parts], shape, nbytes)
 
 
 def _mlx_slices(
@@ -76,18 +79,29 @@ def _mlx_slices(
     ):
         return []
     ours = {"gate_proj": facts.gate, "up_proj": facts.up, "down_proj": facts.down}
-    return _cut(found["layer"], f"{ours[found['matrix']]}.{found['part']}", shape, nbytes)
+    return _cut(found["layer"], [f"{ours[found['matrix']]}.{found['part']}"], shape, nbytes)
 
 
-def _cut(layer: str, name: str, shape: Shape, nbytes: int) -> list[Slice]:
-    """The first dimension's parts; `layer` begins their names, and `name` ends them."""
-    each = nbytes // shape[0]
+def _cut(layer: str, names: Sequence[str], shape: Shape, nbytes: int) -> list[Slice]:
+    """Each expert's matrices, whose rows stand one after the other in the tensor.
+
+    Args:
+        layer: begins their names.
+        names: end them.
+        shape: of the tensor.
+        nbytes: of the tensor.
+    """
+    count, parts = shape[0], len(names)
+    if len(shape) < 2 or shape[1] % parts:
+        return []
+    each = nbytes // (count * parts)
     return [
         Slice(
             name=f"{layer}.experts.{index}.{name}",
-            shape=shape[1:],
-            offset=index * each,
+            shape=(shape[1] // parts, *shape[2:]),
+            offset=(index * parts + number) * each,
             nbytes=each,
         )
-        for index in range(shape[0])
+        for index in range(count)
+        for number, name in enumerate(names)
     ]

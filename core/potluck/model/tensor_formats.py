@@ -1,8 +1,8 @@
 """In which format each tensor of a model is held in a scheme, and how many bytes that takes.
 
 `int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms,
-biases, the weights of a convolution over tokens) and the router of a MoE stay f32: they are small, and
-the router compares numbers that are close to each other. An embedding that is not also the head is only looked up, which costs memory and no time; it
+biases, the weights of a convolution over tokens), the router of a MoE, and what a delta net's decays are computed of
+stay f32: they are small, a router compares numbers that are close to each other, and a decay's error adds up. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from potluck.model.config import ModelConfig
+from potluck.model.delta_net import is_of_rates
 from potluck.model.formats import (
     BF16,
     F16,
@@ -73,7 +74,7 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     formats = _FORMATS[scheme]
     if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
-    if config.is_router(name):
+    if config.is_router(name) or is_of_rates(name):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order

@@ -32,7 +32,7 @@ from potluck.model.gguf_words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
 from potluck.model.pooling import POOLING, pooling_of_gguf
-from potluck.model.quantized import GGUF
+from potluck.model.quantized import GGUF, Shape
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
 from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
@@ -159,13 +159,14 @@ def _spans(
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
         whole = whole.replace("_correction_bias", "_correction.bias")
+        whole = whole.replace(".dt_bias", ".dt_proj.bias")
         known = names.get_name(whole, (".weight", ".bias")) or ""
         if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
             part, tensor = tensors[known]
             span = _span(name, part, tensor)
-            is_short = shape[0] == 1 and span.shape == shape[1:]  # files leave such a dimension out
+            is_short = _long(span.shape) == _long(shape)  # files leave dimensions of one out
             # Rows of heads are in one dimension more.
             has_heads = expert is None and len(span.shape) == len(shape) + 1
             if is_short or (has_heads and (prod(span.shape[:2]), *span.shape[2:]) == shape):
@@ -175,6 +176,11 @@ def _spans(
                 span if expert is None else _slice(span, int(expert["expert"])),
             )
     return found
+
+
+def _long(shape: Shape) -> Shape:
+    """The dimensions of more than one."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:

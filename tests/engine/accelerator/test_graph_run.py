@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from config_layers import attention
 from tape_graphs import TapeGraphs, broken_graphs
 from tiny_models import CPU, Reference
 from torch import Tensor
@@ -50,7 +51,9 @@ class Session:
         self.position = 0
         self.caches, self._others = (
             [
-                LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float32, CPU)
+                LayerCache(
+                    attention(config.layers[0].mixer).kv_heads, config.head_dim, torch.float32, CPU
+                )
                 for _ in weights.blocks
             ]
             for _ in range(2)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from config_layers import attention
 from tiny_models import Pipeline, Reference, off
 from weight_formats import every_format
 
@@ -120,7 +121,9 @@ def test_graphs_compute_what_the_layers_do(make_reference: MakeReference, varian
     rotaries = [Rotary(rope, 600, torch.float32, DEVICE) for rope in config.ropes]
     ours, theirs = (
         [
-            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, torch.float32, DEVICE)
+            LayerCache(
+                attention(config.layers[0].mixer).kv_heads, config.head_dim, torch.float32, DEVICE
+            )
             for _ in weights.blocks
         ]
         for _ in range(2)
@@ -171,7 +174,10 @@ def test_graphs_that_go_leave_others_right_and_take_no_memory_with_them(llama: R
         runs = graph_runs(weights.blocks, layers)
         caches = [
             LayerCache(
-                config.layers[0].mixer.kv_heads, config.head_dim, weights.cache_dtype, DEVICE
+                attention(config.layers[0].mixer).kv_heads,
+                config.head_dim,
+                weights.cache_dtype,
+                DEVICE,
             )
             for _ in weights.blocks
         ]

@@ -5,6 +5,7 @@ from statistics import median
 
 import pytest
 import torch
+from config_layers import attention
 from tiny_models import CPU, Reference
 from torch import Tensor
 
@@ -50,7 +51,12 @@ class Session:
         self.weights = weights
         self.rotaries = [Rotary(rope, CAPACITY, weights.dtype, CPU) for rope in config.ropes]
         self.caches = [
-            LayerCache(config.layers[0].mixer.kv_heads, config.head_dim, weights.cache_dtype, CPU)
+            LayerCache(
+                attention(config.layers[0].mixer).kv_heads,
+                config.head_dim,
+                weights.cache_dtype,
+                CPU,
+            )
             for _ in weights.blocks
         ]
         for cache in self.caches:

@@ -59,18 +59,18 @@ ODD_HEADS = Heads(
     softcap=None, cache_kind=KIND_F16,
 )  # fmt: skip
 LAYER = LayerShape(
-    hidden=80, intermediate=112, attention=HEADS, has_norms_before=True,
+    hidden=80, intermediate=112, mixer=HEADS, has_norms_before=True,
     has_norms_after=True, epsilon=1e-5, multiplier=1.0,
     activation="gelu_pytorch_tanh", qkv_format=INT8, output_format=INT4,
     gate_up_format=INT4_OFFSET, down_format=INT8,
 )  # fmt: skip
 FLOAT_LAYER = replace(
-    LAYER, attention=ODD_HEADS, has_norms_after=False, multiplier=0.3, activation="silu",
+    LAYER, mixer=ODD_HEADS, has_norms_after=False, multiplier=0.3, activation="silu",
     intermediate=5000, qkv_format=BF16, output_format=BF16, gate_up_format=BF16, down_format=BF16,
 )  # fmt: skip
 MOE_LAYER = replace(
     LAYER,
-    attention=replace(ODD_HEADS, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, qk_norm=None),
+    mixer=replace(ODD_HEADS, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, qk_norm=None),
     has_norms_after=False,
     activation="silu",
     routing=Routing(count=21, per_token=3, normalise=True),

@@ -18,11 +18,16 @@ TINY_QWEN_EYE = {
     "num_heads": 2,
     "deepstack_visual_indexes": [0],
 }
+TINY_QWEN_3_5_EYE = {
+    name: size for name, size in TINY_QWEN_EYE.items() if name != "deepstack_visual_indexes"
+}
 WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # a family's name here: the configs of its text, of the whole and of its eye
     "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
     "Mistral with pictures": ("MistralConfig", "Mistral3", TINY_EYE),
     "Ministral 3 with pictures": ("Ministral3Config", "Mistral3", TINY_EYE),
     "Qwen2.5 with pictures": ("Qwen2_5_VLTextConfig", "Qwen2_5_VL", TINY_QWEN_EYE),
+    "Qwen3.5 with pictures": ("Qwen3_5TextConfig", "Qwen3_5", TINY_QWEN_3_5_EYE),
+    "Qwen3.5 MoE with pictures": ("Qwen3_5MoeTextConfig", "Qwen3_5Moe", TINY_QWEN_3_5_EYE),
     "Qwen3 with pictures": ("Qwen3VLTextConfig", "Qwen3VL", TINY_QWEN_EYE),
 }

@@ -12,6 +12,26 @@ QWEN_MOE = {
     "head_dim": 16,
 }
 
+DELTA_NET = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [1, 1, 0],
+    },
+}
+DELTA_NET_MOE = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+
 QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen 2": (
         "Qwen2",
@@ -64,5 +84,33 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 "mrope_interleaved": True,
             },
         },
+    ),
+    "qwen 3 next": ("Qwen3Next", DELTA_NET | DELTA_NET_MOE),
+    "qwen 3 next, odd": (
+        "Qwen3Next",
+        DELTA_NET
+        | DELTA_NET_MOE
+        | {
+            "layer_types": [
+                "full_attention",
+                "linear_attention",
+                "full_attention",
+                "linear_attention",
+            ],
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_key_head_dim": 10,
+            "linear_value_head_dim": 70,
+            "linear_conv_kernel_dim": 3,
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+        },
+    ),
+    "qwen 3.5": ("Qwen3_5", DELTA_NET | {"tie_word_embeddings": True}),
+    "qwen 3.5 moe": ("Qwen3_5Moe", DELTA_NET | DELTA_NET_MOE),
+    "qwen 3.6, text of a model with pictures": ("Qwen3.5 with pictures", DELTA_NET),
+    "qwen 3.6 moe, text of a model with pictures": (
+        "Qwen3.5 MoE with pictures",
+        DELTA_NET | DELTA_NET_MOE,
     ),
 }

@@ -70,6 +70,9 @@ class Heads:
         False  # each head has a score beside those of the tokens, with a value of zero
     )
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
+    has_gates: bool = (
+        False  # behind each head's query as many numbers lie, which attention passes by
+    )
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
@@ -91,9 +94,19 @@ class Heads:
         return self.head_dim if self.rank is None else self.rank
 
     @property
+    def query_step(self) -> int:
+        """Numbers from one head's query to the next."""
+        return 2 * self.head_dim if self.has_gates else self.head_dim
+
+    @property
+    def queries_size(self) -> int:
+        """Numbers of a token before its keys."""
+        return self.heads * self.query_step
+
+    @property
     def row_numbers(self) -> int:
         """Numbers of a token's queries, and of the keys and values that follow them."""
-        return self.head_dim * (self.heads + (2 * self.kv_heads if self.rank is None else 0))
+        return self.queries_size + (2 * self.kv_heads * self.head_dim if self.rank is None else 0)
 
     @property
     def vectors(self) -> int:

@@ -23,6 +23,7 @@ from potluck.engine.kernels.attention import (
     rows_of,
 )
 from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.functions import emit_sigmoid
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
@@ -42,7 +43,7 @@ from potluck.engine.kernels.values import Value
 class Attend(Record):
     """The arguments of attention."""
 
-    queries = Address(KIND_F32)  # (H, K)
+    queries = Address(KIND_F32)  # (H, K), or as far apart as the shape says
     keys = Address(I8)  # of the first head and position 0
     values = Address(I8)
     head_stride = Number()  # bytes from one head of the cache to the next
@@ -123,6 +124,15 @@ def emit_attend(
     return e.end()
 
 
+def emit_gates(e: Emitter, shape: Heads, qkv: Pointer, out: Pointer) -> None:
+    """Multiply the output with the sigmoids of the gates behind the queries."""
+    size = shape.head_dim
+    with e.loop(0, shape.heads) as head:
+        mixed, gates = out + head * size, qkv + (head * shape.query_step + size)
+        for span in e.spans(size, LANES):
+            mixed[span] = emit_sigmoid(e, gates[span]) * mixed[span]
+
+
 def _panels(given: Attend) -> tuple[Value, Value]:
     """Return the first panel that the token sees, and how many it sees."""
     first = (given.position + 1 - given.window).at_least(0) // PANEL
@@ -159,7 +169,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
             is_merged=False,
             next_keys=next_keys,
         )
-        queries = given.queries + part // panels * (shape.group * shape.head_dim)
+        queries = given.queries + part // panels * (shape.group * shape.query_step)
         products = memory + layout.products
         if shape.rank is None:
             _score(tile, queries, keys, products, (low, high))
@@ -182,7 +192,7 @@ def _score(
             numbers = keys.key_vectors(token)
             tile.values.prefetch(token)
             for head in range(shape.group):
-                query, total = queries + head * shape.head_dim, e.value(constant(WIDE, 0.0))
+                query, total = queries + head * shape.query_step, e.value(constant(WIDE, 0.0))
                 for span, some in zip(spans, numbers, strict=True):
                     total = e.multiply_add(some, query[span], total)
                 products.of(WIDE)[member + head * LANES] = total

@@ -12,6 +12,8 @@ from torch import Tensor
 from potluck.engine.kernels import layer_kernel as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_kernel import parts_floats
+from potluck.engine.kernels.delta import delta_fields, state_fields
+from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.generated import (
     NO_WINDOW,
     GeneratedKernels,
@@ -22,8 +24,10 @@ from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_layer import LatentShape
 from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
 from potluck.engine.kernels.layout import GROUP, ROWS, input_bytes
-from potluck.engine.kernels.tensors import Angles, FloatWeight, Router, Weight
+from potluck.engine.kernels.tensors import Angles, DeltaTensors, FloatWeight, Router, Weight
 from potluck.model.families.facts import Activation, LayerNorms
+
+_ENDLESS = 1 << 62  # tokens that a state has seen
 
 
 class Expert(NamedTuple):
@@ -71,7 +75,7 @@ class LatentWeights:
 class LayerWeights:
     """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
 
-    It has either one MLP or experts.
+    It has either one MLP or experts. For a delta net, `qkv` is its input.
     """
 
     norms: LayerNorms[Tensor]  # (D,) each
@@ -86,6 +90,7 @@ class LayerWeights:
     down_bias: Tensor | None = None
     moe: Moe | None = None
     latent: LatentWeights | None = None
+    delta_net: DeltaTensors | None = None
     window: int | None = None  # cached tokens that a query looks at, itself among them
     sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
@@ -102,7 +107,7 @@ class LayerWeights:
 
 def layer_shape(
     weights: LayerWeights,
-    heads: Heads,
+    mixer: Heads | DeltaHeads,
     *,
     epsilon: float,
     multiplier: float = 1.0,
@@ -112,7 +117,7 @@ def layer_shape(
 
     Args:
         weights: of the layer.
-        heads: of its attention.
+        mixer: the heads of its attention or delta net.
         epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
@@ -121,7 +126,7 @@ def layer_shape(
     return LayerShape(
         hidden=weights.qkv.width,
         intermediate=down.width,
-        attention=heads,
+        mixer=mixer,
         has_norms_before=weights.norms.before_mixer is not None,
         has_norms_after=weights.norms.after_mixer is not None,
         epsilon=epsilon,
@@ -162,8 +167,7 @@ class Decoder:
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
-        self._routing = {} if shape.routing is None else _routing(shape, shape.routing.rows)
-        self._latent = {} if shape.latent is None else _latent_memory(shape.latent)
+        self._memory = _memory(shape)
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -171,6 +175,8 @@ class Decoder:
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
         self._places, self._capacity = [(0, 0, 0, 0)] * len(layers), 0
+        if isinstance(shape.mixer, DeltaHeads):
+            self._capacity = _ENDLESS
 
     def __call__(
         self,
@@ -186,7 +192,7 @@ class Decoder:
         Args:
             hidden: (1, D), f32; becomes the hidden states after the last layer.
             caches: of each layer, (2, Hkv, rows, K), or K + 4 if int8; the token's keys and values are
-                written.
+                written. Of a delta net, (1, 1, rows, numbers): the first row is the state, which is changed.
             position: of the token; so many tokens are cached.
             angles: of the position, for each kind of rope, f32.
             firsts: as `place` takes them.
@@ -196,7 +202,8 @@ class Decoder:
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
         self.place(caches, firsts, shared)
-        width = self._shape.attention.rotary_dim
+        mixer = self._shape.mixer
+        width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
         addresses = [
             each.addresses(width) if rope in self._ropes else (0, 0, 0)
             for rope, each in enumerate(angles)
@@ -213,8 +220,8 @@ class Decoder:
             here = self._angles[1 + rope]
             here.cosines, here.sines, here.query_factors = angles[rope]
         self._step.hidden, self._step.position = hidden, position
-        if position >= self._room:
-            self._make_room(2 * position + 1)
+        if position >= self._room and isinstance(self._shape.mixer, Heads):
+            self._make_room(self._shape.mixer, 2 * position + 1)
         self._kernels.wake()
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
@@ -239,11 +246,12 @@ class Decoder:
             if self._places[index] != place:
                 self._write_place(index, cache, first, rows)
                 self._places[index] = place
-        self._capacity = min(first + rows for _, rows, first, _ in self._places)
+        if isinstance(self._shape.mixer, Heads):
+            self._capacity = min(first + rows for _, rows, first, _ in self._places)
 
-    def _make_room(self, length: int) -> None:
+    def _make_room(self, heads: Heads, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
-        self._parts, self._room = torch.empty(parts_floats(self._shape.attention, length)), length
+        self._parts, self._room = torch.empty(parts_floats(heads, length)), length
         self._step.parts = self._parts.data_ptr()
 
     def _make_step(self) -> ctypes.Structure:
@@ -255,12 +263,12 @@ class Decoder:
             attended=self._attended.data_ptr(),
             job=self._kernels.job,
             shares=self._kernels.shares,
-            **{name: memory.data_ptr() for name, memory in (self._routing | self._latent).items()},
+            **{name: memory.data_ptr() for name, memory in self._memory.items()},
         )
 
     def _make_layer(self, index: int) -> ctypes.Structure:
         """Make the record of a layer, all but its cache."""
-        layer, heads = self._layers[index], self._shape.attention
+        layer, mixer = self._layers[index], self._shape.mixer
         tensors: dict[str, Tensor | None] = {
             "qkv": layer.qkv.data,
             "qkv_bias": layer.qkv_bias,
@@ -287,7 +295,13 @@ class Decoder:
                 "key_up": latent.key_up.data,
                 "value_up": latent.value_up.data,
             }
-        if layer.qk_norm is not None:
+        places = {}
+        if isinstance(mixer, DeltaHeads):
+            assert layer.delta_net is not None
+            tensors["rates"] = layer.delta_net.rates
+            places = delta_fields(mixer, layer.delta_net)
+        elif layer.qk_norm is not None:
+            heads = mixer
             queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
             norm = layer.qk_norm.flatten()
             tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
@@ -295,20 +309,45 @@ class Decoder:
             window=NO_WINDOW if layer.window is None else layer.window,
             rope=0 if layer.rope is None else 1 + layer.rope,
             experts=addressof(self._experts[index]) if self._experts else 0,
+            **places,
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
 
     def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
-        own, heads = self._own[index], self._shape.attention
-        fields = cache_fields(heads, cache, first) | shared_fields(heads, shared)
+        own, mixer = self._own[index], self._shape.mixer
+        if isinstance(mixer, DeltaHeads):
+            fields = _state_fields(mixer, cache)
+        else:
+            fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
         for name, value in fields.items():
             setattr(own, name, value)
+
+
+def _state_fields(heads: DeltaHeads, cache: Tensor) -> dict[str, int]:
+    """Check a delta net's cache; return where its state is, by the names of a record's fields."""
+    assert cache.dtype == torch.float32
+    current = cache[0, 0, 0]
+    split = (heads.inputs - 1) * heads.channels
+    before = current[:split].view(heads.inputs - 1, heads.channels)
+    state = current[split:].view(heads.value_heads, heads.key_size, heads.value_size)
+    return state_fields(heads, before, state)
+
+
+def _memory(shape: LayerShape) -> dict[str, Tensor]:
+    """Make the memory that only some layers need, by the name of its field in a step."""
+    made: dict[str, Tensor] = {}
+    if isinstance(shape.mixer, DeltaHeads):
+        made["rates"] = torch.empty(2 * shape.mixer.value_heads)
+    if shape.latent is not None:
+        made |= _latent_memory(shape.latent)
+    if shape.routing is not None:
+        made |= _routing(shape, shape.routing.rows)
+    return {"normed": torch.empty(shape.hidden)} | made if made else made
 
 
 def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
     return {
-        "normed": torch.empty(shape.hidden),
         "gated": _empty_input(shape.widest),
         "added": torch.empty(shape.hidden),
         "total": torch.empty(shape.hidden),
@@ -351,7 +390,7 @@ def _expert_records(moe: Moe) -> ctypes.Array[Any]:
 
 def _check(layer: LayerWeights, shape: LayerShape) -> None:
     """Check the tensors of a layer, since the kernel checks nothing."""
-    heads, hidden, wide = shape.attention, shape.hidden, 2 * shape.intermediate
+    mixer, hidden, wide = shape.mixer, shape.hidden, 2 * shape.intermediate
     moe, routing = layer.moe, shape.routing
     assert routing == (None if moe is None else moe.router.routing)
     assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
@@ -367,19 +406,27 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     if (latent := layer.latent) is not None:
         _check_latent(latent)
     assert (layer.latent is None) == (shape.latent is None)
-    assert (layer.qk_norm is None) == (heads.qk_norm is None)
-    assert (layer.sinks is None) != heads.has_sinks
-    normed = 2 if heads.qk_norm == "head" else heads.heads + heads.kv_heads
+    assert (layer.delta_net is None) == isinstance(mixer, Heads)
+    heads = normed = rates = 0
+    if isinstance(mixer, DeltaHeads):
+        rates = 2 * mixer.value_heads
+    else:
+        assert (layer.qk_norm is None) == (mixer.qk_norm is None)
+        assert (layer.sinks is None) != mixer.has_sinks
+        heads = mixer.heads
+        normed = 2 if mixer.qk_norm == "head" else heads + mixer.kv_heads
+        normed *= mixer.head_dim
     for vector, numbers in (
         *((norm, hidden) for norm in layer.norms.present),
-        (layer.qk_norm, normed * heads.head_dim),
+        (layer.qk_norm, normed),
         (layer.qkv_bias, shape.qkv_rows),
+        (layer.delta_net and layer.delta_net.rates, rates * hidden),
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
         *((one.gate_up_bias, wide) for one in mlps),
         *((one.down_bias, hidden) for one in mlps),
-        (layer.sinks, heads.heads),
+        (layer.sinks, heads),
         (None if moe is None else moe.router.addend, routing.rows if routing else 0),
         (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),
         (None if moe is None else moe.router.bias, len(mlps)),

@@ -15,6 +15,7 @@ _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
 _DEGREE = 7  # of the series; what it leaves out is below 1e-8 of the result
+_LAST_ODD = 15  # power of the series of artanh; what it leaves out is below 1e-9 of the result
 _SUMS = 32  # of squares, each of every 32nd number
 _LEAST, _MOST = -87.0, 88.0  # exp(x) is exp(-87) below these, and infinity above
 
@@ -42,6 +43,26 @@ def emit_silu(e: Emitter, x: Value) -> Value:
     return x / (1.0 + emit_exp(e, -0.0 - x))
 
 
+def emit_sigmoid(e: Emitter, x: Value) -> Value:
+    """Return 1 / (1 + exp(-x))."""
+    return 1.0 / (1.0 + emit_exp(e, -0.0 - x))
+
+
+def emit_softplus(e: Emitter, x: Value) -> Value:
+    """Return ln(1 + exp(x)), as max(x, 0) + ln(1 + u) with u = exp(-|x|).
+
+    ln(1 + u) is 2 artanh(s) with s = u / (2 + u), at most a third: the series of odd powers of s.
+    """
+    u = emit_exp(e, (-0.0 - x).at_most(x))
+    s = u / (u + 2.0)
+    square = s * s
+    series = e.value(constant(x.type, 1 / _LAST_ODD))
+    for power in range(_LAST_ODD - 2, 0, -2):
+        series = e.multiply_add(series, square, constant(x.type, 1 / power))
+    result = e.multiply_add(series, s + s, x.at_least(0.0))
+    return e.select(e.fcmp_unordered("uno", x, x), x, result)
+
+
 def emit_gelu_tanh(e: Emitter, x: Value) -> Value:
     """Return x / 2 (1 + tanh u) with u = sqrt(2 / pi) (x + 0.044715 x³) (https://arxiv.org/abs/1606.08415).
 
@@ -59,6 +80,7 @@ def emit_tanh(e: Emitter, x: Value) -> Value:
 EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,
+    "sigmoid": emit_sigmoid,
 }
 
 
@@ -71,12 +93,22 @@ def emit_clamped_swiglu(e: Emitter, gate: Value, up: Value, function: ClampedSwi
 
 def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:
     """Return 1 / sqrt(mean(x x) + epsilon) of the first `width` numbers, in the same order everywhere."""
+    mean = _squares(e, x, width) / e.sitofp(e.index(width), F32)
+    return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
+
+
+def emit_inverse_length(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:
+    """Return 1 / sqrt(x x + epsilon) of the first `width` numbers, in the same order everywhere."""
+    return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [_squares(e, x, width) + epsilon])
+
+
+def _squares(e: Emitter, x: Pointer, width: Operand) -> Value:
+    """Return the sum of the squares of the first `width` numbers."""
     squares = e.variable(constant(vector(F32, _SUMS), 0.0))
     for span in e.spans(width, _SUMS):
         some = x[span]
         squares.value = e.multiply_add(some, some, squares.value)
-    mean = squares.value.total() / e.sitofp(e.index(width), F32)
-    return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
+    return squares.value.total()
 
 
 def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:

@@ -3,7 +3,7 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+for each layer, or with a gated delta net in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
 after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from potluck.engine.kernels.attention import LANES, Heads
-from potluck.engine.kernels.attention_kernel import Attend, emit_attend
+from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_gates
+from potluck.engine.kernels.delta_kernel import DeltaHeads, call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
 from potluck.engine.kernels.ir_types import (
@@ -90,6 +91,7 @@ class Step(Record):
     absorbed = Address(KIND_F32)
     mixed = Address(KIND_F32)  # what heads have of the latents
     head_inputs = Address(I8)
+    rates = Address(KIND_F32)  # of a delta net
 
 
 class Layer(Record):
@@ -116,6 +118,13 @@ class Layer(Record):
     shared_keys = Address(I8)  # likewise, of those
     shared_values = Address(I8)
     shared_stride = Number()
+    rates = Address(KIND_F32)  # of a delta net, and what follows
+    convolution = Address(KIND_F32)
+    decays = Address(KIND_F32)
+    offsets = Address(KIND_F32)
+    norm = Address(KIND_F32)
+    before = Address(KIND_F32)
+    state = Address(KIND_F32)
     window = Number()  # cached tokens that a query sees, itself among them
     rope = Number()  # which of the angles
     sinks = Address(KIND_F32)
@@ -149,7 +158,7 @@ class LayerShape:
 
     hidden: int
     intermediate: int  # of the MLP, or of each expert
-    attention: Heads
+    mixer: Heads | DeltaHeads
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
@@ -166,6 +175,7 @@ class LayerShape:
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.routing is None or (self.has_norms_before and self.adds_as_is)
+        assert isinstance(self.mixer, Heads) or self.has_norms_before
 
     @property
     def mlp(self) -> MlpShape:
@@ -193,25 +203,30 @@ class LayerShape:
         return None if kind == KIND_F32 else kind
 
     @property
+    def attention(self) -> Heads:
+        """The heads of attention, also of latent attention."""
+        assert isinstance(self.mixer, Heads)
+        return self.mixer
+
+    @property
     def qkv_rows(self) -> int:
-        return self.attention.row_numbers if self.latent is None else self.latent.rows
+        if isinstance(self.mixer, DeltaHeads):
+            return self.mixer.rows
+        return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
     def attended(self) -> int:
-        heads = self.attention
-        return heads.heads * (
-            heads.head_dim if self.latent is None else self.latent.heads.value_dim
-        )
+        if isinstance(self.mixer, DeltaHeads):
+            return self.mixer.values_size
+        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
+        return self.mixer.heads * head
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
     """Write the kernel that takes one token through some layers."""
     run = emit_run(module, f"{name}_run", path)
     called = _Called(
-        cache=emit_rope_and_cache(module, f"{name}_rope", path, shape.attention)
-        if shape.latent is None
-        else emit_latent_rows(module, f"{name}_rows", path, shape.latent.heads),
-        attend=emit_attend(module, f"{name}_attend", path, shape.attention, run),
+        mix=_emit_mixer(module, name, path, shape, run),
         scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
@@ -231,6 +246,21 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     return e.end()
 
 
+def _emit_mixer(
+    module: ir.Module, name: str, path: Path, shape: LayerShape, run: ir.Function
+) -> tuple[ir.Function, ...]:
+    """Write the functions that mix a token with those before it, in the order in which they are called."""
+    mixer = shape.mixer
+    if isinstance(mixer, DeltaHeads):
+        return (emit_delta_net(module, f"{name}_delta", path, mixer),)
+    return (
+        emit_rope_and_cache(module, f"{name}_rope", path, mixer)
+        if shape.latent is None
+        else emit_latent_rows(module, f"{name}_rows", path, shape.latent.heads),
+        emit_attend(module, f"{name}_attend", path, mixer, run),
+    )
+
+
 def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
     """Return the form of the matrices of each format."""
     forms: dict[WeightFormat, Form] = {
@@ -246,8 +276,7 @@ def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]
 class _Called:
     """The functions that a layer is made of."""
 
-    cache: ir.Function
-    attend: ir.Function
+    mix: tuple[ir.Function, ...]
     scale: ir.Function
     add: ir.Function
     add_normed: ir.Function
@@ -267,16 +296,21 @@ class _Layer:
     layer: Layer
 
     def emit(self) -> None:
-        shape, attended = self.shape, self.step.attended
+        shape = self.shape
+        mixed = shape.attended
         form = self.forms[shape.qkv_format]
-        self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
-        if shape.latent is None:
-            self._attention()
+        if isinstance(shape.mixer, DeltaHeads):
+            self._product(form, "qkv", self._rates(form, shape.mixer), shape.qkv_rows)
+            self._delta_net(shape.mixer)
         else:
-            self._latent(shape.latent)
+            self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
+            if shape.latent is None:
+                self._attention(shape.mixer)
+            else:
+                self._latent(shape.latent)
         form = self.forms[shape.output_format]
-        inputs = form.as_is(attended, shape.attended)
-        self._add(form, "output", inputs, shape.attended, "after_attention")
+        inputs = form.as_is(self.step.attended, mixed)
+        self._add(form, "output", inputs, mixed, "after_attention")
         if shape.routing is None:
             self._mlp()
         else:
@@ -363,19 +397,34 @@ class _Layer:
         else:
             e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
+    def _rates(self, form: Form, heads: DeltaHeads) -> Pointer:
+        """Write what a delta net's rates are computed of, and the input of its first product."""
+        step, layer, width = self.step, self.layer, self.shape.hidden
+        normed = self.router.normed(step.hidden, width, layer.before_attention, self.shape.epsilon)
+        rows = 2 * heads.value_heads
+        self.router.multiply(layer.rates, normed, step.rates, NULL, rows, width)
+        return form.as_is(normed, width)
+
+    def _delta_net(self, heads: DeltaHeads) -> None:
+        (kernel,), step = self.called.mix, self.step
+        places = {"inputs": step.wide, "rates": step.rates, "out": step.attended}
+        call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
+
     def _latent(self, latent: LatentShape) -> None:
+        rows, attend = self.called.mix
         calls = LatentCalls(
             e=self.e,
             shape=latent,
             forms=self.forms,
-            rows=self.called.cache,
-            attend=self.called.attend,
+            rows=rows,
+            attend=attend,
             step=self.step,
             layer=self.layer,
         )
         calls.emit()
 
-    def _attention(self) -> None:
+    def _attention(self, heads: Heads) -> None:
+        rope_and_cache, attend = self.called.mix
         e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
         rope = RopeAndCache.store(
@@ -391,7 +440,7 @@ class _Layer:
             head_stride=layer.head_stride,
             position=step.position,
         )
-        e.call(self.called.cache, [rope, e.index(0), e.index(1)])
+        e.call(rope_and_cache, [rope, e.index(0), e.index(1)])
         arguments = Attend.store(
             e,
             queries=step.wide,
@@ -410,4 +459,6 @@ class _Layer:
             job=step.job,
             shares=step.shares,
         )
-        e.call(self.called.attend, [arguments])
+        e.call(attend, [arguments])
+        if heads.has_gates:
+            emit_gates(e, heads, step.wide, step.attended)

@@ -167,7 +167,7 @@ class _Queries:
         """Return where queries, stats and output of a head's token are."""
         given, shape = self.given, self.shape
         head = self.kv_head * shape.group + member
-        queries = given.queries + token * shape.row_numbers + head * shape.head_dim
+        queries = given.queries + token * shape.row_numbers + head * shape.query_step
         out = given.out + (token * shape.heads + head) * shape.value_dim
         return queries, given.stats + (head * given.tokens + token) * 2, out
 

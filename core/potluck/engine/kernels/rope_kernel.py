@@ -41,19 +41,25 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
     e, given, first, last = begin_piece(module, name, path, RopeAndCache)
     half = shape.rotary_dim // 2
     with e.loop(first, last) as token:
-        queries = given.qkv + token * (shape.head_dim * (shape.heads + 2 * shape.kv_heads))
-        keys = queries + shape.head_dim * shape.heads
+        queries = given.qkv + token * shape.row_numbers
+        keys = queries + shape.queries_size
         values = keys + shape.head_dim * shape.kv_heads
-        _norm(e, shape, queries, given.query_norm, shape.heads)
-        _norm(e, shape, keys, given.key_norm, shape.kv_heads)
+        _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
+        _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.if_then(given.cosines.is_set):
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
-            with e.loop(0, shape.heads + shape.kv_heads) as head:
-                _rope(e, queries + head * shape.head_dim, cosines, sines + half, half)
+            for heads, count, step in (
+                (queries, shape.heads, shape.query_step),
+                (keys, shape.kv_heads, shape.head_dim),
+            ):
+                with e.loop(0, count) as head:
+                    _rope(e, heads + head * step, cosines, sines + half, half)
         with e.if_then(given.query_factors.is_set):
             factor = given.query_factors[token]
-            for span in e.spans(shape.heads * shape.head_dim, LANES):
-                queries[span] = queries[span] * factor
+            with e.loop(0, shape.heads) as head:
+                query = queries + head * shape.query_step
+                for span in e.spans(shape.head_dim, LANES):
+                    query[span] = query[span] * factor
         with e.loop(0, shape.kv_heads) as head:
             for source, cache in ((keys, given.keys), (values, given.values)):
                 target = cache.skip(head, given.head_stride)
@@ -62,15 +68,19 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
     return e.end()
 
 
-def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int) -> None:
-    """Norm each head by itself, or all together; nothing where the shape has no norm."""
+def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int, step: int) -> None:
+    """Norm each head by itself, or all together; nothing where the shape has no norm.
+
+    `step` is from one head to the next.
+    """
     match shape.qk_norm:
         case None:
             return
         case "head":
             with e.loop(0, count) as head:
-                norm_row(e, heads + head * shape.head_dim, weight, shape.head_dim, shape.epsilon)
+                norm_row(e, heads + head * step, weight, shape.head_dim, shape.epsilon)
         case "projection":
+            assert step == shape.head_dim
             norm_row(e, heads, weight, count * shape.head_dim, shape.epsilon)
 
 

@@ -96,7 +96,7 @@ def read_row(
             return lambda span: x[span] * inverse * weight[span]
         case "softcapped":
             return lambda span: emit_tanh(e, x[span] / number) * number
-        case "silu" | "gelu_pytorch_tanh":
+        case "silu" | "gelu_pytorch_tanh" | "sigmoid":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
         case ClampedSwiglu(has_pairs=has_pairs):

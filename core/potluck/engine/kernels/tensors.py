@@ -43,6 +43,22 @@ class Router:
     addend: Tensor | None = None  # (routing.rows,), f32, of the products
 
 
+@dataclass(slots=True)
+class DeltaTensors:
+    """What a gated delta net has beside its two large matrices, in f32."""
+
+    rates: Tensor  # (2 H, D): what β and decays are computed of
+    convolution: Tensor  # (inputs, channels)
+    decays: Tensor  # (H,), below zero: what a decay's logarithm is per step
+    offsets: Tensor  # (H,), of the steps
+    norm: Tensor  # (V,)
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.rates, self.convolution, self.decays, self.offsets, self.norm)
+        return sum(part.nbytes for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""

@@ -9,8 +9,8 @@ from potluck.model.routing import ScoreFunction
 T = TypeVar("T")
 U = TypeVar("U")
 
-GateFunction = Literal["silu", "gelu_pytorch_tanh"]
-"""A function of gates, whose results are multiplied with the ups."""
+GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid"]
+"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,10 @@ RopeLayers = Literal["all", "listed", "windowed"]
 where `sliding_window` is null."""
 
 
+DeltaNetNames = Literal["joined", "split"]
+"""How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
+purpose."""
+
 ExpertLayers = Literal["all", "stepped", "after dense"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
 the first `first_k_dense_replace`."""
@@ -117,6 +121,9 @@ class ExpertFacts:
     expert_bias: bool = False  # the experts' matrices have biases
     stacked: Stacking | None = None  # how files stack the experts of a layer; None: they do not
     fused: str | None = None  # the name of gates and ups in one matrix, unless it is a GGUF file's
+    stacked_gates: str | None = (
+        None  # that of the stack with all gates before all ups of an expert, cut in two
+    )
     function: ScoreFunction = "softmax"
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
@@ -142,6 +149,7 @@ class Family:
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj
+    attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     fused: bool = False  # files have qkv_proj and gate_up_proj
     activation: str = "hidden_act"
@@ -149,6 +157,8 @@ class Family:
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
     experts: ExpertFacts | None = None
 
+    # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
+    delta_net: DeltaNetNames | None = None
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     # The field with how many tokens attention sees all of; among more it would choose.

@@ -1,0 +1,139 @@
+"""A gated delta net of one session: convolution, recurrent state, gated norm."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.delta_rule import delta_rule, unit
+from potluck.engine.gates import GATE_FUNCTIONS
+from potluck.engine.kernels.tensors import DeltaTensors
+from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.linear import Linear
+from potluck.engine.products import Product
+from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.powers import exponential, power
+
+
+def empty_tensors(
+    spec: DeltaNetSpec, device: torch.device
+) -> tuple[DeltaTensors, dict[str, Tensor]]:
+    """Allocate a delta net's small tensors.
+
+    Returns:
+        The tensors, and by the name in files the memory to fill. Call `finish_tensors` after that.
+    """
+    heads = spec.value_heads
+    tensors = DeltaTensors(
+        rates=torch.empty(2 * heads, spec.hidden_size, device=device),
+        convolution=torch.empty(spec.channels, 1, spec.inputs, device=device),
+        decays=torch.empty(heads, device=device),
+        offsets=torch.empty(heads, device=device),
+        norm=torch.empty(spec.value_size, device=device),
+    )
+    small = (tensors.convolution, tensors.offsets, tensors.decays, tensors.norm)
+    memory = dict(zip(spec.small_tensors, small, strict=True))
+    parts = tensors.rates.split(spec.rates.rows)
+    return tensors, memory | dict(
+        zip((name for name, _ in spec.rates.tensors()), parts, strict=True)
+    )
+
+
+def finish_tensors(tensors: DeltaTensors, spec: DeltaNetSpec) -> None:
+    """Bring what was loaded into the form that is computed with."""
+    tensors.convolution = tensors.convolution[:, 0].t().contiguous()
+    if not spec.has_whole_decays:  # not by torch: libraries round exp differently
+        decays = torch.tensor([-exponential(one) for one in tensors.decays.tolist()])
+        tensors.decays.copy_(decays)
+
+
+class DeltaNet:
+    """The mixer in torch."""
+
+    __slots__ = ("_dtype", "_product", "input", "output", "spec", "tensors")
+
+    def __init__(
+        self,
+        spec: DeltaNetSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        tensors: DeltaTensors,
+        output: Linear,
+        *,
+        dtype: torch.dtype,
+        product: Product = F.linear,
+    ) -> None:
+        """Make a mixer of hidden states of this dtype. `product` multiplies with matrices of f32."""
+        self.spec, self.input, self.tensors, self.output = spec, input, tensors, output
+        self._dtype, self._product = dtype, product
+
+    @property
+    def matrices(self) -> Sequence[Linear]:
+        return self.input, self.output
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self.tensors.nbytes + self.output.nbytes
+
+    def project(self, x: Tensor) -> Tensor:
+        """Normed (T, D) → the rows of `DeltaNetSpec.input` and of `rates`, (T, …), f32."""
+        rates = self._product(x.float(), self.tensors.rates, None)
+        return torch.cat([self.input(x).float(), rates], 1)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """What `project` gave → (T, H·V). The cache gets the state after these tokens."""
+        assert isinstance(cache, StateCache)
+        spec, tensors = self.spec, self.tensors
+        before, state = cache.state(step.position)
+        inputs, rates = rows.split([spec.channels + spec.values_size, 2 * spec.value_heads], 1)
+        mixed, gates = self._in_order(inputs)
+        mixed = self._convolve(mixed, before)
+        q, k, v = mixed.split([spec.keys_size, spec.keys_size, spec.values_size], 1)
+        q, k = (self._of_value_heads(unit(_heads(each, spec.key_heads))) for each in (q, k))
+        q *= power(spec.key_size, -0.5)
+        rates, steps = self._per_head(rates)  # β, and how far each decay goes
+        log_decays = tensors.decays * F.softplus(steps + tensors.offsets)
+        out = delta_rule(q, k, _heads(v, spec.value_heads), log_decays, rates.sigmoid(), state)
+        normed = torch.rms_norm(out, tensors.norm.shape, tensors.norm, spec.norm_eps)
+        gates = GATE_FUNCTIONS[spec.gate](_heads(gates, spec.value_heads))
+        return normed.mul_(gates).flatten(1).to(self._dtype)
+
+    def _in_order(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """All queries, keys and values, (T, channels), and the gates (T, H·V)."""
+        spec = self.spec
+        if not spec.has_joined_inputs:
+            mixed, gates = inputs.split([spec.channels, spec.values_size], 1)
+            return mixed, gates
+        values = spec.group * spec.value_size
+        of_heads = _heads(inputs, spec.key_heads)
+        q, k, v, gates = of_heads.split([spec.key_size, spec.key_size, values, values], 2)
+        return torch.cat([each.flatten(1) for each in (q, k, v)], 1), gates.flatten(1)
+
+    def _per_head(self, rates: Tensor) -> tuple[Tensor, Tensor]:
+        """The two numbers of each value head, (T, H) each."""
+        if not self.spec.has_joined_rates:
+            first, second = rates.chunk(2, 1)
+        else:
+            first, second = _heads(rates, self.spec.key_heads).chunk(2, 2)
+        return first.flatten(1), second.flatten(1)
+
+    def _convolve(self, mixed: Tensor, before: Tensor) -> Tensor:
+        """The convolution of (T, channels), with the inputs (inputs - 1, channels) before, which become the last ones."""
+        everything, tokens = torch.cat([before, mixed]), len(mixed)
+        before.copy_(everything[tokens:])
+        out = everything[:tokens] * self.tensors.convolution[0]
+        for index, weight in enumerate(self.tensors.convolution[1:], 1):
+            out.addcmul_(everything[index : index + tokens], weight)
+        return F.silu(out, inplace=True)
+
+    def _of_value_heads(self, x: Tensor) -> Tensor:
+        """(T, key heads, K) → (T, H, K): those of the key head of each value head."""
+        group = self.spec.group
+        if self.spec.has_tiled_heads:
+            return x.repeat(1, group, 1)
+        return x.repeat_interleave(group, 1)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    return x.view(len(x), heads, -1) if x.is_contiguous() else x.reshape(len(x), heads, -1)

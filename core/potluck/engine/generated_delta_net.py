@@ -1,0 +1,54 @@
+"""A gated delta net by kernels that are generated for this computer's CPU."""
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.delta_net import DeltaNet
+from potluck.engine.kernels.delta import delta_net
+from potluck.engine.kernels.delta_kernel import DeltaHeads
+from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.tensors import DeltaTensors
+from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.linear import Linear
+from potluck.model.delta_net import DeltaNetSpec
+
+
+class GeneratedDeltaNet(DeltaNet):
+    """The mixer with hidden states of any dtype; what is between its products is f32."""
+
+    __slots__ = ("_heads", "_kernels")
+
+    def __init__(
+        self,
+        spec: DeltaNetSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        tensors: DeltaTensors,
+        output: Linear,
+        *,
+        dtype: torch.dtype,
+        kernels: GeneratedKernels,
+    ) -> None:
+        super().__init__(spec, input, tensors, output, dtype=dtype, product=kernels.multiply_plain)
+        self._kernels, self._heads = kernels, delta_heads(spec)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        assert isinstance(cache, StateCache)
+        state = cache.state(step.position)
+        return delta_net(self._kernels, self._heads, rows, self.tensors, *state).to(self._dtype)
+
+
+def delta_heads(spec: DeltaNetSpec) -> DeltaHeads:
+    """The parameters of the kernels."""
+    return DeltaHeads(
+        key_heads=spec.key_heads,
+        value_heads=spec.value_heads,
+        key_size=spec.key_size,
+        value_size=spec.value_size,
+        inputs=spec.inputs,
+        epsilon=spec.norm_eps,
+        gate=spec.gate,
+        has_joined_inputs=spec.has_joined_inputs,
+        has_joined_rates=spec.has_joined_rates,
+        has_tiled_heads=spec.has_tiled_heads,
+    )
