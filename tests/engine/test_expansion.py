@@ -1,6 +1,6 @@
 """The matrices of latent attention are the same, whichever order files have them in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def filled(*, is_ordered: bool, is_packed: bool, files: Mapping[str, Tensor]) ->
         value_dim=VALUE, scale=1.0, is_ordered=is_ordered,
     )  # fmt: skip
 
-    def fill(targets: list[tuple[str, Target]]) -> object:
+    def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
         for name, target in targets:
             target.fill(0, files[name])
         return lambda: None

@@ -12,6 +12,7 @@ from tiny_models import Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import generated_layer, is_generable
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.model.families.facts import POST_NORMS, SANDWICH_NORMS, LayerNorms
@@ -43,6 +44,7 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
     spec = config.layers[0].mixer
     assert isinstance(spec, AttentionSpec)
     assert shape is not None
+    assert isinstance(shape.mixer, Heads)
     assert shape.epsilon == EPSILON
     assert shape.mixer.epsilon == spec.qk_norm_eps
     assert shape.mixer.cache_kind == KINDS[torch.bfloat16]
@@ -93,6 +95,7 @@ def test_layers_with_experts_have_the_shape_of_these(tmp_path: Path) -> None:
     experts = reference.config.experts
     assert experts is not None
     assert shape is not None
+    assert isinstance(shape.mixer, Heads)
     assert shape.intermediate == 32
     assert shape.routing == experts.routing
 

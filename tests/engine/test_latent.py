@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,13 @@ CACHED, TOKENS = 270, 60  # more than a panel of cached tokens
 Make = Callable[..., LatentAttention]
 
 
-def make_spec(**changes: int) -> LatentSpec:
-    sizes = {"rank": RANK, "plain_dim": PLAIN, "rotary_dim": ROTARY, "value_dim": VALUE}
+def make_spec(**changes: Any) -> LatentSpec:
+    sizes: dict[str, Any] = {
+        "rank": RANK,
+        "plain_dim": PLAIN,
+        "rotary_dim": ROTARY,
+        "value_dim": VALUE,
+    }
     return LatentSpec(
         hidden_size=HIDDEN, heads=HEADS, query_rank=None, rope=0, scale=0.2, **(sizes | changes)
     )  # fmt: skip
