@@ -208,7 +208,6 @@ def test_special_tokens_need_no_settings(
         (b"", "neither a SentencePiece nor a tiktoken"),
         (b"\x0a\xff\xff\xff\xff\x0f", "neither a SentencePiece nor a tiktoken"),
         (bytes(64), "neither a SentencePiece nor a tiktoken"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "neither a SentencePiece nor a tiktoken"),
         (b"YQ== 0\nnonsense", "not a whole vocabulary"),
         (b"YQ== 0\nYg== 1\n", "not a whole vocabulary"),
     ],
