@@ -22,7 +22,7 @@ from potluck.engine.linear import FloatEmbedding, FloatLinear
 from potluck.engine.mlp import GatedMlp
 from potluck.engine.reading import PIECE, StoredTensor
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.targets import TensorTarget, largest_magnitude
+from potluck.engine.targets import TensorTarget
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import BrokenModelError, IntegrityError, InvalidLayersError, OutOfMemoryError
 from potluck.ids import Digest
@@ -235,19 +235,6 @@ def test_a_weight_that_no_trained_model_has_is_refused_by_its_name_in_every_sche
 
     with pytest.raises(BrokenModelError, match=f"A weight in {name} {said}"):
         load(llama, tensors=stored_tensors(tmp_path), scheme=scheme)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_largest_magnitude_is_found_by_the_bits(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for case in range(40):
-        values = torch.randn(case // 4 + 1, 7, generator=generator).to(dtype)
-        values = values.abs() if case % 4 == 0 else -values.abs() if case % 4 == 1 else values
-
-        assert largest_magnitude(values) == values.abs().max().item()
-        values[-1, case % 7] = math.nan if case % 2 else -math.nan
-        assert math.isnan(largest_magnitude(values))
-    assert largest_magnitude(torch.empty(0, 7, dtype=dtype)) == 0
 
 
 def test_a_file_that_ends_too_early_is_found(damaged: Reference) -> None:

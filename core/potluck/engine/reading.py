@@ -31,6 +31,7 @@ from potluck.engine.dequantise import (
     pieces,
     rows_part,
 )
+from potluck.engine.kernels import best_kernels
 from potluck.engine.targets import CheckedTarget, PairedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
@@ -72,6 +73,7 @@ class Reader:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._held = held or Allowance(HELD)
+        self._kernels = best_kernels()
         self._pool = ThreadPoolExecutor(max(threads, 1), thread_name_prefix="load")
 
     def __enter__(self) -> "Reader":
@@ -108,7 +110,7 @@ class Reader:
         tensor = parts[0]
         if tensor.dtype not in PACKED_DTYPES and (pairs := self._pairs(tensor)) is not None:
             target = PairedTarget(target, pairs)
-        checked = CheckedTarget(target, tensor.name)
+        checked = CheckedTarget(target, tensor.name, self._kernels)
         if len(parts) > 1:
             self._read_parts(parts, checked)
         elif tensor.name.endswith(TRANSPOSED):

@@ -55,6 +55,10 @@ class Kernels(ABC):
             )
 
     @abstractmethod
+    def largest(self, numbers: Tensor) -> float:
+        """Return the largest magnitude of some numbers of f32, bf16 or f16; NaN if one is NaN, 0 of none."""
+
+    @abstractmethod
     def quantise(self, x: Tensor) -> QuantisedInput:
         """Quantise an input (tokens, width) of f32, bf16 or f16."""
 

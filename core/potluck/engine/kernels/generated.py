@@ -1,5 +1,6 @@
 """The generated kernels of one path, called with tensors."""
 
+import struct
 from ctypes import addressof
 
 import torch
@@ -17,6 +18,7 @@ from potluck.engine.kernels.float_kernel import (
     input_kind,
 )
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
+from potluck.engine.kernels.largest_kernel import emit_largest
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.matrix import multiply_many
 from potluck.engine.kernels.moe_kernel import Choose, emit_choose_many
@@ -43,6 +45,12 @@ KINDS = {
     torch.float16: KIND_F16,
     torch.int8: KIND_INT8,  # only in a KV cache
 }
+# How bits of a number are read as a float, after they are shifted so far.
+_FLOAT_BITS = {
+    torch.float32: ("<f", 0),
+    torch.bfloat16: ("<f", 16),
+    torch.float16: ("<exx", 0),
+}
 _DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 NO_WINDOW = 1 << 40  # tokens
 _ROWS_PADDED = 512  # rows of a matrix of odd size that are copied at a time, to be padded
@@ -59,6 +67,13 @@ class GeneratedKernels(CompiledKernels, Kernels):
     def __init__(self, path: Path, threads: int = 1) -> None:
         super().__init__(path, threads)
         self.name = path.name
+
+    def largest(self, numbers: Tensor) -> float:
+        numbers = numbers.contiguous()
+        find = self._library.get(emit_largest, numbers.itemsize)
+        bits = find(numbers.data_ptr(), numbers.numel())
+        form, shift = _FLOAT_BITS[numbers.dtype]
+        return struct.unpack(form, (bits << shift).to_bytes(4, "little"))[0]
 
     def quantise(self, x: Tensor) -> QuantisedInput:
         return self._quantise("plain", x, x.shape[1])

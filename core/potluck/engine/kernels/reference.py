@@ -61,6 +61,9 @@ class ReferenceKernels(Kernels):
             records[..., RECORD_VALUES:] = integers[which].view(torch.uint8)
         return made
 
+    def largest(self, numbers: Tensor) -> float:
+        return numbers.abs().max().item() if numbers.numel() else 0.0
+
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
         return self.quantise(gate(gate_up.float(), activation))
 
