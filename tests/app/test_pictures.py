@@ -62,7 +62,14 @@ def test_the_first_minute_is_an_animation_that_a_page_can_show(tmp_path: Path) -
 
 
 def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Path) -> None:
-    scenes = ("first", "chat-suggestion", "cluster", "cluster-nothing-found", "cluster-doctor")
+    scenes = (
+        "first",
+        "chat-suggestion",
+        "chat-waiting",
+        "cluster",
+        "cluster-nothing-found",
+        "cluster-doctor",
+    )
     scenes = (*scenes, "models-here", "settings", "worker-free")
     words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", "de")
 

@@ -212,7 +212,7 @@ class Waiting(QWidget):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self.setMaximumWidth(420)
-        self.line = label(READING, "body2", name="reply-progress")
+        self.line = label(READING, "body2", wrap=True, name="reply-progress")
         self.meter = Meter(theme, "Progress of the model")
         vbox(self.line, self.meter, parent=self, spacing=8)
         self.meter.hide()
