@@ -16,13 +16,13 @@ from potluck.engine.generated_latent import latent_heads
 from potluck.engine.kernels.decode import (
     Decoder,
     Expert,
-    LatentWeights,
     LayerWeights,
     Moe,
     layer_shape,
 )
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent_kernel import LatentHeads
+from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_kernel import LayerShape
 from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, StateCache

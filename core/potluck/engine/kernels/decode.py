@@ -20,11 +20,11 @@ from potluck.engine.kernels.generated import (
     cache_fields,
     shared_fields,
 )
-from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_layer import LatentShape
+from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
-from potluck.engine.kernels.layout import GROUP, ROWS, input_bytes
-from potluck.engine.kernels.tensors import Angles, DeltaTensors, FloatWeight, Router, Weight
+from potluck.engine.kernels.layout import GROUP, input_bytes
+from potluck.engine.kernels.tensors import Angles, DeltaTensors, Router, Weight
 from potluck.model.families.facts import Activation, LayerNorms
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
@@ -46,29 +46,6 @@ class Moe:
     router: Router
     experts: tuple[Expert, ...]
     shared: Expert | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentWeights:
-    """What only latent attention has."""
-
-    heads: LatentHeads
-    query_norm: Tensor | None = None  # (query rank,)
-    queries: Weight | None = None
-    norm: Tensor  # (rank,)
-    key_up: Weight  # (H·rank, plain_dim)
-    value_up: Weight  # (H·value_dim, rank)
-
-    @property
-    def shape(self) -> LatentShape:
-        queries = self.queries
-        return LatentShape(
-            heads=self.heads,
-            query_rank=None if queries is None else queries.width,
-            query_format=None if queries is None else queries.format,
-            key_format=self.key_up.format,
-            value_format=self.value_up.format,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,13 +265,7 @@ class Decoder:
             "after_mlp": layer.norms.after_mlp,
         }
         if (latent := layer.latent) is not None:
-            tensors |= {
-                "query_norm": latent.query_norm,
-                "key_norm": latent.norm,
-                "queries": None if latent.queries is None else latent.queries.data,
-                "key_up": latent.key_up.data,
-                "value_up": latent.value_up.data,
-            }
+            tensors |= latent.tensors
         places = {}
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
@@ -404,7 +375,7 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     ):
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
-        _check_latent(latent)
+        latent.check()
     assert (layer.latent is None) == (shape.latent is None)
     assert (layer.delta_net is None) == isinstance(mixer, Heads)
     heads = normed = rates = 0
@@ -435,23 +406,3 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
             assert vector.dtype == torch.float32
             assert vector.is_contiguous()
             assert vector.numel() == numbers
-
-
-def _check_latent(latent: LatentWeights) -> None:
-    heads, queries = latent.heads, latent.queries
-    count = heads.heads
-    for matrix, rows, width in (
-        (latent.key_up, count * heads.rank, heads.plain_dim),
-        (latent.value_up, count * heads.value_dim, heads.rank),
-        *(() if queries is None else ((queries, count * heads.query_dim, queries.width),)),
-    ):
-        assert (matrix.rows, matrix.width) == (rows, width)
-    for matrix in (latent.key_up, latent.value_up):  # heads begin with a block
-        assert matrix.rows // count % ROWS == 0 or isinstance(matrix, FloatWeight)
-    assert (latent.query_norm is None) == (queries is None)
-    norms = [(latent.norm, heads.rank)]
-    if latent.query_norm is not None and queries is not None:
-        norms.append((latent.query_norm, queries.width))
-    for norm, numbers in norms:
-        assert norm.dtype == torch.float32
-        assert norm.numel() == numbers
