@@ -44,9 +44,13 @@ def empty_tensors(
 def finish_tensors(tensors: DeltaTensors, spec: DeltaNetSpec) -> None:
     """Bring what was loaded into the form that is computed with."""
     tensors.convolution = tensors.convolution[:, 0].t().contiguous()
-    if not spec.has_whole_decays:  # not by torch: libraries round exp differently
+    if spec.has_whole_decays:
+        return
+    if tensors.decays.device.type == "cpu":  # not by torch: libraries round exp differently
         decays = torch.tensor([-exponential(one) for one in tensors.decays.tolist()])
         tensors.decays.copy_(decays)
+    else:
+        tensors.decays.exp_().neg_()
 
 
 class DeltaNet:

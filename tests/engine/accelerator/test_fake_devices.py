@@ -43,6 +43,7 @@ def tried_once() -> Iterator[None]:
         (CUDA, "gemma 2", "f16"),  # which would overflow
         pytest.param(MPS, "gemma 2", "int4", marks=pytest.mark.slow),
         (MPS, "gemma 3", "bf16"),
+        (MPS, "qwen 3.6, text of a model with pictures", "bf16"),
         (MPS, "deepseek 3, dense, odd sizes, halves", "bf16"),
         pytest.param(MPS, "deepseek 3, dense, odd sizes, halves", "int4", marks=pytest.mark.slow),
     ],

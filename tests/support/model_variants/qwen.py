@@ -108,7 +108,10 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen 3.5": ("Qwen3_5", DELTA_NET | {"tie_word_embeddings": True}),
     "qwen 3.5 moe": ("Qwen3_5Moe", DELTA_NET | DELTA_NET_MOE),
-    "qwen 3.6, text of a model with pictures": ("Qwen3.5 with pictures", DELTA_NET),
+    "qwen 3.6, text of a model with pictures": (
+        "Qwen3.5 with pictures",
+        DELTA_NET | {"layer_types": ["linear_attention", "full_attention"] * 2},
+    ),
     "qwen 3.6 moe, text of a model with pictures": (
         "Qwen3.5 MoE with pictures",
         DELTA_NET | DELTA_NET_MOE,
