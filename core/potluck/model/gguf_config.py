@@ -41,6 +41,7 @@ _ROLES: Mapping[str, MatrixRole] = {
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
+_EXPERTS = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_exps\.weight")
 _MOST_MIXTURES = 4  # kinds of layers that differ in their finer matrices; each kind is measured
 
 
@@ -103,7 +104,9 @@ def _quantization(file: GgufFile, family: GgufFamily, layers: int) -> Config:
     if kind in _OFFSET_KINDS:
         head = file.kinds[_HEAD if _HEAD in file.kinds else _EMBEDDING]
         more = {"finer": _finer(file, layers), "coarse_head": head in _COARSE_KINDS}
+    experts = {file.kinds[name] for name in file.shapes if _EXPERTS.fullmatch(name)}
     return more | {
+        "mxfp4_experts": experts == {"MXFP4"},
         "quant_method": "gguf",
         "bits": bits or int(next((char for char in kind if char.isdecimal()), "8")),
         "sym": kind in ("Q4_0", "Q8_0"),
