@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from potluck.model.gguf_families import GgufFamily, family_of
 from potluck.model.gguf_keys import Config, GgufFile, Keys
-from potluck.model.gguf_words import END_TOKENS
+from potluck.model.gguf_words import END_TOKENS, end_tokens
 from potluck.model.limits import MAX_EOS
 from potluck.model.quantized import ROLES, MatrixRole
 
@@ -142,7 +142,10 @@ def _end_tokens(keys: Keys) -> list[int]:
         if isinstance(value, int):
             found.add(value)
     tokens = keys.items("tokenizer.ggml.tokens")
-    found |= {index for index, token in enumerate(tokens) if token in END_TOKENS}
+    ends = end_tokens({token for token in tokens if isinstance(token, str)})
+    found |= {index for index, token in enumerate(tokens) if token in ends}
+    # A file may call what ends a message the end of the answer.
+    found -= {index for index, token in enumerate(tokens) if token in END_TOKENS - ends}
     return sorted(found)[:MAX_EOS]
 
 
