@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import Reference, make_model, stored_tensors
 from torch import Tensor
-from transformers import GptOssForCausalLM, Mxfp4Config
+from transformers import GptOssForCausalLM
+from transformers.utils.quantization_config import Mxfp4Config
 
 from potluck.model.config import ModelConfig
 

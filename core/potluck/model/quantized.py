@@ -33,7 +33,17 @@ from potluck.model.formats import BLOCK_INPUTS
 
 Shape = tuple[int, ...]
 Method = Literal[
-    "gptq", "awq", "fp8", "fp4", "integers", "packed", "bitsandbytes", "mlx", "mxfp4", "gguf", "plain"
+    "gptq",
+    "awq",
+    "fp8",
+    "fp4",
+    "integers",
+    "packed",
+    "bitsandbytes",
+    "mlx",
+    "mxfp4",
+    "gguf",
+    "plain",
 ]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 

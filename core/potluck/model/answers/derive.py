@@ -184,10 +184,10 @@ def _has_one_text(render: Render, history: History) -> bool:
     message = _message(history, 1)
     for field in _REASONING_FIELDS:
         texts: list[Message] = [{"content": CONTENT}, {field: _THOUGHT}]
-        both = {"content": CONTENT, field: _THOUGHT}
-        if all(_attempt(render, [_USER, {**message, **one}]) is not None for one in texts):
-            if _attempt(render, [_USER, {**message, **both}]) is None:
-                return True
+        both = {**message, "content": CONTENT, field: _THOUGHT}
+        takes_each = all(_attempt(render, [_USER, {**message, **one}]) for one in texts)
+        if takes_each and _attempt(render, [_USER, both]) is None:
+            return True
     return False
 
 
