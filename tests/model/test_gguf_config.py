@@ -176,6 +176,18 @@ def test_ends_are_those_of_the_file_and_what_is_named_so() -> None:
     assert config.eos_token_ids == (1, 2, 3, 4, 5)
 
 
+def test_the_end_of_a_message_is_not_that_of_an_answer_of_several_messages() -> None:
+    tokenizer: dict[str, object] = {
+        "tokens": ["a", "<|return|>", "<|end|>", "<|call|>", "<|endoftext|>"],
+        "eos_token_id": 1,
+        "eot_token_id": 2,
+    }
+
+    _, config = read(tokenizer=tokenizer)
+
+    assert config.eos_token_ids == (1, 3, 4)
+
+
 def test_factors_of_frequencies_hold_at_every_length() -> None:
     factors = tuple(float(i + 1) for i in range(8))
 

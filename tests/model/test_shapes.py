@@ -14,6 +14,8 @@ PARAMETERS = {  # in billions, as their makers say
     "qwen-7b": 7.62,
     "qwen3-30b-a3b": 30.5,
     "glm-4.5-air": 106.85,
+    "gpt-oss-20b": 20.91,
+    "gpt-oss-120b": 116.83,
     "deepseek-v2-lite": 15.7,
     "glm-4.7-flash": 30,
 }

@@ -168,10 +168,21 @@ SILENT = "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}A:"
 """A template that knows neither tools nor calls."""
 
 HARMONY = (
-    _OFFER + "{% for m in messages %}<|start|>{{ m.role }}"
-    "{% if m.tool_calls %} to=functions.{{ m.tool_calls[0].function.name }}<|channel|>commentary"
-    " json<|message|>{{ m.tool_calls[0].function.arguments | tojson }}<|call|>{% else %}"
-    "<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}<|start|>assistant"
+    "<|start|>system<|message|>Reasoning: {{ reasoning_effort | default('medium') }}<|end|>"
+    + _OFFER
+    + "{% set last = namespace(name=none) %}{% for m in messages %}"
+    "{% if m.role == 'assistant' and 'tool_calls' in m %}"
+    "{% if m.content and m.thinking %}{{ raise_exception('one of both') }}{% endif %}"
+    "{% if m.content or m.thinking %}<|start|>assistant<|channel|>analysis<|message|>"
+    "{{ m.content or m.thinking }}<|end|>{% endif %}"
+    "{% set last.name = m.tool_calls[0].function.name %}"
+    "<|start|>assistant to=functions.{{ last.name }}<|channel|>commentary json<|message|>"
+    "{{ m.tool_calls[0].function.arguments | tojson }}<|call|>"
+    "{% elif m.role == 'tool' %}<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary"
+    "<|message|>{{ m.content | tojson }}<|end|>"
+    "{% elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 """A template of the kind of gpt-oss."""
 

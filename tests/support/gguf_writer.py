@@ -41,6 +41,7 @@ FAMILIES = {
     "DeepseekV2ForCausalLM": "deepseek2",
     "DeepseekV3ForCausalLM": "deepseek2",
     "Glm4MoeLiteForCausalLM": "deepseek2",
+    "GptOssForCausalLM": "gpt-oss",
 }
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
@@ -163,6 +164,10 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             _add_experts(writer, config)
         case "deepseek2":
             _add_latents(writer, config, rope)
+        case "gpt-oss":
+            _add_experts(writer, config)
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_sliding_window(config["sliding_window"])
         case "phi3":
             original = config.get("original_max_position_embeddings")
             original = original or config["max_position_embeddings"]
@@ -288,7 +293,10 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
     names = gguf.get_tensor_name_map(kinds[architecture], config["num_hidden_layers"])
     tensors: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    stored = load_file(folder / "model.safetensors")
+    if architecture == "gpt-oss":
+        stored = _split_experts(stored)
+    for name, tensor in stored.items():
         if name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
         values = tensor.float()
@@ -304,7 +312,7 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             for part, some in zip(parts, halves, strict=True):
                 tensors[_name(names, f"{before}.{part}.weight")] = some
             continue
-        if ".experts." in name:
+        if ".experts." in name and architecture != "gpt-oss":
             before, _, after = name.partition(".experts.")
             number, _, rest = after.partition(".")
             experts.setdefault(f"{before}.experts.{rest}", {})[int(number)] = values
@@ -341,6 +349,24 @@ def _ordered(values: Tensor, config: dict[str, Any]) -> dict[str, Tensor]:
     return {"k_b_proj": keys.transpose(1, 2), "v_b_proj": own}
 
 
+def _split_experts(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return all, with gates and ups apart and matrices as (out, in), as `GptOssModel` does."""
+    split: dict[str, Tensor] = {}
+    for name, values in stored.items():
+        if ".experts." not in name:
+            split[name + ".weight" if name.endswith("sinks") else name] = values
+            continue
+        matrix = name.removesuffix("_bias")
+        end = ".weight" if matrix == name else ".bias"
+        rows = values if values.dim() == 2 else values.mT
+        if matrix.endswith("gate_up_proj"):
+            for place, part in enumerate(("gate_proj", "up_proj")):
+                split[matrix.replace("gate_up_proj", part) + end] = rows[:, place::2].contiguous()
+        else:
+            split[matrix + end] = rows.contiguous()
+    return split
+
+
 def _name(names: gguf.TensorNameMap, name: str) -> str:
     found = names.get_name(name, (".weight", ".bias"))
     assert found is not None, name
@@ -375,7 +401,12 @@ def _frequency_factors(config: dict[str, Any], rope: dict[str, Any]) -> Tensor:
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> None:
     array = values.contiguous().numpy()
     dtype = gguf.GGMLQuantizationType[kind]
-    if values.dim() < 2 or "ffn_gate_inp" in name or name.startswith("rope_"):
+    if (
+        values.dim() < 2
+        or name.endswith(".bias")
+        or "ffn_gate_inp" in name
+        or name.startswith("rope_")
+    ):
         writer.add_tensor(name, array.astype(np.float32))
         return
     if array.shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0]:

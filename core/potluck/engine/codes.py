@@ -19,16 +19,15 @@ from msgspec import Meta
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP
+from potluck.engine.kernels.tensors import F32_EXPONENT, signed_integers
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
+from potluck.model.formats import MXFP4
 from potluck.model.quantized import Quantization
 
 Fill = Callable[[Target, int, Tensor], None]
 """Passes rows on to a target: takes the number of the first one, and the rows as stored."""
 
-# Twice the values of e2m1 by their codes, so that they are integers.
-_E2M1 = torch.tensor((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), dtype=torch.int8)
-_E8M0_BIAS = 127
 _NO_NUMBER = 255  # of e8m0
 
 
@@ -70,7 +69,8 @@ def fill_e2m1(scales: Tensor, group: int, width: int) -> Fill:
     def fill(target: Target, first: int, rows: Tensor) -> None:
         octets = rows.view(torch.uint8)
         codes = torch.stack((octets & 15, octets >> 4), 2).flatten(1)[:, :width]
-        integers, halves = _E2M1[codes.int()], scales[first : first + len(rows)] / 2
+        # Twice the values of e2m1, so that they are integers.
+        integers, halves = signed_integers(MXFP4, codes), scales[first : first + len(rows)] / 2
         if group % GROUP == 0:
             repeated = halves.repeat_interleave(group // GROUP, 1)[:, : -(-width // GROUP)]
             target.fill_integers(first, integers, repeated)
@@ -78,6 +78,12 @@ def fill_e2m1(scales: Tensor, group: int, width: int) -> Fill:
             target.fill(first, integers.float() * halves.repeat_interleave(group, 1)[:, :width])
 
     return fill
+
+
+def fill_mxfp4(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
+    """Codes of e2m1, 16 bytes for each group, with a scale of e8m0 (gpt-oss)."""
+    assert quantization.group_size is not None
+    return fill_e2m1(from_e8m0(parts["scales"]), quantization.group_size, width)
 
 
 class _Notes(msgspec.Struct):
@@ -131,14 +137,17 @@ def _scales_of(parts: Mapping[str, Tensor], notes: _Notes) -> Tensor:
 def as_scales(stored: Tensor) -> Tensor:
     """Scales in f32; bytes are e8m0."""
     if stored.dtype == torch.uint8:
-        return _from_e8m0(stored)
+        return from_e8m0(stored)
     return from_e4m3(stored) if stored.dtype == torch.float8_e4m3fn else stored.float()
 
 
-def _from_e8m0(codes: Tensor) -> Tensor:
+def from_e8m0(codes: Tensor) -> Tensor:
+    """Return 2^(code - 127), f32."""
     if bool((codes == _NO_NUMBER).any()):
         raise _broken("has a scale that is no number")
-    return torch.pow(2.0, codes.float() - _E8M0_BIAS)
+    exponents = codes.int()
+    least = 1 << (F32_EXPONENT - 1)  # 2^-127, which has no exponent of its own
+    return torch.where(exponents == 0, least, exponents << F32_EXPONENT).view(torch.float32)
 
 
 def from_e4m3(stored: Tensor) -> Tensor:

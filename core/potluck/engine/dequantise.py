@@ -11,7 +11,8 @@
             (compressed-tensors `compressors/pack_quantized/helpers.py`)
     mlx     along i, as `packed` without the half; a value is scale · w + bias (mlx.core.quantize)
     integers        a byte each, minus a zero point, times the scale of the group, row or matrix
-    fp8, fp4, bitsandbytes  codes of floats: `codes.py`
+    fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
+    fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
     gguf    rows of blocks: `gguf_blocks.py`
 
 Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
@@ -30,6 +31,7 @@ from potluck.engine.codes import (
     fill_e2m1,
     fill_fp4,
     fill_fp8,
+    fill_mxfp4,
     from_e4m3,
 )
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
@@ -119,6 +121,7 @@ _ROWS: Mapping[Method, tuple[str, ...]] = {
     "fp4": ("weight_packed", "weight"),
     "integers": ("weight",),
     "packed": ("weight_packed",),
+    "mxfp4": ("blocks",),
     "bitsandbytes": ("weight",),
     "mlx": ("weight",),
 }
@@ -351,6 +354,7 @@ _FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], Fill]] 
     "integers": _integers,
     "fp8": fill_fp8,
     "fp4": fill_fp4,
+    "mxfp4": fill_mxfp4,
     "bitsandbytes": fill_bitsandbytes,
     "mlx": _mlx,
 }

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.tensors import unpack_nibbles
+from potluck.engine.codes import from_e8m0
+from potluck.engine.kernels.tensors import signed_integers, unpack_nibbles
+from potluck.model.formats import MXFP4
 
 WithOffsets = tuple[Tensor, Tensor, Tensor]
 """Integers of 0 to 15 (n, width), i8, and scales and offsets (n, groups of 32), f32."""
@@ -81,6 +83,13 @@ def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
     return _IQ4_INTEGERS[unpack_nibbles(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
 
 
+def _mxfp4(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """A byte with the exponent of the scale, then codes as Q4_0 has its integers."""
+    groups = rows.unflatten(1, (-1, 17))
+    codes = unpack_nibbles(groups[..., 1:]).flatten(1)
+    return signed_integers(MXFP4, codes), from_e8m0(groups[..., 0]) / 2
+
+
 def _q4_k(rows: Tensor) -> WithOffsets:
     """Two f16 scales, 12 bytes of 8 scales and 8 minima, then 4 times 32 bytes: low nibbles, high nibbles."""
     blocks = rows.unflatten(1, (-1, 144))
@@ -114,6 +123,7 @@ _INTEGERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "Q5_0": _q5_0,
     "Q8_0": _q8_0,
     "IQ4_NL": _iq4_nl,
+    "MXFP4": _mxfp4,
 }
 _OFFSETS: Mapping[str, Callable[[Tensor], WithOffsets]] = {"Q4_1": _q4_1, "Q4_K": _q4_k}
 _NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q5_K": _q5_k, "Q6_K": _q6_k}

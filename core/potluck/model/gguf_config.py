@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from potluck.model.gguf_families import GgufFamily, family_of
 from potluck.model.gguf_keys import Config, GgufFile, Keys
-from potluck.model.gguf_words import END_TOKENS
+from potluck.model.gguf_words import END_TOKENS, end_tokens
 from potluck.model.limits import MAX_EOS
 from potluck.model.quantized import ROLES, MatrixRole
 
@@ -41,6 +41,7 @@ _ROLES: Mapping[str, MatrixRole] = {
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
+_EXPERTS = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_exps\.weight")
 _MOST_MIXTURES = 4  # kinds of layers that differ in their finer matrices; each kind is measured
 
 
@@ -103,7 +104,9 @@ def _quantization(file: GgufFile, family: GgufFamily, layers: int) -> Config:
     if kind in _OFFSET_KINDS:
         head = file.kinds[_HEAD if _HEAD in file.kinds else _EMBEDDING]
         more = {"finer": _finer(file, layers), "coarse_head": head in _COARSE_KINDS}
+    experts = {file.kinds[name] for name in file.shapes if _EXPERTS.fullmatch(name)}
     return more | {
+        "mxfp4_experts": experts == {"MXFP4"},
         "quant_method": "gguf",
         "bits": bits or int(next((char for char in kind if char.isdecimal()), "8")),
         "sym": kind in ("Q4_0", "Q8_0"),
@@ -139,7 +142,10 @@ def _end_tokens(keys: Keys) -> list[int]:
         if isinstance(value, int):
             found.add(value)
     tokens = keys.items("tokenizer.ggml.tokens")
-    found |= {index for index, token in enumerate(tokens) if token in END_TOKENS}
+    ends = end_tokens({token for token in tokens if isinstance(token, str)})
+    found |= {index for index, token in enumerate(tokens) if token in ends}
+    # A file may call what ends a message the end of the answer.
+    found -= {index for index, token in enumerate(tokens) if token in END_TOKENS - ends}
     return sorted(found)[:MAX_EOS]
 
 

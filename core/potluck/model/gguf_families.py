@@ -56,6 +56,15 @@ def _experts(keys: Keys, config: Config) -> None:
     config["moe_intermediate_size"] = keys.integer("expert_feed_forward_length", size)
 
 
+def _gpt_oss(keys: Keys, config: Config) -> None:
+    config["num_local_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["intermediate_size"] = keys.integer("expert_feed_forward_length")
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    if isinstance(scaling := config.get("rope_scaling"), dict):
+        config["rope_scaling"] = scaling | {"truncate": False}  # as it was trained
+
+
 def _qwen2_experts(keys: Keys, config: Config) -> None:
     _experts(keys, config)
     config["shared_expert_intermediate_size"] = keys.integer("expert_shared_feed_forward_length")
@@ -287,6 +296,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "gemma": GgufFamily(architecture="GemmaForCausalLM", norms_are_whole=True),
     "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
+    "gpt-oss": GgufFamily(architecture="GptOssForCausalLM", more=_gpt_oss),
     "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
     "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),
     "seed_oss": GgufFamily(architecture="SeedOssForCausalLM", more=_seed_oss),

@@ -61,6 +61,21 @@ END_TOKENS = frozenset(
 )  # fmt: skip
 """Tokens that end an answer and are never shown, even if a file calls them text (Gemma's do)."""
 
+_ENDS_BESIDE_MESSAGES = frozenset({"<|return|>", "<|call|>"})
+_MESSAGE_ENDS = "<|end|>"
+
+
+def end_tokens(tokens: Collection[object]) -> frozenset[str]:
+    """The tokens of a vocabulary that end an answer.
+
+    Where an answer has several messages (gpt-oss), `<|end|>` ends a message, and others the answer.
+    """
+    found = frozenset(token for token in (*END_TOKENS, *_ENDS_BESIDE_MESSAGES) if token in tokens)
+    if found >= _ENDS_BESIDE_MESSAGES:
+        return found - {_MESSAGE_ENDS}
+    return found - _ENDS_BESIDE_MESSAGES
+
+
 # Sampling parameters: names in `general.sampling`, and in `generation_config.json`.
 _SAMPLING: Mapping[str, str] = {
     "temp": "temperature",

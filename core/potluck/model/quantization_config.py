@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, escaped, invalid
+from potluck.model.formats import BLOCK_INPUTS
 from potluck.model.limits import MAX_LAYERS
 from potluck.model.quantized import (
     MAX_GROUP,
@@ -274,6 +275,12 @@ _FORMATS: Mapping[str, Quantization] = {
 }
 
 
+# OpenAI's: of gpt-oss
+_MXFP4_EXPERTS = Quantization(
+    method="mxfp4", bits=4, group_size=BLOCK_INPUTS, is_affine=False, has_mxfp4_experts=True
+)
+
+
 def _read_gguf(given: Fields) -> Quantization:
     return Quantization(
         method="gguf",
@@ -285,6 +292,7 @@ def _read_gguf(given: Fields) -> Quantization:
         higher_precision=(
             _higher_precision(given.fields("finer")) if "finer" in given else frozenset()
         ),
+        has_mxfp4_experts=given.flag("mxfp4_experts", False),
         has_coarse_head=given.flag("coarse_head", False),
     )
 
@@ -316,6 +324,7 @@ _METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
     "bitsandbytes": _read_bitsandbytes,
     "auto-round": _read_auto_round,
     "compressed-tensors": _read_compressed,
+    "mxfp4": lambda _: _MXFP4_EXPERTS,
     "gguf": _read_gguf,
     "plain": lambda _: Quantization(method="plain", bits=16),
 }

@@ -13,6 +13,7 @@ The files hold a matrix `X.weight` of such a model as several tensors, or as one
     bitsandbytes        X.weight, X.weight.absmax, X.weight.quant_map, X.weight.quant_state… in 4 bits, and
                         X.weight.nested_… if absmax is quantised too; X.weight, X.SCB in 8
     mlx                 X.weight, X.scales, X.biases                (mlx-lm, mlx-vlm, LM Studio)
+    mxfp4               X.blocks, X.scales, of the experts alone    (OpenAI; see `stacked.py`)
     gguf                X.weight, in blocks of one of llama.cpp's types
 
 The files say themselves which matrices are quantised, and the lists of exceptions in the config are not
@@ -32,7 +33,17 @@ from potluck.model.formats import BLOCK_INPUTS
 
 Shape = tuple[int, ...]
 Method = Literal[
-    "gptq", "awq", "fp8", "fp4", "integers", "packed", "bitsandbytes", "mlx", "gguf", "plain"
+    "gptq",
+    "awq",
+    "fp8",
+    "fp4",
+    "integers",
+    "packed",
+    "bitsandbytes",
+    "mlx",
+    "mxfp4",
+    "gguf",
+    "plain",
 ]
 """How a matrix is stored; `integers` (a byte each) and `packed` (in 32-bit words) are compressed-tensors'."""
 
@@ -74,7 +85,7 @@ GGUF_BLOCKS: Mapping[str, tuple[int, int]] = {
     "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
     "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
     "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "IQ3_S": (256, 110), "IQ3_XXS": (256, 98),
-    "IQ2_S": (256, 82), "IQ2_XS": (256, 74), "IQ2_XXS": (256, 66),
+    "IQ2_S": (256, 82), "IQ2_XS": (256, 74), "IQ2_XXS": (256, 66), "MXFP4": (32, 17),
 }  # fmt: skip
 
 
@@ -96,6 +107,7 @@ class Quantization:
     is_affine: bool = True  # value = scale x integer - offset
     higher_precision: frozenset[tuple[int, MatrixRole]] = frozenset()
     """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""
+    has_mxfp4_experts: bool = False  # all matrices of experts are MXFP4
     has_coarse_head: bool = False  # the head is stored in 4 bits with offsets too
     others: tuple["Quantization", ...] = ()  # how other matrices of the model are stored
 
@@ -202,6 +214,12 @@ def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, 
                 scales,
                 _part(".weight_zero_point", ("I32",), (row_words, groups)),
                 order,
+            )
+        case "mxfp4":
+            groups = -(-inputs // BLOCK_INPUTS)
+            return (
+                _part(".blocks", ("U8",), (rows, groups, BLOCK_INPUTS // 2)),
+                _part(".scales", ("U8",), (rows, groups)),
             )
         case "gguf" | "plain":
             return ()

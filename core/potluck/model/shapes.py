@@ -20,6 +20,35 @@ _QWEN2: Mapping[str, object] = {
     "rope_theta": 1000000.0,
 }
 
+_GPT_OSS: Mapping[str, object] = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_experts_per_tok": 4,
+    "swiglu_limit": 7.0,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+
 
 def _llama3_scaling(factor: float) -> dict[str, object]:
     return {
@@ -123,6 +152,9 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
         "rope_theta": 1000000.0,
         "tie_word_embeddings": False,
     },
+    # gpt-oss-20b and gpt-oss-120b, mixtures with experts of MXFP4
+    "gpt-oss-20b": {**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
+    "gpt-oss-120b": {**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
     # GLM-4.5-Air, a mixture with a shared expert and a first layer without experts
     "glm-4.5-air": {
         "architectures": ["Glm4MoeForCausalLM"],

@@ -8,6 +8,9 @@ has 8 bits in every packed scheme.
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
 zero points as they are; only scales and offsets are rounded, to f16. What the files of such a model store
 in higher precision has 8 bits: mostly its head, and the matrices that `Quantization.higher_precision` names.
+
+Experts that are stored as MXFP4 are held so in every packed scheme: exactly, and in 4.25 bits. The scheme is that of
+the other matrices.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +26,7 @@ from potluck.model.formats import (
     INT4,
     INT4_OFFSET,
     INT8,
+    MXFP4,
     PackedFormat,
     WeightFormat,
 )
@@ -78,7 +82,11 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order
-    stored = config.quantization if formats.keeps_precision else None
+    whole = config.quantization
+    is_packed = isinstance(formats.layers, PackedFormat)
+    if is_packed and whole is not None and whole.has_mxfp4_experts and config.is_of_expert(name):
+        return MXFP4
+    stored = whole if formats.keeps_precision else None
     if name == config.head_name:
         is_coarse = stored is not None and stored.has_coarse_head
         return formats.layers if is_coarse else formats.head

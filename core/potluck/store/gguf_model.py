@@ -40,7 +40,9 @@ from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 logger = logging.getLogger(__name__)
 
 WORDS_VERSION = 5  # increase it when the words made from the same file change
-_EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
+_EXPERT = re.compile(
+    r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.(?P<kind>weight|bias)"
+)
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -157,10 +159,11 @@ def _spans(
     wanted = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     for name, shape in wanted.items():
         expert = _EXPERT.fullmatch(name)
-        whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
+        whole = name if expert is None else f"{expert['before']}{expert['after']}.{expert['kind']}"
         whole = whole.replace("_correction_bias", "_correction.bias")
         whole = whole.replace(".dt_bias", ".dt_proj.bias")
         known = names.get_name(whole, (".weight", ".bias")) or ""
+        known = known if known in tensors else f"{known}.weight"  # of sinks, which are no matrix
         if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
@@ -195,8 +198,8 @@ def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
 
 
 def _slice(whole: TensorSpan, index: int) -> TensorSpan:
-    """One matrix of a tensor of shape (count, rows, inputs)."""
-    if len(whole.shape) != 3 or index >= whole.shape[0]:
+    """One expert's part of a tensor of shape (count, rows, inputs), or (count, rows) of biases."""
+    if len(whole.shape) < 2 or index >= whole.shape[0]:
         return whole  # the check of shapes will refuse it
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset + index * nbytes

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PACKED_FORMATS, PackedFormat
 
 
 def random(rows: int, width: int, held: PackedFormat, seed: int) -> tuple[Tensor, Tensor]:
@@ -24,7 +24,7 @@ def random(rows: int, width: int, held: PackedFormat, seed: int) -> tuple[Tensor
     rows=st.integers(1, 50),
     width=st.integers(1, 100),
     made_in=st.sampled_from([INT4, INT8]),
-    held_in=st.sampled_from(PACKED_FORMATS),
+    held_in=st.sampled_from([held for held in PACKED_FORMATS if held.codes is None]),
     seed=st.integers(0, 2**32),
 )
 def test_the_values_of_what_is_packed_are_the_products(
@@ -39,6 +39,35 @@ def test_the_values_of_what_is_packed_are_the_products(
     assert is_held == bool(integers.min() >= least and integers.max() <= most)
     spread = scales.repeat_interleave(32, 1)[:, :width]
     assert not is_held or torch.equal(packed.dequantise(), integers.float() * spread)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.integers(1, 50),
+    width=st.integers(1, 100),
+    seed=st.integers(0, 2**32),
+    wrong=st.sampled_from(["", "integer", "scale", "sign"]),
+)
+def test_integers_with_codes_are_packed_if_scales_are_powers_of_two(
+    rows: int, width: int, seed: int, wrong: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.tensor(MXFP4.codes, dtype=torch.int8)
+    integers = codes[torch.randint(16, (rows, width), generator=generator)]
+    groups = -(-width // 32)
+    scales = torch.exp2(torch.randint(-126, 128, (rows, groups), generator=generator).float())
+    scales[-1, -1] = 0
+    if wrong == "integer":
+        integers[0, 0] = 5
+    elif wrong:
+        scales[0, 0] = 3.0 if wrong == "scale" else -1.0
+    packed = PackedWeight.empty(rows, width, MXFP4)
+
+    is_held = pack_integers(packed, 0, integers, scales)
+
+    assert is_held == (not wrong)
+    spread = scales.repeat_interleave(32, 1)[:, :width]
+    assert wrong or torch.equal(packed.dequantise(), integers.float() * spread)
 
 
 @settings(deadline=None, max_examples=50)

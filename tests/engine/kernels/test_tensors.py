@@ -59,9 +59,10 @@ def test_what_is_unpacked_has_the_values_of_the_matrix(
 
     unpacked = matrix.unpack(first, rows)
 
-    values = (unpacked.integers.int() - weight_format.zero_point) * unpacked.scales.float()[
-        ..., None
-    ]
+    signed = unpacked.integers.int() - weight_format.zero_point
+    if weight_format.codes is not None:
+        signed = torch.tensor(weight_format.codes)[unpacked.integers.int()]
+    values = signed * unpacked.scales.float()[..., None]
     assert (unpacked.offsets is not None) == weight_format.has_offsets
     if unpacked.offsets is not None:
         values = values - unpacked.offsets.float()[..., None]

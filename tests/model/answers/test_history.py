@@ -2,7 +2,7 @@
 
 import json
 
-from call_templates import SILENT, TEMPLATES, Rendering
+from call_templates import HARMONY, SILENT, TEMPLATES, Rendering
 
 from potluck.model.answers.history import CALL_ID_LENGTH, call_id, for_template
 
@@ -99,6 +99,37 @@ def test_reasoning_goes_into_the_field_that_the_template_reads() -> None:
     assert for_template(Rendering(SILENT).form, thoughts, None)[0] == [
         {"role": "assistant", "content": "2"}
     ]
+
+
+def test_a_text_beside_a_call_joins_the_reasoning_where_the_template_takes_one_of_both() -> None:
+    rendering = Rendering(HARMONY)
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "reasoning_content": "Hm.",
+            "tool_calls": [call],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+
+    given, _ = for_template(rendering.form, messages, None)
+
+    text = rendering.render(given, None, True)
+    assert "<|channel|>analysis<|message|>Hm.\n\nLet me see.<|end|>" in text
+    assert 'to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>' in text
+    assert '<|start|>functions.add to=assistant<|channel|>commentary<|message|>"2"<|end|>' in text
+
+
+def test_the_effort_of_reasoning_reaches_the_template() -> None:
+    template = Rendering(HARMONY).template
+    messages = [{"role": "user", "content": "Go."}]
+    fields = {"messages": messages, "tools": None, "add_generation_prompt": True}
+
+    assert "Reasoning: medium" in template.render(fields)
+    assert "Reasoning: high" in template.render({**fields, "reasoning_effort": "high"})
 
 
 def test_the_id_of_a_call_is_the_same_for_the_same_answer() -> None:

@@ -277,6 +277,39 @@ def test_channels_are_reasoning_text_and_calls() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        " to=functions.write<|channel|>commentary json<|message|>",
+        "<|channel|>commentary to=functions.write<|message|>",
+        "<|channel|>commentary to=functions.write <|constrain|>json<|message|>",
+        "<|channel|>analysis to=functions.write code<|message|>",
+    ],
+)
+@pytest.mark.parametrize("is_reasoning_first", [True, False])
+def test_a_call_may_name_its_function_before_or_after_its_channel(
+    header: str, is_reasoning_first: bool
+) -> None:
+    thought = "<|channel|>analysis<|message|>I call it.<|end|><|start|>assistant"
+    raw = (thought if is_reasoning_first else "") + header + '{"count": 1}<|call|>'
+
+    answer = in_pieces_of_every_size(Rendering(HARMONY).form, raw)
+
+    reasoning = "I call it." if is_reasoning_first else ""
+    assert answer == Answer("", reasoning, [("write", '{"count": 1}')])
+
+
+def test_the_final_channel_is_the_answer() -> None:
+    raw = (
+        "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>Four.<|return|>"
+    )
+
+    assert in_pieces_of_every_size(Rendering(HARMONY).form, raw) == Answer(
+        "Four.", "Two and two.", []
+    )
+
+
 def test_an_answer_without_channels_is_text() -> None:
     assert in_pieces_of_every_size(Rendering(HARMONY).form, "Yes.") == Answer("Yes.", "", [])
 

@@ -35,6 +35,7 @@ from potluck.engine.kernels.ir_types import (
     KIND_F32,
     POINTER,
     constant,
+    internal,
     vector,
 )
 from potluck.engine.kernels.kinds import from_half, to_half
@@ -78,6 +79,8 @@ _MANTISSA = 0x7FFFFF
 
 def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFormat) -> ir.Function:
     """Write the kernel that packs whole blocks of 16 rows and whole groups of 32 inputs."""
+    has_codes = weight_format.codes is not None
+    code = _emit_code(module, f"{name}_code", path, weight_format) if has_codes else None
     e = Emitter(ir.Function(module, PACK, name), path)
     given = Pack.load(e.arguments[0])
     columns = stack(e, _WIDE, GROUP)
@@ -90,7 +93,7 @@ def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFor
                 _read_square(e, given, first + column, columns + column)
             place = block * given.groups + group
             target = given.packed.skip(place, weight_format.block_bytes)
-            largest = _pack_group(e, weight_format, columns, target)
+            largest = _pack_group(e, weight_format, columns, target, code)
             highest.value = largest.at_least(highest.value)
     return e.end(e.zext(highest.value.reduce("umax") < _INFINITY_BITS, I32))
 
@@ -127,7 +130,13 @@ class _Group:
     largest: Value  # its magnitude
 
 
-def _pack_group(e: Emitter, held: PackedFormat, columns: Pointer, target: Pointer) -> Value:
+def _pack_group(
+    e: Emitter,
+    held: PackedFormat,
+    columns: Pointer,
+    target: Pointer,
+    code: ir.Function | None,
+) -> Value:
     """Write 16 scales, offsets if the format has them, and the integers.
 
     Returns:
@@ -143,7 +152,8 @@ def _pack_group(e: Emitter, held: PackedFormat, columns: Pointer, target: Pointe
     put = _put_half if held.scale_bytes > 1 else _put_exponents
     scale = put(e.select(is_nothing, zero, scale), target)
     inverse = e.select(scale.equals(0.0), zero, 1.0 / scale)
-    _write_integers(e, held, columns, (inverse, offset), target.skip(held.integers_start))
+    integers = target.skip(held.integers_start)
+    _write_integers(e, held, columns, (inverse, offset), integers, code)
     return bits
 
 
@@ -285,19 +295,23 @@ def _integer(held: PackedFormat, steps: Value) -> Value:
     return steps.at_least(least).at_most(most).rounded()
 
 
-def _stored(e: Emitter, held: PackedFormat, steps: Value) -> Value:
-    """Return the nearest integer plus the zero point, or its code, as i32."""
-    if held.codes is None:
-        return e.fptosi(_integer(held, steps) + float(held.zero_point), _BITS)
+def _emit_code(module: ir.Module, name: str, path: Path, held: PackedFormat) -> ir.Function:
+    """Write a function that returns the codes, i32, of the nearest integers of 16 rows.
+
+    Written into the kernel, it would be a function without calls that needs more registers than there are, which
+    LLVM 20 refuses for Windows on arm64.
+    """
+    assert held.codes is not None
+    kind = ir.FunctionType(_BITS, [_WIDE])
+    e = Emitter(internal(ir.Function(module, kind, name)), path)
+    (steps,) = e.arguments
     size = e.bitcast(steps.magnitude_bits(), _WIDE)
-    code, one = e.value(constant(_BITS, 0)), constant(_BITS, 1)
+    code = e.value(constant(_BITS, 0))
     for middle, is_even in code_middles(held):
         is_above = size >= middle if is_even else size > middle
-        code = code + e.select(is_above, one, constant(_BITS, 0))
-    sign = e.select(
-        (steps < 0.0) & (code > 0), constant(_BITS, len(held.codes) // 2), constant(_BITS, 0)
-    )
-    return code | sign
+        code = code + e.zext(is_above, _BITS)
+    is_negative = (steps < 0.0) & (code > 0)
+    return e.end(code | e.zext(is_negative, _BITS) * (len(held.codes) // 2))
 
 
 def _write_integers(
@@ -306,6 +320,7 @@ def _write_integers(
     columns: Pointer,
     line: tuple[Value, Value | None],
     integers: Pointer,
+    code: ir.Function | None,
 ) -> None:
     """Store the integers plus their zero point; 32 bits hold four inputs of a row.
 
@@ -315,15 +330,21 @@ def _write_integers(
         columns: the numbers.
         line: the inverse of the scales, and the offsets if the format has any.
         integers: where they go.
+        code: what finds the codes, if the format has some.
     """
     inverse, offset = line
+
+    def stored(steps: Value) -> Value:
+        if code is not None:
+            return e.value(e.call(code, [steps]))
+        return e.fptosi(_integer(held, steps) + float(held.zero_point), _BITS)
 
     def quad(number: int) -> Value:
         packed = e.value(constant(_BITS, 0))
         for place in range(QUAD):
             column = columns[QUAD * number + place]
             above = column if offset is None else column + offset
-            packed = packed | (_stored(e, held, above * inverse) << (8 * place))
+            packed = packed | (stored(above * inverse) << (8 * place))
         return packed
 
     half = GROUP // QUAD // 2

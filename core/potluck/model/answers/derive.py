@@ -158,7 +158,8 @@ def _history(render: Render) -> tuple[History, str | None, str | None]:
         if one is not None and _answer_has_call(render, one):
             two = _attempt(render, [_USER, _message(history, 2)])
             length = len(IDS[0]) if _needs_short_ids(render, history) else 0
-            return replace(history, id_length=length), one, two
+            found = replace(history, id_length=length, has_one_text=_has_one_text(render, history))
+            return found, one, two
     return History(), None, None
 
 
@@ -176,6 +177,18 @@ def _answer_has_call(render: Render, text: str) -> bool:
 def _needs_short_ids(render: Render, history: History) -> bool:
     long_ids = tuple(f"call_{each}_{each}" for each in IDS)
     return _attempt(render, [_USER, _message(history, 1, long_ids)]) is None
+
+
+def _has_one_text(render: Render, history: History) -> bool:
+    """Whether the template refuses a text and reasoning beside a call, though it takes either."""
+    message = _message(history, 1)
+    for field in _REASONING_FIELDS:
+        texts: list[Message] = [{"content": CONTENT}, {field: _THOUGHT}]
+        both = {**message, "content": CONTENT, field: _THOUGHT}
+        takes_each = all(_attempt(render, [_USER, {**message, **one}]) for one in texts)
+        if takes_each and _attempt(render, [_USER, both]) is None:
+            return True
+    return False
 
 
 def _message(history: History, count: int, ids: Sequence[str] = IDS) -> Message:

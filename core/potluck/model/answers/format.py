@@ -74,11 +74,13 @@ class History(Struct, frozen=True, kw_only=True):
         content: of a message that only calls; None: null; ABSENT: no such field.
         arguments_as_text: as JSON text instead of an object.
         id_length: the only length of an id that the template accepts; 0: any.
+        has_one_text: a message that calls may have a text or reasoning, but not both.
     """
 
     content: str | None = ""
     arguments_as_text: bool = False
     id_length: int = 0
+    has_one_text: bool = False
 
 
 ABSENT = "\0absent"

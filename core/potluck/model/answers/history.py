@@ -86,6 +86,10 @@ def _message(
         found["content"] = f"{found.get('content') or ''}\n{written}".strip()
         return found
     found["tool_calls"] = calls
+    content = found.get("content")
+    if form.history.has_one_text and field and found.get(field) and isinstance(content, str):
+        found[field] = f"{found[field]}\n\n{content}".strip()
+        del found["content"]
     if not found.get("content"):
         found.pop("content", None)
         if form.history.content != ABSENT:
