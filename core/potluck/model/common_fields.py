@@ -16,9 +16,11 @@ def read_fact(fields: Fields, fact: bool | str) -> bool:
     return fields.flag(fact, False) if isinstance(fact, str) else fact
 
 
-def read_multiplier(fields: Fields, name: str | None) -> float:
-    """What something is multiplied by: the field's number, or 1."""
-    return 1.0 if name is None else fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
+def read_multiplier(fields: Fields, name: str | float | None) -> float:
+    """What something is multiplied by: the number, or the field's, or 1."""
+    if name is None or isinstance(name, float | int):
+        return 1.0 if name is None else name
+    return fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
 
 
 def read_softcap(fields: Fields, name: str | None) -> float | None:

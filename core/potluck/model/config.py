@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, unknown_architecture
+from potluck.model.fields import Fields, invalid, missing_block, unknown_architecture
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
 from potluck.model.layers import (
     DenseSpec,
@@ -22,6 +22,7 @@ from potluck.model.layers import (
     LayerKind,
     LayerSpec,
     MoeSpec,
+    ParallelSpec,
     read_expert_layers,
     read_experts,
 )
@@ -128,7 +129,7 @@ class ModelConfig:
             return False
         facts = self.experts.facts
         parts = (facts.router, facts.shared_gate)
-        return name.endswith(tuple(f".{facts.block}.{part}.weight" for part in parts if part))
+        return name.endswith(tuple(f".{facts.name(part)}.weight" for part in parts if part))
 
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
@@ -136,7 +137,7 @@ class ModelConfig:
 
     def is_of_expert(self, name: str) -> bool:
         """Whether a tensor belongs to one expert of a MoE."""
-        return self.experts is not None and f".{self.experts.facts.block}.experts." in name
+        return self.experts is not None and f".{self.experts.facts.name('experts')}." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
         return {EMBEDDING: (self.vocab_size, self.hidden_size)}
@@ -181,15 +182,24 @@ def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
     return fields, FAMILIES[texts[name]]
 
 
+def _check_blocks(fields: Fields, family: Family, architecture: str) -> None:
+    """Refuse a model of a known family that has a block which others of the family do not have."""
+    for name, block in family.lacks.items():
+        if fields.value(name):
+            raise missing_block(architecture, block, f"{name} in its config.json")
+
+
 def _read(whole: Fields, architecture: str) -> ModelConfig:
     texts = WITH_TEXT.get(architecture)
     fields, family = (whole, FAMILIES[architecture]) if texts is None else _text_of(whole, texts)
     name = "use_bidirectional_attention"
-    if value := whole.value(name) or fields.value(name):
+    value = whole.value(name) or fields.value(name)
+    if value and value != "vision":  # which pictures alone have
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
+    _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
@@ -231,19 +241,23 @@ def _layers(
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
-    dense, moe = _dense(fields, family, hidden), None
+    dense, moe, norms = _dense(fields, family, hidden), None, family.norms
     if experts is not None:
         activation = _expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
+        if (beside := experts.facts.beside) is not None:
+            moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
+            norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
             feed_forward=moe if moe is not None and has_experts else dense,
-            norms=family.norms,
+            norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
+            scale=family.layer_scale,
         )
         for mixer, has_experts in zip(mixers, have_experts, strict=True)
     )

@@ -144,6 +144,17 @@ def unknown_architecture(what: str, name: str, known: Iterable[str]) -> UnknownA
     )
 
 
+def missing_block(name: str, block: str, where: str) -> UnknownArchitectureError:
+    """The error for a model that needs what cannot be computed, as `where` says."""
+    name = escaped(name)
+    return UnknownArchitectureError(
+        f"The model is of the architecture {name} and needs {block} ({where}), which Potluck cannot"
+        " compute yet.",
+        architecture=name,
+        block=block,
+    )
+
+
 def escaped(text: str) -> str:
     """The beginning of a stranger's text, which may hold characters that cannot be shown."""
     return text[:80].encode("ascii", "backslashreplace").decode()

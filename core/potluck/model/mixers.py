@@ -26,6 +26,8 @@ class AttentionSpec:
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     qk_norm: QkNormKind | None = None
     qk_norm_eps: float = 0.0
+    value_norm: bool = False  # each head's values are normed too, without weights
+    keys_are_values: bool = False  # before their norms and rope: there is no matrix of values
     qkv_bias: bool = False
     output_bias: bool = False
     has_sinks: bool = (
@@ -51,6 +53,8 @@ class AttentionSpec:
     def qkv(self) -> Projection:
         queries = self.q_size + self.gate_size
         parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.kv_size)
+        if self.keys_are_values:
+            parts, rows = parts[:2], rows[:2]
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         return Projection(

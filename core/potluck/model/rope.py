@@ -68,7 +68,17 @@ class LongScaling:
     attention_factor: float
 
 
-Scaling = LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongScaling
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProportionalScaling:
+    """Only the first pairs turn, as fast as if all did; positions are divided by a factor (Gemma 4)."""
+
+    pairs: int
+    factor: float
+
+
+Scaling = (
+    ProportionalScaling | LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongScaling
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +148,12 @@ def read_ropes(
     head_dim: int,
     max_position: int,
     windows: tuple[int | None, ...],
+    local_head_dim: int | None = None,
 ) -> Ropes:
-    """The ropes of all layers."""
+    """The ropes of all layers.
+
+    `local_head_dim` is that of layers with a window where their theta is their own; None: it is the same.
+    """
     parameters = _parameters(fields)
     if family.local_theta is None:
         whole = _rope(fields, parameters, family, head_dim, max_position)
@@ -152,7 +166,11 @@ def read_ropes(
     nearby = parameters.fields("sliding_attention") if "sliding_attention" in parameters else None
     theta = fields.number(family.local_theta, 1.0, MAX_THETA)
     local = _rope(
-        Fields({"rope_theta": theta}), nearby or _NO_FIELDS, family, head_dim, max_position
+        Fields({"rope_theta": theta}),
+        nearby or _NO_FIELDS,
+        family,
+        local_head_dim or head_dim,
+        max_position,
     )
     return Ropes(
         distinct=(_rope(fields, everywhere, family, head_dim, max_position), local),
@@ -260,6 +278,11 @@ def _original(parameters: Fields, max_position: int) -> int:
     return parameters.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
 
 
+def _proportional(parameters: Fields, dim: int, max_position: int) -> ProportionalScaling:
+    part = parameters.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    return ProportionalScaling(pairs=int(part * dim // 2), factor=_factor(parameters, 1.0))
+
+
 def _linear(parameters: Fields, dim: int, max_position: int) -> LinearScaling:
     return LinearScaling(factor=_factor(parameters))
 
@@ -324,6 +347,7 @@ def _longrope(parameters: Fields, dim: int, max_position: int) -> LongScaling:
 
 
 _SCALINGS = {
+    "proportional": _proportional,
     "linear": _linear,
     "llama3": _llama3,
     "dynamic": _dynamic,

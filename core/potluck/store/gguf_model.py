@@ -41,6 +41,16 @@ logger = logging.getLogger(__name__)
 
 WORDS_VERSION = 5  # increase it when the words made from the same file change
 _EXPERT = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.weight")
+# Parts of names that a file has otherwise than the map of `gguf`, or that are no tensors of their own there.
+_SPELLINGS: Mapping[str, str] = {
+    "_correction_bias": "_correction.bias",
+    ".dt_bias": ".dt_proj.bias",
+    "layer_scalar": "layer_scalar.weight",
+    "router.scale": "router.proj.scale",
+    "router.per_expert_scale": "experts.down_proj.scale",
+}
+_SUFFIXES = (".weight", ".bias", ".scale")
+_HALVES: Mapping[str, int] = {".gate_proj": 0, ".up_proj": 1}  # of an expert's gates and ups in one
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -158,9 +168,12 @@ def _spans(
     for name, shape in wanted.items():
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.weight"
-        whole = whole.replace("_correction_bias", "_correction.bias")
-        whole = whole.replace(".dt_bias", ".dt_proj.bias")
-        known = names.get_name(whole, (".weight", ".bias")) or ""
+        for ours, theirs in _SPELLINGS.items():
+            whole = whole.replace(ours, theirs)
+        known, half = names.get_name(whole, _SUFFIXES) or "", None
+        if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
+            joined = names.get_name(f"{expert['before']}.gate_up_proj", _SUFFIXES)
+            known, half = (joined + ".weight", _HALVES[after]) if joined else (known, None)
         if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
@@ -173,7 +186,7 @@ def _spans(
                 span = replace(span, shape=shape)
             found[name] = (
                 part.file,
-                span if expert is None else _slice(span, int(expert["expert"])),
+                span if expert is None else _slice(span, int(expert["expert"]), half),
             )
     return found
 
@@ -194,13 +207,15 @@ def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
     )
 
 
-def _slice(whole: TensorSpan, index: int) -> TensorSpan:
-    """One matrix of a tensor of shape (count, rows, inputs)."""
+def _slice(whole: TensorSpan, index: int, half: int | None) -> TensorSpan:
+    """One matrix of a tensor of shape (count, rows, inputs), or a half of its rows."""
     if len(whole.shape) != 3 or index >= whole.shape[0]:
         return whole  # the check of shapes will refuse it
-    nbytes = whole.nbytes // whole.shape[0]
-    offset = whole.offset + index * nbytes
-    return replace(whole, shape=whole.shape[1:], offset=offset, nbytes=nbytes)
+    count, rows, width = whole.shape
+    if half is not None:
+        count, rows, index = 2 * count, rows // 2, 2 * index + half
+    nbytes = whole.nbytes // count
+    return replace(whole, shape=(rows, width), offset=whole.offset + index * nbytes, nbytes=nbytes)
 
 
 def _write_words(
