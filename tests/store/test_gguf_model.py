@@ -46,6 +46,8 @@ VARIANTS = [
     "gemma 2",
     "gemma 3",
     "gemma 4",
+    "glm 4",
+    "ernie 4.5, biases, tied",
     "gemma 4, experts",
     "gemma 4, values of their own",
     "olmo 2",

@@ -22,6 +22,8 @@ FAMILIES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma4ForCausalLM": "gemma4",
+    "Glm4ForCausalLM": "glm4",
+    "Ernie4_5ForCausalLM": "ernie4_5",
     "Olmo2ForCausalLM": "olmo2",
     "GraniteForCausalLM": "granite",
     "GemmaForCausalLM": "gemma",

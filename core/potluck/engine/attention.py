@@ -125,7 +125,8 @@ class Attention:
             rows = torch.cat([rows, rows[:, self.spec.q_size :]], -1)
         qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
         qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
-        if self.qk_norm is not None:
+        is_late = self.spec.qk_norm_after_rope
+        if self.qk_norm is not None and not is_late:
             normed = qkv if self.spec.value_norm else qk
             normed.copy_(self.qk_norm(normed))
         if self._rope is not None:
@@ -133,6 +134,8 @@ class Attention:
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
             if query_factors is not None:
                 qkv[:, :H].mul_(query_factors)
+        if self.qk_norm is not None and is_late:
+            qk.copy_(self.qk_norm(qk))
         cache.write(step.position, qkv[:, H:])
         mixed = self.attend(qkv[:, :H], cache, step)
         return mixed if gates is None else mixed * gates.sigmoid()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_MULTIPLIER
+from potluck.model.limits import MAX_LAYERS, MAX_MULTIPLIER
 
 
 def read_norm_eps(fields: Fields) -> float:
@@ -28,6 +28,14 @@ def read_softcap(fields: Fields, name: str | None) -> float | None:
     if name is None or name not in fields:
         return None
     return fields.number(name, 0.0, MAX_MULTIPLIER)
+
+
+def same_integer(fields: Fields, name: str, low: int, high: int) -> int:
+    """A whole number; the field may list it once for each layer, but all must be equal."""
+    values = set(fields.integers(name, low, high, MAX_LAYERS))
+    if len(values) > 1:
+        raise invalid(fields.path(name), len(values), "must be the same for all layers")
+    return values.pop() if values else fields.integer(name, low, high)
 
 
 def read_kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, missing_block, unknown_architecture
+from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
 from potluck.model.layers import (
     DenseSpec,
@@ -42,6 +42,7 @@ from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
+from potluck.model.unsupported import unknown_architecture
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -166,7 +167,9 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES or name in WITH_TEXT:
             return name
-    raise unknown_architecture("The model", names[0], (*FAMILIES, *WITH_TEXT))
+    text = fields.fields("text_config").names if "text_config" in fields else ()
+    known = (*FAMILIES, *WITH_TEXT)
+    raise unknown_architecture("The model", names[0], known, fields=(*fields.names, *text))
 
 
 def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
@@ -178,7 +181,8 @@ def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
         above = {name: whole.value(name) for name in _ABOVE if name in whole}
         fields = fields.having(above)
     if name not in texts:
-        raise unknown_architecture("The text part of the model", name, texts)
+        what = "The text part of the model"
+        raise unknown_architecture(what, name, texts, fields=fields.names, families=FAMILIES)
     return fields, FAMILIES[texts[name]]
 
 
@@ -267,7 +271,7 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
     has_bias = read_fact(fields, family.mlp_bias)
     parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
-    if family.fused:
+    if family.fused or family.fused_mlp:
         parts, rows = ("mlp.gate_up_proj",), (2 * size,)
     down = Projection(parts=("mlp.down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
     return DenseSpec(

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.latent import ORDERED
 from potluck.model.limits import MAX_LAYERS
 from potluck.model.quantized import Converted
+from potluck.model.unsupported import unknown_architecture
 
 _SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
 _NEVER = 1e29  # files divide the frequencies of what does not turn by 1e30
@@ -42,7 +42,10 @@ def family_of(keys: Keys) -> GgufFamily:
         name = "olmo3"  # its files say olmo2 too
     if (family := GGUF_FAMILIES.get(name)) is not None:
         return family
-    raise unknown_architecture("The GGUF file's model", name, GGUF_FAMILIES)
+    fields = [field.replace(".", "_") for field in keys.file.metadata]
+    families = {family.architecture for family in GGUF_FAMILIES.values()}
+    what = "The GGUF file's model"
+    raise unknown_architecture(what, name, GGUF_FAMILIES, fields=fields, families=families)
 
 
 def _mixtral(keys: Keys, config: Config) -> None:
@@ -241,6 +244,10 @@ def _gemma4(keys: Keys, config: Config) -> None:
         config["top_k_experts"] = config["num_experts_per_tok"]
 
 
+def _ernie(keys: Keys, config: Config) -> None:
+    config["use_bias"] = config["attention_bias"]
+
+
 def _olmo3(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
@@ -328,6 +335,8 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "gemma": GgufFamily(architecture="GemmaForCausalLM", norms_are_whole=True),
     "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
+    "ernie4_5": GgufFamily(architecture="Ernie4_5ForCausalLM", more=_ernie),
+    "glm4": GgufFamily(architecture="Glm4ForCausalLM", more=_partial_rotary),
     "gemma4": GgufFamily(architecture="Gemma4ForCausalLM", sizes_differ=True, more=_gemma4),
     "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
     "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_kinds
+from potluck.model.common_fields import read_kinds, same_integer
 from potluck.model.families.facts import (
     Activation,
     ExpertFacts,
@@ -230,15 +230,15 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
 
 def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing:
     # Transformers 5 writes num_local_experts for what Qwen calls num_experts, and DeepSeek n_routed_experts.
-    names = ("num_experts", "n_routed_experts", "num_local_experts")
-    count = fields.integer(next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
+    names = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
+    count = same_integer(fields, next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
     normalise, scale = facts.normalise, 1.0
     if facts.scale is not None:
         scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
     groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
-        per_token=fields.integer(facts.chosen, 1, chosen * (count // groups)),
+        per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
         function=facts.function,
         has_bias=facts.bias is not None,
@@ -294,6 +294,11 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
             return tuple(kind == "sparse" for kind in kinds)
         dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
         return tuple(layer >= dense for layer in range(layers))
+    if experts.facts.layers == "between":
+        first = fields.integer("moe_layer_start_index", 0, MAX_LAYERS)
+        last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
+        every = fields.integer("moe_layer_interval", 1, MAX_LAYERS)
+        return tuple(first <= layer <= last and (layer + 1) % every == 0 for layer in range(layers))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

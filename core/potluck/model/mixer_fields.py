@@ -149,6 +149,8 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         softcap=read_softcap(fields, family.attention_softcap),
         qk_norm=qk_norm,
         qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
+        qk_norm_names=family.qk_norm_names,
+        qk_norm_after_rope=family.qk_norm_after_rope,
         value_norm=family.value_norm,
         qkv_bias=read_fact(fields, family.qkv_bias),
         output_bias=read_fact(fields, family.output_bias),

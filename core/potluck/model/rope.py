@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
-from potluck.model.powers import natural_logarithm
+from potluck.model.powers import natural_logarithm, power
 
 _NO_FIELDS = Fields({})
 
@@ -238,6 +238,9 @@ def _rope(
     kind = _kind(parameters)
     kind = family.scaling_names.get(kind, kind)
     query_scale = _query_scale(parameters, max_position)
+    if kind == "dynamic" and "alpha" in parameters and dim > 2:  # Hunyuan's, whatever the length
+        stretch = parameters.number("alpha", MIN_FACTOR, MAX_FACTOR)
+        kind, theta = "default", theta * power(stretch, dim / (dim - 2))
     if kind == "default":
         return Rope(dim=dim, theta=theta, query_scale=query_scale)
     if (read := _SCALINGS.get(kind)) is None:

@@ -69,6 +69,7 @@ class Heads:
     has_sinks: bool = False  # each head has a score beside those of the tokens, with no value
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
     has_gates: bool = False  # behind each head's query lie as many numbers, which are passed by
+    qk_norm_after_rope: bool = False
     value_norm: bool = False  # each head's values are normed too
     keys_are_values: bool = False  # before their norm and rope: a token has queries and keys alone
 

@@ -50,8 +50,9 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
         with e.loop(0, shape.kv_heads) as head:  # before keys are normed, which may be the values
             source = _value(e, shape, values + head * shape.head_dim, given.value_norm)
             _cache(e, shape, source, _place(given, shape, given.values, head, token))
-        _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
-        _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
+        if not shape.qk_norm_after_rope:
+            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
+            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.if_then(given.cosines.is_set):
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
             for heads, count, step in (
@@ -66,6 +67,9 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
                 query = queries + head * shape.query_step
                 for span in e.spans(shape.head_dim, LANES):
                     query[span] = query[span] * factor
+        if shape.qk_norm_after_rope:
+            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
+            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.loop(0, shape.kv_heads) as head:
             target = _place(given, shape, given.keys, head, token)
             _cache(e, shape, keys + head * shape.head_dim, target)

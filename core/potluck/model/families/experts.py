@@ -31,6 +31,25 @@ DEEPSEEK_EXPERTS = replace(
     shared="shared_experts",
     shared_count="n_shared_experts",
 )
+ERNIE_EXPERTS = replace(
+    QWEN_EXPERTS,
+    layers="between",
+    chosen="moe_k",
+    normalise=True,
+    bias="moe_statics.e_score_correction_bias",
+    shared="shared_experts",
+    shared_count="moe_num_shared_experts",
+)
+HUNYUAN_EXPERTS = replace(
+    QWEN_EXPERTS,
+    layers="all",
+    router="gate.wg",
+    chosen="moe_topk",
+    intermediate="intermediate_size",
+    normalise=True,
+    shared="shared_mlp",
+    shared_size="intermediate_size",
+)
 GEMMA_EXPERTS = ExpertFacts(
     block="",
     gate="gate_proj",

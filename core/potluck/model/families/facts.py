@@ -94,6 +94,12 @@ PRE_NORMS = LayerNorms(before_mixer="input_layernorm", before_mlp="post_attentio
 POST_NORMS = LayerNorms(
     after_mixer="post_attention_layernorm", after_mlp="post_feedforward_layernorm"
 )
+GLM_NORMS = LayerNorms(
+    before_mixer="input_layernorm",
+    after_mixer="post_self_attn_layernorm",
+    before_mlp="post_attention_layernorm",
+    after_mlp="post_mlp_layernorm",
+)
 SANDWICH_NORMS = LayerNorms(
     before_mixer="input_layernorm",
     after_mixer="post_attention_layernorm",
@@ -120,9 +126,10 @@ DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
 
-ExpertLayers = Literal["all", "stepped", "after dense"]
+ExpertLayers = Literal["all", "stepped", "after dense", "between"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
-the first `first_k_dense_replace`."""
+the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_layer_end_index`, each
+`moe_layer_interval`-th."""
 
 
 Stacking = Literal["rows", "columns"]
@@ -179,6 +186,8 @@ class Family:
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
     qk_norm_switch: str | None = None  # the field that must be true for it
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    qk_norm_after_rope: bool = False
     value_norm: bool = False  # each head's values have a norm without weights too
     layer_scale: str | None = None  # the number that a layer's result is multiplied by
 
@@ -187,6 +196,7 @@ class Family:
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     fused: bool = False  # files have qkv_proj and gate_up_proj
+    fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
