@@ -37,7 +37,7 @@ def test_a_known_family_is_refused_with_its_missing_block_and_the_nearest_that_r
     ("fields", "block", "nearest"),
     [
         ({"kv_lora_rank": 512, "n_routed_experts": 8}, "latent attention", "DeepseekV3ForCausalLM"),
-        ({"index_topk": 2048, "kv_lora_rank": 512}, "indexer", "DeepseekV3ForCausalLM"),
+        ({"index_topk": 2048, "kv_lora_rank": 512}, "indexer", "DeepseekV32ForCausalLM"),
         ({"mamba_d_state": 128, "num_experts": 8}, "state space", "LlamaForCausalLM"),
         ({"conv_L_cache": 3}, "short convolutions", "Qwen3ForCausalLM"),
         ({"num_local_experts": 8}, "mixture of experts", "Qwen3MoeForCausalLM"),

@@ -24,10 +24,10 @@ _LAYER_NORM = "norms that subtract the mean (LayerNorm)"
 _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _SQUARES = "an MLP without gates (squared ReLU)"
 _CONVOLUTIONS = "layers with short convolutions in place of attention"
-_INDEXER = "attention to tokens that an indexer chooses"
+_INDEXER = "attention to tokens that an indexer of its own kind chooses"
 _OWN_EXPERTS = "experts that are stored in a form of their own"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
-_DEEPSEEK = "DeepseekV3ForCausalLM"
+_DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
     "Llama4ForConditionalGeneration": Missing(
@@ -65,10 +65,8 @@ UNSUPPORTED: Mapping[str, Missing] = {
         "attention with gates, and heads that differ from layer to layer", _MIXTURE
     ),
     "MiMoV2FlashForCausalLM": Missing("attention with values narrower than its keys", _MIXTURE),
-    "DeepseekV32ForCausalLM": Missing(_INDEXER, _DEEPSEEK),
-    "DeepseekV4ForCausalLM": Missing(_INDEXER, _DEEPSEEK),
-    "GlmMoeDsaForCausalLM": Missing(_INDEXER, _DEEPSEEK),
-    "Glm5NextForConditionalGeneration": Missing(_INDEXER, _DEEPSEEK),
+    "DeepseekV4ForCausalLM": Missing(_INDEXER, _SPARSE),
+    "Glm5NextForConditionalGeneration": Missing(_INDEXER, _SPARSE),
     "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),
@@ -85,7 +83,7 @@ UNSUPPORTED: Mapping[str, Missing] = {
 
 # Parts of fields' names, the most telling first.
 _SIGNS: tuple[tuple[tuple[str, ...], Missing], ...] = (
-    (("index_topk", "indexer"), Missing(_INDEXER, _DEEPSEEK)),
+    (("index_topk", "indexer"), Missing(_INDEXER, _SPARSE)),
     (("kv_lora_rank",), Missing("latent attention of its own kind", _DEEPSEEK)),
     (
         ("linear_num_key_heads", "linear_attn", "linear_conv"),
