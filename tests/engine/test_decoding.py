@@ -30,6 +30,7 @@ FAMILIES = [
     "llama, biases",
     "gemma 2",
     "gemma 3",
+    "gemma 4",
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (
@@ -41,7 +42,9 @@ FAMILIES = [
         )
     ),
 ]
-MIXTURES = ["gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd"]
+MIXTURES = [
+    "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts"
+]  # fmt: skip
 
 
 Load = Callable[[str], Reference]
@@ -66,10 +69,11 @@ def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Sta
 
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
-    config, dtype = weights.config, weights.cache_dtype
     caches = [
-        LayerCache(attention(config.layers[0].mixer).kv_heads, config.head_dim, dtype, CPU)
-        for _ in weights.blocks
+        LayerCache(
+            attention(spec.mixer).kv_heads, attention(spec.mixer).head_dim, weights.cache_dtype, CPU
+        )
+        for spec in weights.config.layers
     ]
     for layer in caches:
         layer.resize(CONTEXT, 0)
@@ -215,5 +219,6 @@ def test_layers_in_the_middle_use_the_caches_that_are_theirs(
 def test_layers_of_one_kind_are_one_call(make: Load, variant: str) -> None:
     weights = make(variant).weights(scheme="int8")
 
-    kinds = groupby(kind.has_experts for kind in weights.config.layer_kinds)
+    layers = weights.config.layer_kinds
+    kinds = groupby((kind.has_experts, getattr(kind.spec.mixer, "head_dim", 0)) for kind in layers)
     assert [type(run) for run in weights.runs] == [GeneratedRun for _ in kinds]

@@ -14,7 +14,7 @@ from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import generated_layer, is_generable
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.generated import KINDS
-from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.model.families.facts import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16
 from potluck.model.mixers import AttentionSpec

@@ -41,7 +41,7 @@ FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
     "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
-    "qwen 3.5 moe",
+    "qwen 3.5 moe", "gemma 4", "gemma 4, experts",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [

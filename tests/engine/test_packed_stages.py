@@ -36,6 +36,7 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "qwen 3 moe",
                 "gpt-oss",
                 "deepseek 3",
+                "gemma 4",
             )
         ),
     ],

@@ -93,6 +93,8 @@ def assert_same(ours: Output | Exception, theirs: Output, *, exactly: bool = Fal
         ("mixtral", "bf16"),
         ("gpt-oss", "bf16"),
         ("granite, tied, biases", "f16"),
+        ("gemma 4, experts", "f32"),
+        ("gemma 4, experts", "bf16"),
     ],
 )
 def test_tokens_together_have_the_bits_that_they_have_alone(

@@ -45,6 +45,11 @@ VARIANTS = [
     "phi 4 mini, short, partial",
     "gemma 2",
     "gemma 3",
+    "gemma 4",
+    "glm 4",
+    "ernie 4.5, biases, tied",
+    "gemma 4, experts",
+    "gemma 4, values of their own",
     "olmo 2",
     "olmo 3",
     "gemma",
@@ -74,7 +79,7 @@ IN_FILES = ("is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_dec
 
 def as_in_a_file(config: ModelConfig) -> ModelConfig:
     """With what a file does not say, since llama.cpp knows it of each family."""
-    if config.architecture.startswith("Gemma"):
+    if config.unit_offset:
         return with_mixers(config, scale=config.head_dim**-0.5)
     if config.architecture.startswith("SmolLM3"):  # the fourth of four layers has no rotary
         places = zip(config.layers, (0, 0, 0, None), strict=True)

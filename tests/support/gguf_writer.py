@@ -21,6 +21,9 @@ FAMILIES = {
     "Phi3ForCausalLM": "phi3",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma4ForCausalLM": "gemma4",
+    "Glm4ForCausalLM": "glm4",
+    "Ernie4_5ForCausalLM": "ernie4_5",
     "Olmo2ForCausalLM": "olmo2",
     "GraniteForCausalLM": "granite",
     "GemmaForCausalLM": "gemma",
@@ -44,6 +47,13 @@ FAMILIES = {
     "GptOssForCausalLM": "gpt-oss",
 }
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
+WHOLE_NORMS = ("gemma", "gemma2", "gemma3")
+# What Gemma 4's converter calls the tensors that have no names of their own.
+GEMMA_4 = {
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "layer_scalar": "layer_output_scale.weight",
+}
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 
 
@@ -135,13 +145,16 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    if architecture != "gemma4":
+        writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(everywhere["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     if architecture == "deepseek2":
         head_dim = config["qk_rope_head_dim"]
-    elif head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss")):
+    elif architecture != "gemma4" and (
+        head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss"))
+    ):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     turned = int(head_dim * everywhere.get("partial_rotary_factor", 1.0))
@@ -173,6 +186,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             original = original or config["max_position_embeddings"]
             writer.add_rope_scaling_orig_ctx_len(original)
             writer.add_sliding_window(config.get("sliding_window") or 0)
+        case "gemma4":
+            _add_gemma4(writer, config)
         case "gemma2" | "gemma3":
             writer.add_sliding_window(config["sliding_window"])
             if config.get("final_logit_softcapping"):
@@ -268,6 +283,30 @@ def _converted(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, T
     return {name.replace(".dt_bias", ".dt_proj.bias"): values}
 
 
+def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+    full = config["per_layer_config"][str(windows.index(False))]  # of fewer than ten layers
+    full_heads = full.get("num_key_value_heads", config["num_key_value_heads"])
+    writer.add_head_count_kv(
+        [config["num_key_value_heads"] if windowed else full_heads for windowed in windows]
+    )
+    writer.add_key_length(full["head_dim"])
+    writer.add_value_length(full["head_dim"])
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windows)
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_shared_kv_layers(0)
+    writer.add_embedding_length_per_layer_input(0)
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config.get("enable_moe_block"):
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
 def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     counts = ("num_experts", "n_routed_experts", "num_local_experts")
     writer.add_expert_count(next(config[name] for name in counts if config.get(name)))
@@ -303,8 +342,11 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
         if architecture in INTERLEAVED and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
             heads = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
             values = permute(values, config[heads])
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if architecture in WHOLE_NORMS and name.endswith("norm.weight"):
             values = values + 1
+        if architecture == "gemma4" and (found := _gemma4_name(name)) is not None:
+            tensors[found] = values
+            continue
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             before, _, matrix = name.rpartition(".")
             halves = values.chunk(2, 1) if matrix == "gate_up_proj" else (values,)
@@ -333,6 +375,8 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
         stacked = torch.stack([matrices[index] for index in range(len(matrices))])
         tensors[_name(names, name)] = stacked
     rope = config.get("rope_parameters") or {}
+    if architecture == "gemma4":
+        tensors["rope_freqs.weight"] = _gemma4_factors(config)
     if rope.get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = _frequency_factors(config, rope)
     if rope.get("rope_type") == "longrope":
@@ -365,6 +409,22 @@ def _split_experts(stored: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             split[matrix + end] = rows.contiguous()
     return split
+
+
+def _gemma4_name(name: str) -> str | None:
+    """The name of a tensor that the map of names lacks, or that is stacked already."""
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    stacked = {f"experts.{one}_proj": f"ffn_{one}_exps.weight" for one in ("gate_up", "down")}
+    found = (GEMMA_4 | stacked).get(rest)
+    return None if found is None else f"blk.{layer}.{found}"
+
+
+def _gemma4_factors(config: dict[str, Any]) -> Tensor:
+    """As `Gemma4Model.generate_extra_tensors` makes them."""
+    full = config["per_layer_config"][str(config["layer_types"].index("full_attention"))]
+    part = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    turning, pairs = int(full["head_dim"] * part / 2), full["head_dim"] // 2
+    return torch.tensor([1.0] * turning + [1e30] * (pairs - turning))
 
 
 def _name(names: gguf.TensorNameMap, name: str) -> str:

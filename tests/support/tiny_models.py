@@ -212,6 +212,8 @@ def make_model(
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.25 * torch.randn(buffer.shape, generator=generator))
+            if name.endswith("layer_scalar"):
+                buffer.copy_(1.0 + 0.25 * torch.randn(buffer.shape, generator=generator))
     # In the Hub's format: transformers renames its own tensors, such as those of experts.
     model.to(dtype).save_pretrained(folder)
     model.to(torch.float32)

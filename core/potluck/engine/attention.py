@@ -109,7 +109,10 @@ class Attention:
         return self.output(self.mix(self.project(x), cache, step))
 
     def project(self, x: Tensor) -> Tensor:
-        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K), each query with its gate behind it if there are gates."""
+        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K), each query with its gate behind it if there are gates.
+
+        Without values where they are the keys.
+        """
         return self.qkv(x)
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
@@ -118,15 +121,21 @@ class Attention:
         gates = None
         if self.spec.has_gate:
             rows, gates = self._without_gates(rows)
+        if self.spec.keys_are_values:
+            rows = torch.cat([rows, rows[:, self.spec.q_size :]], -1)
         qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
         qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
-        if self.qk_norm is not None:
-            qk.copy_(self.qk_norm(qk))
+        is_late = self.spec.qk_norm_after_rope
+        if self.qk_norm is not None and not is_late:
+            normed = qkv if self.spec.value_norm else qk
+            normed.copy_(self.qk_norm(normed))
         if self._rope is not None:
             cos, sin, query_factors = step.angles[self._rope]
             rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
             if query_factors is not None:
                 qkv[:, :H].mul_(query_factors)
+        if self.qk_norm is not None and is_late:
+            qk.copy_(self.qk_norm(qk))
         cache.write(step.position, qkv[:, H:])
         mixed = self.attend(qkv[:, :H], cache, step)
         return mixed if gates is None else mixed * gates.sigmoid()

@@ -18,6 +18,7 @@ from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.norms import RmsNorm
+from potluck.engine.parallel import ParallelMoE
 from potluck.model.families.facts import LayerNorms
 from potluck.model.layers import LayerSpec
 
@@ -54,12 +55,19 @@ class Mixer(Protocol):
 class DecoderLayer:
     """The layer of every family. It has norms where the specification has them."""
 
-    __slots__ = ("_multiplier", "mixer", "mlp", "norms", "spec")
+    __slots__ = ("_multiplier", "mixer", "mlp", "norms", "scale", "spec")
 
     def __init__(
-        self, spec: LayerSpec, mixer: Mixer, mlp: Mlp | MoE, norms: LayerNorms[RmsNorm]
+        self,
+        spec: LayerSpec,
+        mixer: Mixer,
+        mlp: Mlp | MoE | ParallelMoE,
+        norms: LayerNorms[RmsNorm],
+        scale: Tensor | None = None,
     ) -> None:
+        """Put the parts together; `scale` (1,), f32, multiplies the result."""
         self.spec, self.mixer, self.mlp, self.norms = spec, mixer, mlp, norms
+        self.scale = scale
         self._multiplier = spec.residual_multiplier
 
     def forward(self, x: Tensor, cache: LayerCache, step: Step) -> Tensor:
@@ -75,7 +83,8 @@ class DecoderLayer:
         rows = self.mixer.project(_normed(x, norms.before_mixer))
         mixed = self.mixer.output(self._mix(rows, caches, steps))
         x = self._add(x, _normed(mixed, norms.after_mixer))
-        return self._add(x, _normed(self.mlp(_normed(x, norms.before_mlp)), norms.after_mlp))
+        x = self._add(x, _normed(self.mlp(_normed(x, norms.before_mlp)), norms.after_mlp))
+        return x if self.scale is None else x.mul_(self.scale)
 
     def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
         mix = self.mixer.mix
@@ -87,7 +96,8 @@ class DecoderLayer:
     @property
     def nbytes(self) -> int:
         norms = sum(norm.nbytes for norm in self.norms.present)
-        return self.mixer.nbytes + self.mlp.nbytes + norms
+        scale = 0 if self.scale is None else self.scale.nbytes
+        return self.mixer.nbytes + self.mlp.nbytes + norms + scale
 
     def _add(self, x: Tensor, added: Tensor) -> Tensor:
         """`added` is this layer's own memory, `x` may be the caller's."""

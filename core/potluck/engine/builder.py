@@ -19,10 +19,9 @@ from potluck.engine.accelerator import (
     choose_linear,
     choose_ops,
     find_graphs,
-    graph_runs,
 )
 from potluck.engine.attention import Attention, EagerAttention
-from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype, compute_dtype
 from potluck.engine.expansion import make_ups
@@ -43,7 +42,9 @@ from potluck.engine.linear import (
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.pages import Scratch
+from potluck.engine.parallel import ParallelMoE
 from potluck.engine.products import Products, choose_products
+from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
@@ -51,9 +52,10 @@ from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.formats import INT8, PackedFormat
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
-from potluck.model.layers import DenseSpec, MoeSpec
+from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
+from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.tensor_formats import tensor_format
@@ -114,10 +116,7 @@ def build_weights(
             blocks.append(builder.layer(layer))
     filling.finish()
     graphs = find_graphs(device) if kept is None else kept.graphs
-    if graphs is not None:
-        runs = graph_runs(blocks, graphs)
-    else:
-        runs = _kernel_runs(blocks, builder.run_kernels, keys)
+    runs = make_runs(blocks, graphs, builder.run_kernels, keys)
     is_narrow = builder.dtype.itemsize == 2
     singles = make_singles(blocks, builder.run_kernels, keys) if is_narrow else None
     return StageWeights(
@@ -203,8 +202,10 @@ class _Builder:
                 mlp = self._mlp(prefix, dense)
             case MoeSpec() as moe:
                 mlp = self._moe(prefix, moe)
+            case ParallelSpec() as parallel:
+                mlp = self._parallel(prefix, parallel, spec.norm_eps)
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
-        return DecoderLayer(spec, mixer, mlp, norms)
+        return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def matrix(self, name: str) -> Tensor | PackedWeight:
         """The embedding's or the head's matrix, with a row for each token of the vocabulary."""
@@ -295,12 +296,18 @@ class _Builder:
         if spec.qk_norm is None:
             return None
         sizes = [size for (size,) in spec.qk_norms.values()]
-        weight = self._norm_weight(sum(sizes))
-        for name, part in zip(spec.qk_norms, weight.split(sizes), strict=True):
+        heads, values = [spec.heads, spec.kv_heads], 0
+        if spec.value_norm:
+            assert spec.qk_norm == "head"
+            heads, values = [*heads, spec.kv_heads], spec.head_dim
+        weight = self._norm_weight(sum(sizes) + values)
+        # No file has those of values, which are ones.
+        weight[sum(sizes) :] = 0.0 if self._config.unit_offset else 1.0
+        for name, part in zip(spec.qk_norms, weight.split([*sizes, values]), strict=False):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
             return ProjectionNorm(weight, sizes, spec.qk_norm_eps, self._ops.norm)
-        heads, weight = (spec.heads, spec.kv_heads), weight.view(2, spec.head_dim)
+        weight = weight.view(len(heads), spec.head_dim)
         norm = HeadNorm(weight, heads, spec.qk_norm_eps, self._ops.norm)
         self._filling.then(norm.spread)
         return norm
@@ -336,20 +343,32 @@ class _Builder:
             together=make_together(mlps, spec.activation, self.generated, self.scratch),
         )
 
+    def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
+        moe = spec.moe
+        assert moe.router_norm is not None
+        router_norm = self.norm(prefix + moe.router_norm, eps)
+        root = power(moe.hidden_size, -0.5)
+        self._filling.then(lambda: router_norm.weight.mul_(root))
+        return ParallelMoE(
+            self._mlp(prefix, spec.dense),
+            self._moe(prefix, moe),
+            spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps)),
+            router_norm,
+        )
+
     def _router(self, prefix: str, spec: MoeSpec) -> Router:
         routing, rows = spec.experts.routing, spec.router.rows
         matrix = torch.empty(routing.rows, spec.hidden_size, device=self._device)
         for name, part in zip(spec.router.parts, matrix.split(rows), strict=True):
             self._filling.tensor(f"{prefix}{name}.weight", part)
-        addend = bias = None
+        addend = None
         if spec.router.has_bias:
             addend = torch.empty(routing.rows, device=self._device)
             for name, part in zip(spec.router.parts, addend.split(rows), strict=True):
                 self._filling.tensor(f"{prefix}{name}.bias", part)
-        if spec.choice_bias is not None:
-            bias = torch.empty(routing.count, device=self._device)
-            self._filling.tensor(prefix + spec.choice_bias, bias)
-        return Router(matrix, bias, routing, addend)
+        small = (spec.choice_bias, spec.expert_scales)
+        bias, scales = (self._vector(prefix, name, routing.count) for name in small)
+        return Router(matrix, bias, routing, addend, scales)
 
     def _linear(self, prefix: str, projection: Projection) -> Linear:
         """One matrix whose rows are those of the parts, one after the other."""
@@ -382,6 +401,12 @@ class _Builder:
         self._filling.then(linear.place)  # frees the packed bytes in RAM, layer by layer
         return linear
 
+    def _vector(self, prefix: str, name: str | None, size: int) -> Tensor | None:
+        """Memory for so many numbers of this name, f32, to be filled; None: there are none."""
+        if name is None:
+            return None
+        return self._filling.tensor(prefix + name, torch.empty(size, device=self._device))
+
     def _norm_weight(self, *shape: int) -> Tensor:
         """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""
         weight = torch.empty(shape, device=self._device)
@@ -394,15 +419,3 @@ class _Builder:
             return torch.empty(shape, dtype=self.dtype, device=self._device)
         memory = self._arena.allocate(prod(shape) * self.dtype.itemsize)
         return memory.view(self.dtype).view(shape)
-
-
-def _kernel_runs(
-    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
-) -> tuple[Run, ...]:
-    """How one token goes through these layers: in runs that are generated, or layer by layer."""
-    if (generated := as_generated(kernels)) is None:
-        return (LayerRun(0, blocks),)
-    # Imported late: it brings llvmlite, which does not load on every computer.
-    from potluck.engine.generated_run import cut_into_runs
-
-    return cut_into_runs(blocks, generated, cache)

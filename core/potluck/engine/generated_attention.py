@@ -74,4 +74,7 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         has_sinks=spec.has_sinks,
         cache_kind=KINDS[cache],
         has_gates=spec.has_gate,
+        qk_norm_after_rope=spec.qk_norm_after_rope,
+        value_norm=spec.value_norm,
+        keys_are_values=spec.keys_are_values,
     )

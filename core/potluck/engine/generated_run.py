@@ -1,6 +1,7 @@
 """Runs of layers as generated functions: which layers can be in one, and how it is called."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NotRequired, TypeAlias, TypedDict
 
@@ -14,6 +15,7 @@ from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import latent_heads
 from potluck.engine.kernels.decode import (
+    Beside,
     Decoder,
     Expert,
     LayerWeights,
@@ -23,14 +25,15 @@ from potluck.engine.kernels.decode import (
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
-from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
+from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 """A layer as a generated function takes it; those of one shape can be in one function."""
@@ -164,16 +167,15 @@ def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     if not has_kernels(spec.mixer):
         return False
-    norms = spec.norms
+    norms, feed_forward = spec.norms, spec.feed_forward
+    is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
     has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
-    if (has_before, has_after) != (norms.before_mlp is not None, norms.after_mlp is not None):
+    before_mlp = is_parallel or norms.before_mlp is not None
+    if (has_before, has_after) != (before_mlp, norms.after_mlp is not None):
         return False
-    adds_as_is = not has_after and spec.residual_multiplier == 1.0
-    match spec.feed_forward:
-        case DenseSpec():
-            return not has_after or spec.residual_multiplier == 1.0
-        case MoeSpec():
-            return has_before and adds_as_is
+    if has_after and spec.residual_multiplier != 1.0:
+        return False
+    return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
 
 
 def _attention(attention: Attention) -> MixerWeights | None:
@@ -226,8 +228,14 @@ def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
 def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | None:
     """The layer's weights; None: a matrix is in several pieces."""
     mlp = block.mlp
-    dense = None if isinstance(mlp, MoE) else _expert(mlp)
-    moe = _moe(mlp) if isinstance(mlp, MoE) else None
+    moe = dense = None
+    match mlp:
+        case ParallelMoE():
+            moe = _parallel(mlp)
+        case MoE():
+            moe = _moe(mlp)
+        case _:
+            dense = _expert(mlp)
     if dense is None and moe is None:
         return None
     gate_up, down = (None, None) if dense is None else dense[:2]
@@ -238,6 +246,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         down=down,
         down_bias=None if dense is None else dense.down_bias,
         moe=moe,
+        scale=block.scale,
         **mixer,
     )
 
@@ -249,6 +258,16 @@ def _moe(moe: MoE) -> Moe | None:
         return None
     shared = None if moe.shared is None else whole.pop()
     return Moe(router=moe.router, experts=tuple(whole), shared=shared)
+
+
+def _parallel(parallel: ParallelMoE) -> Moe | None:
+    """None where a matrix is in several pieces."""
+    moe, dense = _moe(parallel.moe), _expert(parallel.dense)
+    if moe is None or dense is None:
+        return None
+    norms = parallel.norms.map(lambda norm: norm.weight)
+    beside = Beside(mlp=dense, norms=norms, router_norm=parallel.router_norm.weight)
+    return replace(moe, beside=beside)
 
 
 def _expert(mlp: Mlp) -> Expert | None:

@@ -24,7 +24,8 @@ from potluck.engine.kernels import ReferenceKernels, best_kernels
 from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
-from potluck.engine.mlp import MoE
+from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.parallel import ParallelMoE
 from potluck.engine.rotary import Rotaries
 from potluck.engine.sampler import Sampler
 from potluck.engine.stage import Stage
@@ -128,12 +129,14 @@ class StageMeter:
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
     yield from ((matrix, 1.0) for matrix in block.mixer.matrices)
-    mlp = block.mlp
+    mlp, shares = block.mlp, list[tuple[Mlp, float]]()
+    if isinstance(mlp, ParallelMoE):
+        mlp, shares = mlp.moe, [(mlp.dense, 1.0)]
     if not isinstance(mlp, MoE):
-        shares = [(mlp, 1.0)]
+        shares.append((mlp, 1.0))
     else:
         share = mlp.router.routing.per_token / len(mlp.experts)
-        shares = [(expert, share) for expert in mlp.experts]
+        shares += [(expert, share) for expert in mlp.experts]
         shares += [] if mlp.shared is None else [(mlp.shared, 1.0)]
     for one, share in shares:
         yield one.gate_up, share

@@ -103,7 +103,7 @@ class PackedMlp:
         return kernels.quantise_gated(gates, self.activation)
 
 
-Together = Callable[[Tensor, Tensor, int], Tensor | None]
+Together = Callable[[Tensor, Tensor, int, Tensor | None], Tensor | None]
 """How all experts are computed at once: `PackedExperts`."""
 Route = Callable[[Tensor, Router], Tensor]
 """How experts are chosen: see `route`."""
@@ -167,12 +167,16 @@ class MoE:
         self.router, self.experts, self.shared = router, tuple(experts), shared
         self._route, self._together = route, together
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it."""
-        factors = self._route(x, self.router)
+    def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it.
+
+        The router reads `routed`, or x as the experts do.
+        """
+        factors = self._route(x if routed is None else routed, self.router)
         total = None
         if self._together is not None:
-            total = self._together(x, factors, self.router.routing.per_token)
+            per_token = self.router.routing.per_token
+            total = self._together(x, factors, per_token, self.router.scales)
         if total is None:
             total = self._one_by_one(x, factors)
         if self.shared is not None:
@@ -182,6 +186,7 @@ class MoE:
 
     def _one_by_one(self, x: Tensor, factors: Tensor) -> Tensor:
         """The sum of factor x expert, (T, D), f32."""
+        scales = self.router.scales
         is_chosen = ~(
             factors[:, : len(self.experts)] < 0
         )  # a factor that is not a number shows in the result
@@ -190,7 +195,10 @@ class MoE:
         total = torch.zeros(x.shape, device=x.device)
         for index, rows in enumerate(tokens.split(counts)):
             if len(rows):
-                y = self.experts[index](x[rows]) * factors[rows, index, None]
+                factor = factors[rows, index, None]
+                if scales is not None:
+                    factor = factor * scales[index]
+                y = self.experts[index](x[rows]) * factor
                 total.index_add_(0, rows, y)
         return total
 
@@ -202,6 +210,6 @@ class MoE:
     @property
     def nbytes(self) -> int:
         router = self.router
-        parts = (router.matrix, router.bias, router.addend)
+        parts = (router.matrix, router.bias, router.addend, router.scales)
         own = sum(part.nbytes for part in parts if part is not None)
         return own + sum(mlp.nbytes for mlp in self.mlps)

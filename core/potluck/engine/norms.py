@@ -65,7 +65,7 @@ class KernelNorm(RmsNorm):
 
 
 class QkNorm(_Weighted, ABC):
-    """The norm of queries and keys, (T, H + Hkv, K), both in one call. The result is f32."""
+    """The norm of queries and keys, (T, H + Hkv, K), both in one call, or of values too. The result is f32."""
 
     __slots__ = ()
 
@@ -79,17 +79,23 @@ class HeadNorm(QkNorm):
     __slots__ = ("_eps", "_heads", "_norm", "_per_head", "_shape")
 
     def __init__(
-        self, weight: Tensor, heads: tuple[int, int], eps: float, norm: Norm = torch.rms_norm
+        self, weight: Tensor, heads: Sequence[int], eps: float, norm: Norm = torch.rms_norm
     ) -> None:
-        self.weight = weight  # (2, K): for queries, then for keys
+        self.weight = weight  # (2 or 3, K): for queries, for keys, for values
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self._eps, self._norm = heads, eps, norm
+        self._heads, self._eps, self._norm = tuple(heads), eps, norm
         self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight[:2].nbytes  # those of values are ones, which no file has
 
     def spread(self) -> None:
         """Copy the weights to each head. Call it when they are loaded."""
         rows = zip(self.weight, self._heads, strict=True)
-        self._per_head = torch.cat([row.expand(heads, -1) for row, heads in rows])  # (H + Hkv, K)
+        self._per_head = torch.cat(
+            [row.expand(heads, -1) for row, heads in rows]
+        )  # (H + Hkv or more, K)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)

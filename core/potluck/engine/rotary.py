@@ -21,6 +21,7 @@ from potluck.model.rope import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    ProportionalScaling,
     QueryScale,
     Rope,
     Stretches,
@@ -41,6 +42,9 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
     match rope.scaling:
         case None:
             return frequencies, 1.0
+        case ProportionalScaling(pairs=turning, factor=factor):
+            frequencies[turning:] = 0.0
+            return frequencies / factor, 1.0
         case LinearScaling(factor=factor):
             return frequencies / factor, 1.0
         case Llama3Scaling() as scaling:

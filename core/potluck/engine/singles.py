@@ -18,6 +18,7 @@ from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.mlp import GatedMlp, Mlp, MoE
 from potluck.engine.norms import KernelNorm, RmsNorm
+from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
 
 if TYPE_CHECKING:
@@ -96,11 +97,19 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
             mixer = GeneratedDeltaNet(spec, first, tensors, last, dtype=f32, kernels=kernels)
         case other:
             raise AssertionError(other)
-    if isinstance(mlp, MoE):
-        shared = None if mlp.shared is None else gated(mlp.shared)
-        feed_forward: Mlp | MoE = MoE(
-            mlp.router, [gated(expert) for expert in mlp.experts], shared, route=kernels.route
-        )
-    else:
-        feed_forward = gated(mlp)
-    return DecoderLayer(block.spec, mixer, feed_forward, block.norms.map(norm))
+
+    def mixture(one: MoE) -> MoE:
+        shared = None if one.shared is None else gated(one.shared)
+        experts = [gated(expert) for expert in one.experts]
+        return MoE(one.router, experts, shared, route=kernels.route)
+
+    match mlp:
+        case ParallelMoE():
+            feed_forward: Mlp | MoE | ParallelMoE = ParallelMoE(
+                gated(mlp.dense), mixture(mlp.moe), mlp.norms.map(norm), norm(mlp.router_norm)
+            )
+        case MoE():
+            feed_forward = mixture(mlp)
+        case _:
+            feed_forward = gated(mlp)
+    return DecoderLayer(block.spec, mixer, feed_forward, block.norms.map(norm), block.scale)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_MULTIPLIER
+from potluck.model.limits import MAX_LAYERS, MAX_MULTIPLIER
 
 
 def read_norm_eps(fields: Fields) -> float:
@@ -16,9 +16,11 @@ def read_fact(fields: Fields, fact: bool | str) -> bool:
     return fields.flag(fact, False) if isinstance(fact, str) else fact
 
 
-def read_multiplier(fields: Fields, name: str | None) -> float:
-    """What something is multiplied by: the field's number, or 1."""
-    return 1.0 if name is None else fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
+def read_multiplier(fields: Fields, name: str | float | None) -> float:
+    """What something is multiplied by: the number, or the field's, or 1."""
+    if name is None or isinstance(name, float | int):
+        return 1.0 if name is None else name
+    return fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
 
 
 def read_softcap(fields: Fields, name: str | None) -> float | None:
@@ -26,6 +28,14 @@ def read_softcap(fields: Fields, name: str | None) -> float | None:
     if name is None or name not in fields:
         return None
     return fields.number(name, 0.0, MAX_MULTIPLIER)
+
+
+def same_integer(fields: Fields, name: str, low: int, high: int) -> int:
+    """A whole number; the field may list it once for each layer, but all must be equal."""
+    values = set(fields.integers(name, low, high, MAX_LAYERS))
+    if len(values) > 1:
+        raise invalid(fields.path(name), len(values), "must be the same for all layers")
+    return values.pop() if values else fields.integer(name, low, high)
 
 
 def read_kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, unknown_architecture
+from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
 from potluck.model.layers import (
     DenseSpec,
@@ -22,6 +22,7 @@ from potluck.model.layers import (
     LayerKind,
     LayerSpec,
     MoeSpec,
+    ParallelSpec,
     read_expert_layers,
     read_experts,
 )
@@ -41,6 +42,7 @@ from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
+from potluck.model.unsupported import unknown_architecture
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -128,7 +130,7 @@ class ModelConfig:
             return False
         facts = self.experts.facts
         parts = (facts.router, facts.shared_gate)
-        return name.endswith(tuple(f".{facts.block}.{part}.weight" for part in parts if part))
+        return name.endswith(tuple(f".{facts.name(part)}.weight" for part in parts if part))
 
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
@@ -136,7 +138,7 @@ class ModelConfig:
 
     def is_of_expert(self, name: str) -> bool:
         """Whether a tensor belongs to one expert of a MoE."""
-        return self.experts is not None and f".{self.experts.facts.block}.experts." in name
+        return self.experts is not None and f".{self.experts.facts.name('experts')}." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
         return {EMBEDDING: (self.vocab_size, self.hidden_size)}
@@ -165,7 +167,9 @@ def _architecture(fields: Fields) -> str:
     for name in names:
         if name in FAMILIES or name in WITH_TEXT:
             return name
-    raise unknown_architecture("The model", names[0], (*FAMILIES, *WITH_TEXT))
+    text = fields.fields("text_config").names if "text_config" in fields else ()
+    known = (*FAMILIES, *WITH_TEXT)
+    raise unknown_architecture("The model", names[0], known, fields=(*fields.names, *text))
 
 
 def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
@@ -177,19 +181,29 @@ def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
         above = {name: whole.value(name) for name in _ABOVE if name in whole}
         fields = fields.having(above)
     if name not in texts:
-        raise unknown_architecture("The text part of the model", name, texts)
+        what = "The text part of the model"
+        raise unknown_architecture(what, name, texts, fields=fields.names, families=FAMILIES)
     return fields, FAMILIES[texts[name]]
+
+
+def _check_blocks(fields: Fields, family: Family, architecture: str) -> None:
+    """Refuse a model of a known family that has a block which others of the family do not have."""
+    for name, block in family.lacks.items():
+        if fields.value(name):
+            raise missing_block(architecture, block, f"{name} in its config.json")
 
 
 def _read(whole: Fields, architecture: str) -> ModelConfig:
     texts = WITH_TEXT.get(architecture)
     fields, family = (whole, FAMILIES[architecture]) if texts is None else _text_of(whole, texts)
     name = "use_bidirectional_attention"
-    if value := whole.value(name) or fields.value(name):
+    value = whole.value(name) or fields.value(name)
+    if value and value != "vision":  # which pictures alone have
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
+    _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
@@ -231,19 +245,23 @@ def _layers(
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
-    dense, moe = _dense(fields, family, hidden), None
+    dense, moe, norms = _dense(fields, family, hidden), None, family.norms
     if experts is not None:
         activation = _expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
+        if (beside := experts.facts.beside) is not None:
+            moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
+            norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
             feed_forward=moe if moe is not None and has_experts else dense,
-            norms=family.norms,
+            norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
+            scale=family.layer_scale,
         )
         for mixer, has_experts in zip(mixers, have_experts, strict=True)
     )
@@ -253,7 +271,7 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
     has_bias = read_fact(fields, family.mlp_bias)
     parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
-    if family.fused:
+    if family.fused or family.fused_mlp:
         parts, rows = ("mlp.gate_up_proj",), (2 * size,)
     down = Projection(parts=("mlp.down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
     return DenseSpec(

@@ -4,7 +4,7 @@ The dictionary may come from a peer. Whatever it contains, the only error is `In
 which names the field and shows its value.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
@@ -134,13 +134,14 @@ def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:
     )
 
 
-def unknown_architecture(what: str, name: str, known: Iterable[str]) -> UnknownArchitectureError:
-    """The error for a model of a family that is not known."""
+def missing_block(name: str, block: str, where: str) -> UnknownArchitectureError:
+    """The error for a model that needs what cannot be computed, as `where` says."""
     name = escaped(name)
     return UnknownArchitectureError(
-        f"{what} is of the architecture {name}, which Potluck cannot run yet."
-        f" It can run: {', '.join(sorted(known))}.",
+        f"The model is of the architecture {name} and needs {block} ({where}), which Potluck cannot"
+        " compute yet.",
         architecture=name,
+        block=block,
     )
 
 

@@ -8,7 +8,7 @@ from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
-from potluck.model.layers import DenseSpec, FeedForward, MoeSpec
+from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
@@ -139,6 +139,9 @@ def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
             pairs, size = chunk * experts.routing.per_token, experts.intermediate_size
             widest = max(pairs * size, chunk * experts.shared_size)
             return max(_ITEM * 3 * widest, pairs * pair_bytes(feed_forward.hidden_size, size))
+        case ParallelSpec(dense=dense, moe=moe):  # one after the other; the norms of both are kept
+            widest = max(_feed_forward_bytes(dense, chunk), _feed_forward_bytes(moe, chunk))
+            return widest + _ITEM * chunk * 2 * moe.hidden_size
 
 
 def pair_bytes(hidden: int, size: int) -> int:

@@ -39,7 +39,7 @@ _ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
     "attn_gate": "qkv", "ssm_out": "output",
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
-    "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_down": "down",
+    "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_gate_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
 _EXPERTS = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_exps\.weight")
 _MOST_MIXTURES = 4  # kinds of layers that differ in their finer matrices; each kind is measured
@@ -64,17 +64,18 @@ def read_gguf_config(file: GgufFile) -> Config:
     is_same = keys.integer("attention.value_length", head_dim) == head_dim
     if not is_same and not family.has_latents:
         raise keys.invalid("attention.value_length", "must be that of the keys")
+    size = keys.first if family.sizes_differ else keys.same
     config: Config = {
         "architectures": [family.architecture],
         "vocab_size": keys.rows(_EMBEDDING),
         "hidden_size": hidden,
         # Mixtures without a dense layer may not say the size of one.
-        "intermediate_size": keys.same(
+        "intermediate_size": size(
             "feed_forward_length", keys.integer("expert_feed_forward_length", 0) or None
         ),
         "num_hidden_layers": keys.integer("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": keys.same("attention.head_count_kv", heads),
+        "num_key_value_heads": size("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.integer("context_length"),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.latent import ORDERED
 from potluck.model.limits import MAX_LAYERS
 from potluck.model.quantized import Converted
+from potluck.model.unsupported import unknown_architecture
 
 _SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
+_NEVER = 1e29  # files divide the frequencies of what does not turn by 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class GgufFamily:
         None  # how the converter writes delta nets, which then have whole decays
     )
     has_latents: bool = False  # keys and values may have different sizes
+    sizes_differ: bool = False  # between layers: `more` sets them
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
 
@@ -40,7 +42,10 @@ def family_of(keys: Keys) -> GgufFamily:
         name = "olmo3"  # its files say olmo2 too
     if (family := GGUF_FAMILIES.get(name)) is not None:
         return family
-    raise unknown_architecture("The GGUF file's model", name, GGUF_FAMILIES)
+    fields = [field.replace(".", "_") for field in keys.file.metadata]
+    families = {family.architecture for family in GGUF_FAMILIES.values()}
+    what = "The GGUF file's model"
+    raise unknown_architecture(what, name, GGUF_FAMILIES, fields=fields, families=families)
 
 
 def _mixtral(keys: Keys, config: Config) -> None:
@@ -209,6 +214,49 @@ def _gemma3(keys: Keys, config: Config) -> None:
         _windows(keys, config)
 
 
+def _gemma4(keys: Keys, config: Config) -> None:
+    _windows(keys, config)
+    layers = keys.integer("block_count")
+    kinds = cast("list[str]", config["layer_types"])
+    heads = keys.each("attention.head_count_kv", layers)
+    local, full = (
+        next((index for index, one in enumerate(kinds) if one == kind), 0)
+        for kind in ("sliding_attention", "full_attention")
+    )
+    factors = keys.file.factors.get("rope_freqs.weight", ())
+    turning = sum(factor < _NEVER for factor in factors)
+    part = (turning + 0.25) / len(factors) if factors else 1.0  # the reader rounds down
+    config.pop("rope_scaling", None)
+    config |= {
+        "head_dim": keys.integer("attention.key_length_swa", cast("int", config["head_dim"])),
+        "global_head_dim": config["head_dim"],
+        "num_key_value_heads": heads[local],
+        "num_global_key_value_heads": heads[full],
+        "attention_k_eq_v": f"blk.{full}.attn_v.weight" not in keys.file.shapes,
+        "hidden_size_per_layer_input": keys.integer("embedding_length_per_layer_input", 0),
+        "num_kv_shared_layers": keys.integer("attention.shared_kv_layers", 0),
+        "sliding_window": keys.integer("attention.sliding_window"),
+        "rope_local_base_freq": keys.number("rope.freq_base_swa", 10000.0),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": config["rope_theta"],
+                "partial_rotary_factor": part,
+            },
+        },
+    }
+    if "final_logit_softcapping" in keys:
+        config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
+    if keys.integer("expert_count", 0):
+        _experts(keys, config)
+        config["enable_moe_block"] = True
+        config["top_k_experts"] = config["num_experts_per_tok"]
+
+
+def _ernie(keys: Keys, config: Config) -> None:
+    config["use_bias"] = config["attention_bias"]
+
+
 def _olmo3(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
@@ -297,6 +345,9 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
     "gpt-oss": GgufFamily(architecture="GptOssForCausalLM", more=_gpt_oss),
+    "ernie4_5": GgufFamily(architecture="Ernie4_5ForCausalLM", more=_ernie),
+    "glm4": GgufFamily(architecture="Glm4ForCausalLM", more=_partial_rotary),
+    "gemma4": GgufFamily(architecture="Gemma4ForCausalLM", sizes_differ=True, more=_gemma4),
     "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
     "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),
     "seed_oss": GgufFamily(architecture="SeedOssForCausalLM", more=_seed_oss),

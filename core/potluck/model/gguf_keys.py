@@ -54,6 +54,20 @@ class Keys:
             value = values.pop()
         return self._whole(name, value)
 
+    def first(self, name: str, default: int | None = None) -> int:
+        """A whole number, or that of the first layer, where the file lists one for each layer."""
+        return self.each(name, 1, default)[0]
+
+    def each(self, name: str, layers: int, default: int | None = None) -> list[int]:
+        """A whole number for each of the first layers, which the file may say once for all."""
+        value = self._value(name, default)
+        if not isinstance(value, list):
+            return [self._whole(name, value)] * layers
+        values = cast("list[object]", value)[:layers]
+        if len(values) != layers:
+            raise self.invalid(name, f"must have one entry for each of {layers} layers")
+        return [self._whole(name, one) for one in values]
+
     def flag(self, name: str, default: bool) -> bool:
         value = self._value(name, default)
         if not isinstance(value, bool):

@@ -76,13 +76,8 @@ def _byte_level(words: GgufWords) -> Tokenizer:
     name = words.cut()
     expression = CUTS[name]
     whole = name in _WHOLE_WORDS
-    vocabulary = words.vocabulary
-    merges = [
-        (left, right)
-        for left, right in words.merges
-        if left in vocabulary and right in vocabulary and left + right in vocabulary
-    ]
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=whole))
+    merges = _merges_of_file(words)
+    tokenizer = Tokenizer(BPE(vocab=words.vocabulary, merges=merges, ignore_merges=whole))
     uses_own = expression in (GPT_2, DIGITS)
     steps = [pre_tokenizers.Split(Regex(expression), behavior="isolated")] if expression else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -95,20 +90,39 @@ def _byte_level(words: GgufWords) -> Tokenizer:
     return tokenizer
 
 
+def _merges_of_file(words: GgufWords) -> list[tuple[str, str]]:
+    vocabulary = words.vocabulary
+    return [
+        (left, right)
+        for left, right in words.merges
+        if left in vocabulary and right in vocabulary and left + right in vocabulary
+    ]
+
+
 def _sentence_piece(words: GgufWords) -> Tokenizer:
+    return _pieces(
+        words, merges_of_scores(_scores(words)), prefix=words.flag("add_space_prefix", True)
+    )
+
+
+def _merged_pieces(words: GgufWords) -> Tokenizer:
+    return _pieces(words, _merges_of_file(words), prefix=False)
+
+
+def _pieces(words: GgufWords, merges: list[tuple[str, str]], *, prefix: bool) -> Tokenizer:
+    """A BPE of characters; `prefix`: a space stands before each text."""
     unknown = next(
         (t for t, k in zip(words.tokens, words.kinds, strict=True) if k == UNKNOWN), None
     )
     tokenizer = Tokenizer(
         BPE(
             vocab=words.vocabulary,
-            merges=merges_of_scores(_scores(words)),
+            merges=merges,
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    prefix = words.flag("add_space_prefix", True)
     spaces = normalizers.Replace(" ", SPACE)
     tokenizer.normalizer = (
         normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
@@ -198,4 +212,5 @@ def set_ends(
 _BUILD: Mapping[str, Callable[[GgufWords], Tokenizer]] = {
     "gpt2": _byte_level,
     "llama": _sentence_piece,
+    "gemma4": _merged_pieces,
 }

@@ -1,11 +1,12 @@
 """What a GGUF file says of its tokenizer and chat template, as files of the Hugging Face layout.
 
-The tokenizer itself is built of `TOKENIZER_FIELDS` by `gguf_tokenizer.py`. Two kinds of vocabulary are in use, and both become a BPE of `tokenizers`:
+The tokenizer itself is built of `TOKENIZER_FIELDS` by `gguf_tokenizer.py`. Three kinds of vocabulary are in use, and all become a BPE of `tokenizers`:
 
     gpt2    byte-level: the file has the merges, and `tokenizer.ggml.pre` names the way to cut text
             into words before that (`src/llama-vocab.cpp` of llama.cpp has the expressions)
     llama   SentencePiece: the file has no merges but a score for each token, and the same merges
             follow from the scores; characters that are in no token are written byte by byte
+    gemma4  likewise, but the file has the merges, and runs of line ends that are tokens stay whole
 
 Added tokens are found in a text before it is cut into words. Control tokens among them are not part
 of the shown text; user-defined tokens are.
@@ -20,7 +21,7 @@ import msgspec
 from potluck.errors import BrokenModelError, InvalidConfigError
 
 TOKENIZER_FIELDS = "gguf_tokenizer.msgpack"  # the file of what a tokenizer is built of
-KINDS = ("gpt2", "llama")
+KINDS = ("gpt2", "llama", "gemma4")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # llama.cpp's types of tokens
 SPACE = "▁"
 
@@ -55,7 +56,7 @@ CUTS: Mapping[str, str] = {
 
 END_TOKENS = frozenset(
     {
-        "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+        "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>",
         "<|end_of_text|>", "[|endofturn|]",
     }
 )  # fmt: skip
@@ -125,8 +126,13 @@ class GgufWords:
             CONTROL if token in END_TOKENS else kind
             for token, kind in zip(self.tokens, kinds, strict=True)
         ]
-        if self._metadata.get("tokenizer.ggml.model") == "llama":
-            self._respell()
+        match self._metadata.get("tokenizer.ggml.model"):
+            case "llama":
+                self._respell()
+            case "gemma4":
+                self._keep_line_ends()
+            case _:
+                pass
 
     def _respell(self) -> None:
         """Write user-defined runs of `▁` as spaces, since texts contain them as spaces."""
@@ -134,6 +140,12 @@ class GgufWords:
             token = self.tokens[index]
             if kind == USER_DEFINED and not token.strip(SPACE):
                 self.tokens[index] = token.replace(SPACE, " ")
+
+    def _keep_line_ends(self) -> None:
+        """Find runs of line ends in a text before anything else."""
+        for index, token in enumerate(self.tokens):
+            if len(token) > 1 and not token.strip("\n"):
+                self.kinds[index] = USER_DEFINED
 
     @property
     def vocabulary(self) -> dict[str, int]:

@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_kinds
-from potluck.model.families.facts import Activation, ExpertFacts, Family, LayerNorms
+from potluck.model.common_fields import read_kinds, same_integer
+from potluck.model.families.facts import (
+    Activation,
+    ExpertFacts,
+    Family,
+    LayerNorms,
+    ParallelNorms,
+)
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,
@@ -67,7 +73,7 @@ class MoeSpec:
         names, rows = [facts.router], [routing.count]
         if facts.shared_gate is not None:
             names, rows = [*names, facts.shared_gate], [*rows, 1]
-        parts = tuple(f"{facts.block}.{name}" for name in names)
+        parts = tuple(map(facts.name, names))
         return Projection(
             parts=parts, rows=tuple(rows), width=self.hidden_size, has_bias=facts.router_bias
         )
@@ -76,7 +82,19 @@ class MoeSpec:
     def choice_bias(self) -> str | None:
         """The name of the tensor that is added to the probabilities for choosing."""
         facts = self.experts.facts
-        return None if facts.bias is None else f"{facts.block}.{facts.bias}"
+        return None if facts.bias is None else facts.name(facts.bias)
+
+    @property
+    def router_norm(self) -> str | None:
+        """The name of the weights of the norm before the router."""
+        facts = self.experts.facts
+        return None if facts.router_norm is None else facts.name(facts.router_norm)
+
+    @property
+    def expert_scales(self) -> str | None:
+        """The name of what the factors of the chosen experts are multiplied by."""
+        facts = self.experts.facts
+        return None if facts.expert_scales is None else facts.name(facts.expert_scales)
 
     def expert(self, index: int) -> DenseSpec:
         fused = self.experts.facts.fused
@@ -97,12 +115,13 @@ class MoeSpec:
     @property
     def small_tensors(self) -> dict[str, Shape]:
         """Its tensors beside the projections."""
-        bias = self.choice_bias
-        return {} if bias is None else {bias: (self.experts.routing.count,)}
+        each, width = (self.experts.routing.count,), (self.hidden_size,)
+        named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
+        return {name: shape for name, shape in named if name is not None}
 
     def _gated(self, name: str, size: int, fused: str | None = None) -> DenseSpec:
         facts, hidden = self.experts.facts, self.hidden_size
-        prefix, has_bias = f"{facts.block}.{name}.", facts.expert_bias
+        prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
         if fused is not None:
             parts, rows = (prefix + fused,), (2 * size,)
@@ -116,7 +135,33 @@ class MoeSpec:
         )
 
 
-FeedForward = DenseSpec | MoeSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSpec:
+    """An MLP and a mixture of experts side by side, each between norms of its own (Gemma 4).
+
+    after_dense(dense(before_dense(x))) + after_moe(moe(before_moe(x))), where the router reads x itself
+    """
+
+    dense: DenseSpec
+    moe: MoeSpec
+    norms: ParallelNorms[str]
+
+    @property
+    def activation(self) -> Activation:
+        return self.dense.activation
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return *self.dense.projections, *self.moe.projections
+
+    @property
+    def small_tensors(self) -> dict[str, Shape]:
+        """Its tensors beside the projections."""
+        norms = {f"{name}.weight": (self.moe.hidden_size,) for name in self.norms.present}
+        return norms | self.moe.small_tensors
+
+
+FeedForward = DenseSpec | MoeSpec | ParallelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +170,7 @@ class LayerSpec:
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
+    hidden *= scale
     """
 
     hidden_size: int
@@ -133,6 +179,7 @@ class LayerSpec:
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
+    scale: str | None = None  # what files call the number that is multiplied with at last
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
@@ -141,6 +188,7 @@ class LayerSpec:
             tensor for projection in projections for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
+        tensors |= {} if self.scale is None else {self.scale: (1,)}
         return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
 
 
@@ -153,7 +201,7 @@ class LayerKind:
 
     @property
     def has_experts(self) -> bool:
-        return isinstance(self.spec.feed_forward, MoeSpec)
+        return not isinstance(self.spec.feed_forward, DenseSpec)
 
 
 def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
@@ -162,7 +210,7 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     `splits_gates`: the files have gates and ups in matrices of their own, also where the family has one.
     """
     facts = family.experts
-    if facts is None:
+    if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
         return None
     if splits_gates:
         facts = replace(facts, fused=None)
@@ -182,15 +230,15 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
 
 def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing:
     # Transformers 5 writes num_local_experts for what Qwen calls num_experts, and DeepSeek n_routed_experts.
-    names = ("num_experts", "n_routed_experts", "num_local_experts")
-    count = fields.integer(next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
+    names = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
+    count = same_integer(fields, next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
     normalise, scale = facts.normalise, 1.0
     if facts.scale is not None:
         scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
     groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
-        per_token=fields.integer("num_experts_per_tok", 1, chosen * (count // groups)),
+        per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
         function=facts.function,
         has_bias=facts.bias is not None,
@@ -246,6 +294,11 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
             return tuple(kind == "sparse" for kind in kinds)
         dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
         return tuple(layer >= dense for layer in range(layers))
+    if experts.facts.layers == "between":
+        first = fields.integer("moe_layer_start_index", 0, MAX_LAYERS)
+        last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
+        every = fields.integer("moe_layer_interval", 1, MAX_LAYERS)
+        return tuple(first <= layer <= last and (layer + 1) % every == 0 for layer in range(layers))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

@@ -46,22 +46,20 @@ def read_mixers(
         return _latents(fields, family, hidden, max_position)
     attention = _attention(fields, family, hidden)
     windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
+    full = _full_attention(fields, family, attention, windows)
     ropes = read_ropes(
         fields,
         family,
-        head_dim=attention.head_dim,
+        head_dim=full.head_dim,
+        local_head_dim=attention.head_dim,
         max_position=max_position,
         windows=windows,
     )
-    attentions = [
-        replace(
-            attention,
-            window=window,
-            rope=rope,
-            rotary_dim=attention.head_dim if rope is None else ropes.distinct[rope].dim,
-        )
-        for window, rope in zip(windows, ropes.layers, strict=True)
-    ]
+    attentions: list[AttentionSpec] = []
+    for window, rope in zip(windows, ropes.layers, strict=True):
+        spec = full if window is None else attention
+        turned = spec.head_dim if rope is None else ropes.distinct[rope].dim
+        attentions.append(replace(spec, window=window, rope=rope, rotary_dim=turned))
     delta_net = read_delta_net(fields, family, hidden, stored)
     layers: list[Mixer] = list(attentions)
     if delta_net is not None:
@@ -97,6 +95,8 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
         has_window = _layer_types(fields, layers)
     else:
         has_window = _pattern(fields, family, layers)
+    if family.ends_full:
+        has_window[-1] = False
     return tuple(window if has else None for has in has_window)
 
 
@@ -149,12 +149,58 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         softcap=read_softcap(fields, family.attention_softcap),
         qk_norm=qk_norm,
         qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
+        qk_norm_names=family.qk_norm_names,
+        qk_norm_after_rope=family.qk_norm_after_rope,
+        value_norm=family.value_norm,
         qkv_bias=read_fact(fields, family.qkv_bias),
         output_bias=read_fact(fields, family.output_bias),
         has_sinks=family.sinks,
         is_fused=family.fused,
         has_gate=read_fact(fields, family.attention_gate),
     )
+
+
+def _full_attention(
+    fields: Fields,
+    family: Family,
+    attention: AttentionSpec,
+    windows: tuple[int | None, ...],
+) -> AttentionSpec:
+    """The attention of layers without a window, which may have sizes of its own.
+
+    The family's fields say them, or `per_layer_config`, as transformers 5 writes it for each layer.
+    """
+    if family.full_head_dim is None:
+        return attention
+    shares = family.keys_are_values is not None and fields.flag(family.keys_are_values, False)
+    kv_heads = attention.kv_heads
+    if shares and family.full_kv_heads is not None:
+        kv_heads = fields.integer(family.full_kv_heads, 1, MAX_HEADS, kv_heads)
+    sizes = {(fields.integer(family.full_head_dim, 2, MAX_HEAD_DIM), kv_heads)}
+    name, full = "per_layer_config", [layer for layer, one in enumerate(windows) if one is None]
+    if full and name in fields:
+        listed = fields.fields(
+            name
+        )  # by the layers' numbers, with as many digits as the last one's
+        keys = {key.lstrip("0") or "0": key for key in listed.names}
+        own = [
+            listed.fields(key) if (key := keys.get(str(one))) is not None else Fields({})
+            for one in full
+        ]
+        sizes = {
+            (
+                one.integer("head_dim", 2, MAX_HEAD_DIM, attention.head_dim),
+                one.integer("num_key_value_heads", 1, MAX_HEADS, attention.kv_heads),
+            )
+            for one in own
+        }
+    if len(sizes) != 1:
+        raise invalid(name, len(sizes), "must have one size for all layers with full attention")
+    ((head_dim, kv_heads),) = sizes
+    if attention.heads % kv_heads or head_dim % 2:
+        what = f"{kv_heads} heads of {head_dim}"
+        raise invalid(name, what, f"must divide {attention.heads} heads, and be of even size")
+    return replace(attention, head_dim=head_dim, kv_heads=kv_heads, keys_are_values=shares)
 
 
 def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:

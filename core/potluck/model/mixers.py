@@ -26,6 +26,10 @@ class AttentionSpec:
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     qk_norm: QkNormKind | None = None
     qk_norm_eps: float = 0.0
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    qk_norm_after_rope: bool = False
+    value_norm: bool = False  # each head's values are normed too, without weights
+    keys_are_values: bool = False  # before their norms and rope: there is no matrix of values
     qkv_bias: bool = False
     output_bias: bool = False
     has_sinks: bool = (
@@ -51,6 +55,8 @@ class AttentionSpec:
     def qkv(self) -> Projection:
         queries = self.q_size + self.gate_size
         parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.kv_size)
+        if self.keys_are_values:
+            parts, rows = parts[:2], rows[:2]
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         return Projection(
@@ -112,7 +118,7 @@ class AttentionSpec:
                 sizes = (self.head_dim, self.head_dim)
             case "projection":
                 sizes = (self.q_size, self.kv_size)
-        names = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+        names = [f"self_attn.{name}.weight" for name in self.qk_norm_names]
         return {name: (size,) for name, size in zip(names, sizes, strict=True)}
 
     @property
@@ -121,7 +127,7 @@ class AttentionSpec:
         pairs = PairedRows(head=self.head_dim, count=self.rotary_dim)
         names = [f"self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
         if self.qk_norm == "head":
-            names += self.small_tensors
+            names += self.qk_norms
         return dict.fromkeys(names, pairs)
 
 

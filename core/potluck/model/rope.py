@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
-from potluck.model.powers import natural_logarithm
+from potluck.model.powers import natural_logarithm, power
 
 _NO_FIELDS = Fields({})
 
@@ -68,7 +68,17 @@ class LongScaling:
     attention_factor: float
 
 
-Scaling = LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongScaling
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProportionalScaling:
+    """Only the first pairs turn, as fast as if all did; positions are divided by a factor (Gemma 4)."""
+
+    pairs: int
+    factor: float
+
+
+Scaling = (
+    ProportionalScaling | LinearScaling | Llama3Scaling | DynamicScaling | YarnScaling | LongScaling
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +148,12 @@ def read_ropes(
     head_dim: int,
     max_position: int,
     windows: tuple[int | None, ...],
+    local_head_dim: int | None = None,
 ) -> Ropes:
-    """The ropes of all layers."""
+    """The ropes of all layers.
+
+    `local_head_dim` is that of layers with a window where their theta is their own; None: it is the same.
+    """
     parameters = _parameters(fields)
     if family.local_theta is None:
         whole = _rope(fields, parameters, family, head_dim, max_position)
@@ -152,7 +166,11 @@ def read_ropes(
     nearby = parameters.fields("sliding_attention") if "sliding_attention" in parameters else None
     theta = fields.number(family.local_theta, 1.0, MAX_THETA)
     local = _rope(
-        Fields({"rope_theta": theta}), nearby or _NO_FIELDS, family, head_dim, max_position
+        Fields({"rope_theta": theta}),
+        nearby or _NO_FIELDS,
+        family,
+        local_head_dim or head_dim,
+        max_position,
     )
     return Ropes(
         distinct=(_rope(fields, everywhere, family, head_dim, max_position), local),
@@ -220,6 +238,9 @@ def _rope(
     kind = _kind(parameters)
     kind = family.scaling_names.get(kind, kind)
     query_scale = _query_scale(parameters, max_position)
+    if kind == "dynamic" and "alpha" in parameters and dim > 2:  # Hunyuan's, whatever the length
+        stretch = parameters.number("alpha", MIN_FACTOR, MAX_FACTOR)
+        kind, theta = "default", theta * power(stretch, dim / (dim - 2))
     if kind == "default":
         return Rope(dim=dim, theta=theta, query_scale=query_scale)
     if (read := _SCALINGS.get(kind)) is None:
@@ -258,6 +279,11 @@ def _factor(parameters: Fields, default: float | None = None) -> float:
 def _original(parameters: Fields, max_position: int) -> int:
     # At least 2, since the code divides by its logarithm.
     return parameters.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
+
+
+def _proportional(parameters: Fields, dim: int, max_position: int) -> ProportionalScaling:
+    part = parameters.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    return ProportionalScaling(pairs=int(part * dim // 2), factor=_factor(parameters, 1.0))
 
 
 def _linear(parameters: Fields, dim: int, max_position: int) -> LinearScaling:
@@ -324,6 +350,7 @@ def _longrope(parameters: Fields, dim: int, max_position: int) -> LongScaling:
 
 
 _SCALINGS = {
+    "proportional": _proportional,
     "linear": _linear,
     "llama3": _llama3,
     "dynamic": _dynamic,

@@ -1,6 +1,7 @@
 """Files that hold the matrices of all experts of a layer in one tensor, cut into experts.
 
-    …experts.gate_up_proj            (experts, in, out), or (experts, out, in) in other families
+    …experts.gate_up_proj            (experts, in, out), or (experts, out, in) in other families, which
+                                     have all gates of an expert before all ups: these become two matrices
     …experts.gate_up_proj_bias       (experts, out)
     …experts.gate_up_proj_blocks     (experts, out, groups, 16), bytes of MXFP4
     …experts.gate_up_proj_scales     (experts, out, groups), bytes
@@ -19,7 +20,7 @@ from potluck.model.layers import Experts
 from potluck.model.quantized import TRANSPOSED, WEIGHT, Shape
 
 _STACK = re.compile(
-    r"(?P<layer>model\.layers\.(?P<number>\d{1,4})\.(?P<block>\w+))\.experts"
+    r"(?P<layer>model\.layers\.(?P<number>\d{1,4})(\.(?P<block>\w+))?)\.experts"
     r"\.(?P<matrix>\w+?)(?P<part>_bias|_blocks|_scales)?"
 )
 
@@ -58,7 +59,7 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
         return []
     facts, count = experts.facts, experts.routing.count
     matrices = {facts.fused or facts.gate, facts.up, facts.down, facts.stacked_gates}
-    is_one = found["block"] == facts.block and found["matrix"] in matrices
+    is_one = (found["block"] or "") == facts.block and found["matrix"] in matrices
     if not is_one or int(found["number"]) >= config.num_layers or shape[:1] != (count,):
         return []
     plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT

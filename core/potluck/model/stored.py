@@ -76,7 +76,8 @@ def find_stored(
     for name, shape in expected.items():
         tensor = found.get(name)
         if tensor is not None and tensor.dtype in PLAIN_DTYPES:
-            _check(tensor, (shape,), where)
+            # ERNIE's biases of choice are vectors in matrices of one row.
+            _check(tensor, ((1, *shape), shape) if len(shape) == 1 else (shape,), where)
             stored[name] = (tensor,)
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
             _check_packed(config, tensor, shape, scheme, where)

@@ -43,6 +43,16 @@ WORDS_VERSION = 5  # increase it when the words made from the same file change
 _EXPERT = re.compile(
     r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.(?P<kind>weight|bias)"
 )
+# Parts of names that a file has otherwise than the map of `gguf`, or that are no tensors of their own there.
+_SPELLINGS: Mapping[str, str] = {
+    "_correction_bias": "_correction.bias",
+    ".dt_bias": ".dt_proj.bias",
+    "layer_scalar": "layer_scalar.weight",
+    "router.scale": "router.proj.scale",
+    "router.per_expert_scale": "experts.down_proj.scale",
+}
+_SUFFIXES = (".weight", ".bias", ".scale")
+_HALVES: Mapping[str, int] = {".gate_proj": 0, ".up_proj": 1}  # of an expert's gates and ups in one
 _RECORD = "made.json"
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -160,10 +170,13 @@ def _spans(
     for name, shape in wanted.items():
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.{expert['kind']}"
-        whole = whole.replace("_correction_bias", "_correction.bias")
-        whole = whole.replace(".dt_bias", ".dt_proj.bias")
-        known = names.get_name(whole, (".weight", ".bias")) or ""
+        for ours, theirs in _SPELLINGS.items():
+            whole = whole.replace(ours, theirs)
+        known, half = names.get_name(whole, _SUFFIXES) or "", None
         known = known if known in tensors else f"{known}.weight"  # of sinks, which are no matrix
+        if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
+            joined = names.get_name(f"{expert['before']}.gate_up_proj", _SUFFIXES)
+            known, half = (joined + ".weight", _HALVES[after]) if joined else (known, None)
         if known not in tensors and expert is not None:  # the first Mixtrals: a tensor per expert
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
@@ -176,7 +189,7 @@ def _spans(
                 span = replace(span, shape=shape)
             found[name] = (
                 part.file,
-                span if expert is None else _slice(span, int(expert["expert"])),
+                span if expert is None else _slice(span, int(expert["expert"]), half),
             )
     return found
 
@@ -197,13 +210,15 @@ def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
     )
 
 
-def _slice(whole: TensorSpan, index: int) -> TensorSpan:
-    """One expert's part of a tensor of shape (count, rows, inputs), or (count, rows) of biases."""
-    if len(whole.shape) < 2 or index >= whole.shape[0]:
+def _slice(whole: TensorSpan, index: int, half: int | None) -> TensorSpan:
+    """One matrix of a tensor of shape (count, rows, inputs), or a half of its rows; or one bias of (count, rows)."""
+    if len(whole.shape) not in (2, 3) or index >= whole.shape[0]:
         return whole  # the check of shapes will refuse it
-    nbytes = whole.nbytes // whole.shape[0]
-    offset = whole.offset + index * nbytes
-    return replace(whole, shape=whole.shape[1:], offset=offset, nbytes=nbytes)
+    count, *shape = whole.shape
+    if half is not None:
+        count, shape[0], index = 2 * count, shape[0] // 2, 2 * index + half
+    nbytes = whole.nbytes // count
+    return replace(whole, shape=tuple(shape), offset=whole.offset + index * nbytes, nbytes=nbytes)
 
 
 def _write_words(

@@ -18,7 +18,7 @@ from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.ir_types import I64
-from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run

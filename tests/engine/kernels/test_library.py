@@ -12,7 +12,8 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.float_kernel import emit_float_product
 from potluck.engine.kernels.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.ir_types import KIND_F16, KIND_INT8
-from potluck.engine.kernels.layer_kernel import LayerShape, emit_decode
+from potluck.engine.kernels.layer_kernel import emit_decode
+from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.matrix_kernel import emit_arrange, emit_matrix_product

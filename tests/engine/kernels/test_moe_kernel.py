@@ -11,7 +11,7 @@ from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_la
 from potluck.engine.kernels import ReferenceKernels, Router
 from potluck.engine.kernels.decode import Decoder, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
-from potluck.engine.kernels.layer_kernel import LayerShape
+from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.mlp import route
 from potluck.model.formats import INT8
 from potluck.model.routing import Routing, ScoreFunction

@@ -1,7 +1,10 @@
 """Queries and keys are normed, turned by rope and cached as torch does it, one token or many."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from kernel_paths import BEST, every_path
 from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rotate
 
@@ -52,6 +55,34 @@ def test_queries_and_keys_turn_and_are_cached(
     kv = expected[:, heads.heads :].unflatten(1, (2, -1)).permute(1, 2, 0, 3)
     torch.testing.assert_close(numbers, kv, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     assert (cache[:, :, [0, 1, 2, -1]] == 9).all()
+
+
+@every_path
+@pytest.mark.parametrize("keys_are_values", [True, False])
+@pytest.mark.parametrize("dtype", [F32, BF16, INT8])
+def test_values_are_normed_and_may_be_the_keys_as_they_were(
+    path: Path, dtype: torch.dtype, keys_are_values: bool
+) -> None:
+    heads = replace(
+        make_heads(4, 2, 40, 40, dtype, qk_norm="head"),
+        value_norm=True,
+        keys_are_values=keys_are_values,
+    )
+    weights = torch.cat((torch.rand(2, 40) + 0.5, torch.ones(1, 40)))
+    qkv = torch.randn(3, 6 if keys_are_values else 8, 40)
+    values = qkv[:, -2:].clone()
+    turned = rotate(qkv, heads, make_angles(heads, 5, 3), weights[:2])
+    cache = make_cache(heads, 3, dtype)
+
+    rows = qkv.view(3, -1)
+    GeneratedKernels(path).rope_and_cache(heads, rows, cache, 0, make_angles(heads, 5, 3), weights)
+
+    torch.testing.assert_close(qkv[:, :6], turned[:, :6], rtol=1e-5, atol=1e-5)
+    keys, cached = dequantise_heads(cache) if dtype == INT8 else cache.float()
+    normed = F.rms_norm(values, (40,), None, heads.epsilon).transpose(0, 1)
+    torch.testing.assert_close(cached, normed, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    expected = turned[:, 4:6].transpose(0, 1)
+    torch.testing.assert_close(keys, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @every_path

@@ -3,8 +3,11 @@
 from typing import Any
 
 from model_variants.common import SHAPE
+from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.gemma import GEMMA_VARIANTS
+from model_variants.glm import GLM_VARIANTS
+from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
@@ -23,6 +26,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **GEMMA_VARIANTS,
     **OLMO_VARIANTS,
     **EXAONE_VARIANTS,
+    **ERNIE_VARIANTS,
+    **GLM_VARIANTS,
+    **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
     **OPENAI_VARIANTS,

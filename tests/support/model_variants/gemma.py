@@ -11,6 +11,25 @@ GEMMA = {
     **SLIDING,
 }
 
+GEMMA_4 = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1000.0,
+            "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    **SLIDING,
+}
+
 GEMMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma 2": ("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma 2, one key head, odd": (
@@ -34,5 +53,22 @@ GEMMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3 with pictures",
         {**GEMMA, "layer_types": ["sliding_attention", "full_attention"] * 2},
     ),
+    "gemma 4": ("Gemma4", GEMMA_4),
+    "gemma 4, experts": (
+        "Gemma4",
+        {
+            **GEMMA_4,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma 4, values of their own": (
+        "Gemma4",
+        {**GEMMA_4, "attention_k_eq_v": False, "num_global_key_value_heads": None, "head_dim": 20},
+    ),
+    "gemma 4 12b": ("Gemma4Unified", GEMMA_4),
     "gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
 }

@@ -29,6 +29,7 @@ from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.mlp import MoE
+from potluck.engine.parallel import ParallelMoE
 
 logger = logging.getLogger(__name__)
 
@@ -213,4 +214,5 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
 
 
 def _can_be_captured(block: DecoderLayer) -> bool:
-    return isinstance(block.mixer, Attention) and not isinstance(block.mlp, MoE)
+    waits = isinstance(block.mlp, MoE | ParallelMoE)
+    return isinstance(block.mixer, Attention) and not waits

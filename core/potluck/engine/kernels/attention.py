@@ -66,13 +66,12 @@ class Heads:
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
-    has_sinks: bool = (
-        False  # each head has a score beside those of the tokens, with a value of zero
-    )
+    has_sinks: bool = False  # each head has a score beside those of the tokens, with no value
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
-    has_gates: bool = (
-        False  # behind each head's query as many numbers lie, which attention passes by
-    )
+    has_gates: bool = False  # behind each head's query lie as many numbers, which are passed by
+    qk_norm_after_rope: bool = False
+    value_norm: bool = False  # each head's values are normed too
+    keys_are_values: bool = False  # before their norm and rope: a token has queries and keys alone
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
@@ -106,7 +105,8 @@ class Heads:
     @property
     def row_numbers(self) -> int:
         """Numbers of a token's queries, and of the keys and values that follow them."""
-        return self.queries_size + (2 * self.kv_heads * self.head_dim if self.rank is None else 0)
+        cached = (1 if self.keys_are_values else 2) * self.kv_heads
+        return self.queries_size + (cached * self.head_dim if self.rank is None else 0)
 
     @property
     def vectors(self) -> int:

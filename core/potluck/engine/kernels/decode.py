@@ -18,14 +18,15 @@ from potluck.engine.kernels.generated import (
     NO_WINDOW,
     GeneratedKernels,
     cache_fields,
+    norm_parts,
     shared_fields,
 )
 from potluck.engine.kernels.latent_layer import LatentShape
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_kernel import LayerShape, MlpShape
+from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
 from potluck.engine.kernels.layout import GROUP, input_bytes
 from potluck.engine.kernels.tensors import Angles, DeltaTensors, Router, Weight
-from potluck.model.families.facts import Activation, LayerNorms
+from potluck.model.families.facts import Activation, LayerNorms, ParallelNorms
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
 
@@ -46,6 +47,16 @@ class Moe:
     router: Router
     experts: tuple[Expert, ...]
     shared: Expert | None = None
+    beside: "Beside | None" = None  # the MLP beside them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """An MLP beside experts, and the norms of both, (D,) each."""
+
+    mlp: Expert
+    norms: ParallelNorms[Tensor]
+    router_norm: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +69,8 @@ class LayerWeights:
     norms: LayerNorms[Tensor]  # (D,) each
     qkv: Weight
     qkv_bias: Tensor | None = None
-    qk_norm: Tensor | None = None  # (2, K): of queries, of keys; or of projections, (H·K + Hkv·K,)
+    # (2, K): of queries, of keys; (3, K): of values too; or of projections, (H·K + Hkv·K,)
+    qk_norm: Tensor | None = None
     output: Weight
     output_bias: Tensor | None = None
     gate_up: Weight | None = None  # gates before ups
@@ -68,6 +80,7 @@ class LayerWeights:
     moe: Moe | None = None
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
+    scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
@@ -116,7 +129,14 @@ def layer_shape(
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
+        beside=_beside_shape(weights.moe),
+        has_expert_scales=weights.moe is not None and weights.moe.router.scales is not None,
+        has_scale=weights.scale is not None,
     )
+
+
+def _beside_shape(moe: Moe | None) -> MlpShape | None:
+    return None if moe is None or moe.beside is None else _mlp_shape(moe.beside.mlp)
 
 
 def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
@@ -255,14 +275,13 @@ class Decoder:
             "gate_up_bias": layer.gate_up_bias,
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
-            "router": None if layer.moe is None else layer.moe.router.matrix,
-            "router_bias": None if layer.moe is None else layer.moe.router.addend,
-            "choice_bias": None if layer.moe is None else layer.moe.router.bias,
             "sinks": layer.sinks,
+            "scale": layer.scale,
             "before_attention": layer.norms.before_mixer,
             "after_attention": layer.norms.after_mixer,
             "before_mlp": layer.norms.before_mlp,
             "after_mlp": layer.norms.after_mlp,
+            **_expert_tensors(layer.moe),
         }
         if (latent := layer.latent) is not None:
             tensors |= latent.tensors
@@ -272,10 +291,7 @@ class Decoder:
             tensors["rates"] = layer.delta_net.rates
             places = delta_fields(mixer, layer.delta_net)
         elif layer.qk_norm is not None:
-            heads = mixer
-            queries = heads.head_dim * (heads.heads if heads.qk_norm == "projection" else 1)
-            norm = layer.qk_norm.flatten()
-            tensors |= {"query_norm": norm, "key_norm": norm[queries:]}
+            tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
             rope=0 if layer.rope is None else 1 + layer.rope,
@@ -316,12 +332,36 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
     return {"normed": torch.empty(shape.hidden)} | made if made else made
 
 
+def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
+    """What a layer with experts has, by the name of its field."""
+    if moe is None:
+        return {}
+    router = moe.router
+    tensors = {
+        "router": router.matrix,
+        "router_bias": router.addend,
+        "choice_bias": router.bias,
+        "expert_scales": router.scales,
+    }
+    if (beside := moe.beside) is not None:
+        norms = beside.norms
+        tensors |= {
+            "before_mlp": norms.before_dense,
+            "after_dense": norms.after_dense,
+            "router_norm": beside.router_norm,
+            "before_moe": norms.before_moe,
+            "after_moe": norms.after_moe,
+        }
+    return tensors
+
+
 def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
     return {
         "gated": _empty_input(shape.widest),
         "added": torch.empty(shape.hidden),
         "total": torch.empty(shape.hidden),
+        "beside": torch.empty(shape.hidden),
         "routed": torch.empty(rows),
         "factors": torch.empty(rows),
     }
@@ -345,8 +385,9 @@ def _empty_input(width: int) -> Tensor:
 
 
 def _expert_records(moe: Moe) -> ctypes.Array[Any]:
-    """Make the records that say where the matrices of each expert are, the shared one last."""
-    experts = moe.experts if moe.shared is None else (*moe.experts, moe.shared)
+    """Make the records that say where the matrices of all experts are, in the order of `Layer.experts`."""
+    more = (moe.shared, None if moe.beside is None else moe.beside.mlp)
+    experts = (*moe.experts, *(one for one in more if one is not None))
     made = (
         records.Expert.structure(
             gate_up=one.gate_up.data.data_ptr(),
@@ -365,6 +406,7 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
     moe, routing = layer.moe, shape.routing
     assert routing == (None if moe is None else moe.router.routing)
     assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
+    assert shape.beside == _beside_shape(moe)
     mlps = [layer.mlp] if moe is None else moe.experts
     assert routing is None or len(mlps) == routing.count
     for matrix, rows, width, held in (
@@ -385,8 +427,9 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         assert (layer.qk_norm is None) == (mixer.qk_norm is None)
         assert (layer.sinks is None) != mixer.has_sinks
         heads = mixer.heads
-        normed = 2 if mixer.qk_norm == "head" else heads + mixer.kv_heads
+        normed = 2 + mixer.value_norm if mixer.qk_norm == "head" else heads + mixer.kv_heads
         normed *= mixer.head_dim
+    beside = None if moe is None else moe.beside
     for vector, numbers in (
         *((norm, hidden) for norm in layer.norms.present),
         (layer.qk_norm, normed),
@@ -401,6 +444,10 @@ def _check(layer: LayerWeights, shape: LayerShape) -> None:
         (None if moe is None else moe.router.addend, routing.rows if routing else 0),
         (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),
         (None if moe is None else moe.router.bias, len(mlps)),
+        (None if moe is None else moe.router.scales, len(mlps)),
+        (layer.scale, 1),
+        *((norm, hidden) for norm in (beside.norms.present if beside else ())),
+        (None if beside is None else beside.router_norm, hidden),
     ):
         if vector is not None:
             assert vector.dtype == torch.float32

@@ -56,13 +56,16 @@ class PackedExperts:
         self._gate_up_bias = _addresses([one.gate_up_bias for one in experts])
         self._down_bias = _addresses([one.down_bias for one in experts])
 
-    def __call__(self, x: Tensor, factors: Tensor, per_token: int) -> Tensor | None:
+    def __call__(
+        self, x: Tensor, factors: Tensor, per_token: int, scales: Tensor | None = None
+    ) -> Tensor | None:
         """Return the sum of factor x expert over the experts that each token chose, (T, D), f32.
 
         Args:
             x: (T, D), f32.
             factors: (T, experts or more), f32; negative where an expert is not chosen.
             per_token: how many experts each token chose.
+            scales: (experts,), f32, which multiply the factors; None: ones.
 
         Returns:
             None where tokens chose another number of experts, since factors are not numbers.
@@ -75,6 +78,8 @@ class PackedExperts:
         out = torch.empty_like(x)
         pairs = _Pairs.of(tokens, experts, len(self._experts))
         chosen = np.ascontiguousarray(given[tokens, experts])
+        if scales is not None:
+            chosen *= scales.numpy()[experts]
         self._compute(x, pairs, chosen, out)
         return out
 

@@ -168,11 +168,11 @@ class GeneratedKernels(CompiledKernels, Kernels):
 
         Args:
             shape: of the heads.
-            qkv: (T, (H + 2 Hkv)·K), f32: of each token queries, keys, values.
+            qkv: (T, (H + 2 Hkv)·K), f32: of each token queries, keys, values; or (T, (H + Hkv)·K).
             cache: (2, Hkv, capacity, K), or K + 4 if int8.
             position: of the first token.
             angles: of the tokens, f32; None: no rope.
-            norm: f32 weights of the norm, those of queries first; None where the shape has no norm.
+            norm: f32 weights of the norm, of queries, keys and values; None where the shape has no norm.
             first: the position of the cache's first row.
         """
         tokens = len(qkv)
@@ -181,20 +181,17 @@ class GeneratedKernels(CompiledKernels, Kernels):
         cosines, sines, factors = (0, 0, 0)
         if angles is not None:
             cosines, sines, factors = angles.addresses(tokens * shape.rotary_dim)
-        query_norm = key_norm = 0
+        norms = {"query_norm": 0, "key_norm": 0, "value_norm": 0}
         if norm is not None:
-            normed = shape.heads if shape.qk_norm == "projection" else 1
             assert norm.is_contiguous()
-            query_norm = norm.data_ptr()
-            key_norm = query_norm + 4 * normed * shape.head_dim
+            norms = {name: part.data_ptr() for name, part in norm_parts(shape, norm).items()}
         arguments = RopeAndCache.structure(
             qkv=qkv.data_ptr(),
             cosines=cosines,
             sines=sines,
             query_factors=factors,
-            query_norm=query_norm,
-            key_norm=key_norm,
             position=position,
+            **norms,
             **cache_fields(shape, cache, first),
         )
         piece = self._library.get(emit_rope_and_cache, shape)
@@ -376,6 +373,13 @@ def _sinks(shape: Heads, sinks: Tensor | None) -> int:
     assert sinks.dtype == torch.float32
     assert sinks.shape == (shape.heads,)
     return sinks.data_ptr()
+
+
+def norm_parts(shape: Heads, norm: Tensor) -> dict[str, Tensor]:
+    """Return the weights of norms by the names of a record's fields; values may have none, where none are read."""
+    whole, head = norm.flatten(), shape.head_dim
+    keys = whole[head * (shape.heads if shape.qk_norm == "projection" else 1) :]
+    return {"query_norm": whole, "key_norm": keys, "value_norm": keys[head:]}
 
 
 def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:

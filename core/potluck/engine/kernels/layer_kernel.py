@@ -28,8 +28,6 @@ from potluck.engine.kernels.ir_types import (
     F32,
     I8,
     I64,
-    KIND_BF16,
-    KIND_F16,
     KIND_F32,
     NULL,
     POINTER,
@@ -40,15 +38,14 @@ from potluck.engine.kernels.ir_types import (
 from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
+from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
-from potluck.model import formats
-from potluck.model.families.facts import Activation
-from potluck.model.formats import BF16, F16, PACKED_FORMATS, WeightFormat
+from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.routing import Routing
 
 
@@ -85,6 +82,7 @@ class Step(Record):
     gated = Address(I8)
     added = Address(KIND_F32)
     total = Address(KIND_F32)
+    beside = Address(KIND_F32)  # the result of an MLP beside experts
     routed = Address(KIND_F32)
     factors = Address(KIND_F32)
     queries = Address(KIND_F32)  # of latent attention: made of their latent
@@ -102,6 +100,7 @@ class Layer(Record):
     qkv_bias = Address(KIND_F32)
     query_norm = Address(KIND_F32)
     key_norm = Address(KIND_F32)
+    value_norm = Address(KIND_F32)
     output = Address(I8)
     output_bias = Address(KIND_F32)
     after_attention = Address(KIND_F32)
@@ -134,92 +133,17 @@ class Layer(Record):
     queries = Address(I8)  # of latent attention, as are the next two
     key_up = Address(I8)
     value_up = Address(I8)
-    experts = Address(Expert)  # then the shared one, if there is one
+    experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
+    expert_scales = Address(KIND_F32)
+    after_dense = Address(KIND_F32)
+    router_norm = Address(KIND_F32)
+    before_moe = Address(KIND_F32)
+    after_moe = Address(KIND_F32)
+    scale = Address(KIND_F32)  # one number
 
-
-_KINDS = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlpShape:
-    """A gated MLP."""
-
-    intermediate: int
-    gate_up_format: WeightFormat
-    down_format: WeightFormat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
-    """What a decoding kernel is written for."""
-
-    hidden: int
-    intermediate: int  # of the MLP, or of each expert
-    mixer: Heads | DeltaHeads
-    has_norms_before: bool  # attention and MLP
-    has_norms_after: bool
-    epsilon: float  # of the norms before and after attention and MLP
-    multiplier: float  # of what is added to the hidden states; 1 with norms after
-    activation: Activation
-    qkv_format: WeightFormat
-    output_format: WeightFormat
-    gate_up_format: WeightFormat
-    down_format: WeightFormat
-    routing: Routing | None = None  # None: there is one MLP
-    latent: LatentShape | None = None  # None: attention is not latent
-    shared: MlpShape | None = None  # of the expert that all tokens go through
-
-    def __post_init__(self) -> None:
-        assert self.multiplier == 1.0 or not self.has_norms_after
-        assert self.routing is None or (self.has_norms_before and self.adds_as_is)
-        assert isinstance(self.mixer, Heads) or self.has_norms_before
-
-    @property
-    def mlp(self) -> MlpShape:
-        """The MLP, or an expert."""
-        return MlpShape(
-            intermediate=self.intermediate,
-            gate_up_format=self.gate_up_format,
-            down_format=self.down_format,
-        )
-
-    @property
-    def widest(self) -> int:
-        """The size of the largest MLP."""
-        return max(self.intermediate, 0 if self.shared is None else self.shared.intermediate)
-
-    @property
-    def adds_as_is(self) -> bool:
-        """Whether the last product of attention and MLP is added to the hidden states as it is."""
-        return not self.has_norms_after and self.multiplier == 1.0
-
-    @property
-    def rounds_to(self) -> int | None:
-        """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
-        kind = _KINDS.get(self.qkv_format)
-        return None if kind == KIND_F32 else kind
-
-    @property
-    def attention(self) -> Heads:
-        """The heads of attention, also of latent attention."""
-        assert isinstance(self.mixer, Heads)
-        return self.mixer
-
-    @property
-    def qkv_rows(self) -> int:
-        if isinstance(self.mixer, DeltaHeads):
-            return self.mixer.rows
-        return self.mixer.row_numbers if self.latent is None else self.latent.rows
-
-    @property
-    def attended(self) -> int:
-        if isinstance(self.mixer, DeltaHeads):
-            return self.mixer.values_size
-        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
-        return self.mixer.heads * head
 
 
 def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> ir.Function:
@@ -230,6 +154,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
+        norm=shape.beside and emit_row(module, f"{name}_norm", path, "normed", KIND_F32),
         choose=shape.routing and emit_choose(module, f"{name}_choose", path, shape.routing),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
@@ -267,7 +192,7 @@ def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]
         held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
         for held in PACKED_FORMATS
     }
-    for held, kind in _KINDS.items():
+    for held, kind in FLOAT_KINDS.items():
         forms[held] = FloatForm(name=name, memory=memory, pool=pool, kind=kind)
     return forms
 
@@ -280,6 +205,7 @@ class _Called:
     scale: ir.Function
     add: ir.Function
     add_normed: ir.Function
+    norm: ir.Function | None
     choose: ir.Function | None
 
 
@@ -313,8 +239,13 @@ class _Layer:
         self._add(form, "output", inputs, mixed, "after_attention")
         if shape.routing is None:
             self._mlp()
-        else:
+        elif shape.beside is None:
             self._experts(shape.routing)
+            self._finish(self.step.total, "after_mlp")
+        else:
+            self._parallel(shape.routing, shape.beside)
+        if shape.has_scale:
+            self._scale()
         if shape.rounds_to is not None:
             self._round(shape.rounds_to)
 
@@ -322,6 +253,11 @@ class _Layer:
         hidden = self.step.hidden
         for span in self.e.spans(self.shape.hidden, LANES):
             hidden[span] = to_f32(from_f32(hidden[span], kind), kind)
+
+    def _scale(self) -> None:
+        hidden, factor = self.step.hidden, self.layer.scale[0]
+        for span in self.e.spans(self.shape.hidden, LANES):
+            hidden[span] = hidden[span] * factor
 
     def _mlp(self) -> None:
         shape = self.shape
@@ -332,12 +268,16 @@ class _Layer:
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
 
     def _experts(self, routing: Routing) -> None:
+        """Write what the experts make of the hidden states to `total`."""
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
-        width = shape.hidden
-        normed = self.router.normed(step.hidden, width, layer.before_mlp, shape.epsilon)
+        width, is_beside = shape.hidden, shape.beside is not None
+        norm = layer.router_norm if is_beside else layer.before_mlp
+        normed = self.router.normed(step.hidden, width, norm, shape.epsilon)
         addend = layer.router_bias
         self.router.multiply(layer.router, normed, step.routed, addend, routing.rows, width)
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
+        if is_beside:
+            normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
         inputs = self.forms[shape.gate_up_format].as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
@@ -345,6 +285,8 @@ class _Layer:
         with e.loop(0, routing.count) as index:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
+                if shape.has_expert_scales:
+                    factor = factor * layer.expert_scales[index]
                 self._expert(layer.experts[index], shape.mlp, inputs, factor)
         if shape.shared is not None:
             if shape.shared.gate_up_format != shape.gate_up_format:
@@ -352,17 +294,33 @@ class _Layer:
             last = e.index(routing.count)
             factor = step.factors[last] if routing.has_shared_gate else one
             self._expert(layer.experts[last], shape.shared, inputs, factor)
-        e.call(self.called.add, [step.total, e.index(width), step.hidden, NULL, one])
 
     def _expert(self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand) -> None:
         """Add factor x expert to the total; the input stays as it is."""
-        e, step, width, size = self.e, self.step, self.shape.hidden, mlp.intermediate
+        e, step = self.e, self.step
+        self._gated(expert, mlp, inputs)
+        e.call(self.called.add, [step.added, e.index(self.shape.hidden), step.total, NULL, factor])
+
+    def _parallel(self, routing: Routing, mlp: MlpShape) -> None:
+        e, shape, step, layer = self.e, self.shape, self.step, self.layer
+        size, epsilon = e.index(shape.hidden), constant(F32, shape.epsilon)
         form = self.forms[mlp.gate_up_format]
+        inputs = form.normed(step.hidden, shape.hidden, layer.before_mlp, shape.epsilon)
+        self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs)
+        assert self.called.norm is not None
+        e.call(self.called.norm, [step.added, size, step.beside, layer.after_dense, epsilon])
+        self._experts(routing)
+        e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
+        self._finish(step.beside, "after_mlp")
+
+    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer) -> None:
+        """Write what an expert makes of the inputs, which stay as they are, to `added`."""
+        step, width, size = self.step, self.shape.hidden, mlp.intermediate
         last = replace(self.forms[mlp.down_format], memory=step.gated)
+        form = self.forms[mlp.gate_up_format]
         form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, 2 * size, width)
         gated = last.gated(step.wide, size, self.shape.activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
-        e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _read(self, form: Form, norm: str) -> Pointer:
         """Write the hidden states, normed if there are norms before, as the input of a product."""
@@ -391,11 +349,17 @@ class _Layer:
                     form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
             return
         form.multiply(weights, inputs, added, bias, shape.hidden, width)
+        self._finish(added, norm)
+
+    def _finish(self, added: Pointer, norm: str) -> None:
+        """Add what attention or a feed-forward has made to the hidden states."""
+        e, shape, hidden = self.e, self.shape, self.step.hidden
+        size = e.index(shape.hidden)
         if shape.has_norms_after:
             epsilon = constant(F32, shape.epsilon)
-            e.call(called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
+            e.call(self.called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
-            e.call(called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
+            e.call(self.called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
 
     def _rates(self, form: Form, heads: DeltaHeads) -> Pointer:
         """Write what a delta net's rates are computed of, and the input of its first product."""
@@ -435,6 +399,7 @@ class _Layer:
             query_factors=angles.query_factors,
             query_norm=layer.query_norm,
             key_norm=layer.key_norm,
+            value_norm=layer.value_norm,
             keys=layer.keys,
             values=layer.values,
             head_stride=layer.head_stride,

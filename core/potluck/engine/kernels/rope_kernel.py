@@ -2,7 +2,8 @@
 
 Queries, keys and values are f32, a token's heads one after the other. Rope is that of `transformers`:
 (a, b) → (a cos - b sin, b cos + a sin) of the halves of what turns in a head. Queries and keys are normed
-and turned in place; keys and values are also written to the cache, in its kind.
+and turned in place; keys and values are also written to the cache, in its kind. Values may be normed on that way,
+and may be the keys as they are before.
 """
 
 from llvmlite import ir
@@ -11,10 +12,11 @@ from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_bytes, emit_integers, emit_scale
 from potluck.engine.kernels.ir_types import F32, I8, I32, KIND_F32, KIND_INT8, constant, vector
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.rows import read_row
+from potluck.engine.kernels.values import Value
 
 
 class RopeAndCache(Record):
@@ -24,12 +26,13 @@ class RopeAndCache(Record):
     halves of the cosines are equal, those of the sines opposite.
     """
 
-    qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K)
+    qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K), or (T, H + Hkv, K)
     cosines = Address(KIND_F32)  # null: no rope
     sines = Address(KIND_F32)
     query_factors = Address(KIND_F32)  # of each token one, which multiplies its queries; null: none
     query_norm = Address(KIND_F32)  # never read where the shape has no norm
     key_norm = Address(KIND_F32)
+    value_norm = Address(KIND_F32)
     keys = Address(I8)  # of the first head and position 0
     values = Address(I8)
     head_stride = Number()  # bytes from one head of the cache to the next
@@ -43,9 +46,13 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
     with e.loop(first, last) as token:
         queries = given.qkv + token * shape.row_numbers
         keys = queries + shape.queries_size
-        values = keys + shape.head_dim * shape.kv_heads
-        _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
-        _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
+        values = keys if shape.keys_are_values else keys + shape.head_dim * shape.kv_heads
+        with e.loop(0, shape.kv_heads) as head:  # before keys are normed, which may be the values
+            source = _value(e, shape, values + head * shape.head_dim, given.value_norm)
+            _cache(e, shape, source, _place(given, shape, given.values, head, token))
+        if not shape.qk_norm_after_rope:
+            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
+            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.if_then(given.cosines.is_set):
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
             for heads, count, step in (
@@ -60,12 +67,29 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
                 query = queries + head * shape.query_step
                 for span in e.spans(shape.head_dim, LANES):
                     query[span] = query[span] * factor
+        if shape.qk_norm_after_rope:
+            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
+            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.loop(0, shape.kv_heads) as head:
-            for source, cache in ((keys, given.keys), (values, given.values)):
-                target = cache.skip(head, given.head_stride)
-                target = target.skip(given.position + token, shape.cached_bytes)
-                _cache(e, shape, source + head * shape.head_dim, target)
+            target = _place(given, shape, given.keys, head, token)
+            _cache(e, shape, keys + head * shape.head_dim, target)
     return e.end()
+
+
+def _place(given: RopeAndCache, shape: Heads, cache: Pointer, head: Value, token: Value) -> Pointer:
+    """Return where a head's key or value of a token is cached."""
+    return cache.skip(head, given.head_stride).skip(given.position + token, shape.cached_bytes)
+
+
+def _value(e: Emitter, shape: Heads, value: Pointer, weight: Pointer) -> Pointer:
+    """Return where a head's value is, normed if the shape norms it: then on the stack."""
+    if not shape.value_norm:
+        return value
+    row = read_row(e, "normed", value, shape.head_dim, weight, constant(F32, shape.epsilon))
+    normed = stack(e, I8, 4 * shape.padded).of(KIND_F32)
+    for span in e.spans(shape.head_dim, LANES):
+        normed[span] = row(span)
+    return normed
 
 
 def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int, step: int) -> None:

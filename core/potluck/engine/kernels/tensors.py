@@ -41,6 +41,8 @@ class Router:
     bias: Tensor | None  # (routing.count,), f32
     routing: Routing
     addend: Tensor | None = None  # (routing.rows,), f32, of the products
+    # (routing.count,), f32: what the factors of chosen experts are multiplied by where these are added
+    scales: Tensor | None = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from potluck.model.families.facts import ExpertFacts
+from potluck.model.families.facts import ExpertFacts, ParallelNorms
 
 MIXTRAL_EXPERTS = ExpertFacts(
     block="block_sparse_moe",
@@ -30,6 +30,46 @@ DEEPSEEK_EXPERTS = replace(
     scale="routed_scaling_factor",
     shared="shared_experts",
     shared_count="n_shared_experts",
+)
+ERNIE_EXPERTS = replace(
+    QWEN_EXPERTS,
+    layers="between",
+    chosen="moe_k",
+    normalise=True,
+    bias="moe_statics.e_score_correction_bias",
+    shared="shared_experts",
+    shared_count="moe_num_shared_experts",
+)
+HUNYUAN_EXPERTS = replace(
+    QWEN_EXPERTS,
+    layers="all",
+    router="gate.wg",
+    chosen="moe_topk",
+    intermediate="intermediate_size",
+    normalise=True,
+    shared="shared_mlp",
+    shared_size="intermediate_size",
+)
+GEMMA_EXPERTS = ExpertFacts(
+    block="",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    intermediate="moe_intermediate_size",
+    normalise=True,
+    switch="enable_moe_block",
+    chosen="top_k_experts",
+    stacked="rows",
+    stacked_gates="gate_up_proj",
+    router="router.proj",
+    router_norm="router.scale",
+    expert_scales="router.per_expert_scale",
+    beside=ParallelNorms(
+        before_dense="pre_feedforward_layernorm",
+        after_dense="post_feedforward_layernorm_1",
+        before_moe="pre_feedforward_layernorm_2",
+        after_moe="post_feedforward_layernorm_2",
+    ),
 )
 DEEPSEEK_DEFAULTS: dict[str, object] = {
     "n_group": 1,

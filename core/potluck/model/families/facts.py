@@ -65,10 +65,40 @@ class LayerNorms(Generic[T]):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelNorms(Generic[T]):
+    """One value for each norm around an MLP and experts that stand side by side (Gemma 4)."""
+
+    before_dense: T
+    after_dense: T
+    before_moe: T
+    after_moe: T
+
+    @property
+    def present(self) -> tuple[T, ...]:
+        return self.before_dense, self.after_dense, self.before_moe, self.after_moe
+
+    def map(self, make: Callable[[T], U]) -> "ParallelNorms[U]":
+        """The same places, each with the result of `make` for its value."""
+        before_dense, after_dense, before_moe, after_moe = map(make, self.present)
+        return ParallelNorms(
+            before_dense=before_dense,
+            after_dense=after_dense,
+            before_moe=before_moe,
+            after_moe=after_moe,
+        )
+
+
 # Files name the norm before the MLP after the part before it: `post_attention_layernorm`.
 PRE_NORMS = LayerNorms(before_mixer="input_layernorm", before_mlp="post_attention_layernorm")
 POST_NORMS = LayerNorms(
     after_mixer="post_attention_layernorm", after_mlp="post_feedforward_layernorm"
+)
+GLM_NORMS = LayerNorms(
+    before_mixer="input_layernorm",
+    after_mixer="post_self_attn_layernorm",
+    before_mlp="post_attention_layernorm",
+    after_mlp="post_mlp_layernorm",
 )
 SANDWICH_NORMS = LayerNorms(
     before_mixer="input_layernorm",
@@ -96,9 +126,10 @@ DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
 
-ExpertLayers = Literal["all", "stepped", "after dense"]
+ExpertLayers = Literal["all", "stepped", "after dense", "between"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
-the first `first_k_dense_replace`."""
+the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_layer_end_index`, each
+`moe_layer_interval`-th."""
 
 
 Stacking = Literal["rows", "columns"]
@@ -109,20 +140,25 @@ Stacking = Literal["rows", "columns"]
 class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
 
-    block: str  # below the layer; the router is its `gate`
+    block: str  # below the layer; the router is its `gate`; "": the layer itself
     gate: str
     up: str
     down: str
     intermediate: str  # the field with the size of one expert
     normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
     layers: ExpertLayers = "all"
+    switch: str | None = None  # the field that must be true for there to be experts
+    chosen: str = "num_experts_per_tok"  # the field with how many are chosen
     router: str = "gate"  # below the block
     router_bias: bool = False  # the router's products have a bias
     expert_bias: bool = False  # the experts' matrices have biases
     stacked: Stacking | None = None  # how files stack the experts of a layer; None: they do not
     fused: str | None = None  # the name of gates and ups in one matrix, unless it is a GGUF file's
-    stacked_gates: str | None = (
-        None  # that of the stack with all gates before all ups of an expert, cut in two
+    stacked_gates: str | None = None  # that of the stack of all gates before all ups, cut in two
+    router_norm: str | None = None  # the weights of a norm before it, also divided by the root of D
+    expert_scales: str | None = None  # what multiplies the factors of the chosen ones at last
+    beside: ParallelNorms[str] | None = (
+        None  # the layers also have an MLP, which stands beside them
     )
     function: ScoreFunction = "softmax"
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
@@ -135,6 +171,10 @@ class ExpertFacts:
     shared_count: str | None = None  # or the field with its size in sizes of one expert
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
 
+    def name(self, part: str) -> str:
+        """The name of a part below the layer."""
+        return f"{self.block}.{part}" if self.block else part
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -146,12 +186,17 @@ class Family:
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
     qk_norm_switch: str | None = None  # the field that must be true for it
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    qk_norm_after_rope: bool = False
+    value_norm: bool = False  # each head's values have a norm without weights too
+    layer_scale: str | None = None  # the number that a layer's result is multiplied by
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     fused: bool = False  # files have qkv_proj and gate_up_proj
+    fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
@@ -167,6 +212,12 @@ class Family:
     windows: WindowPattern = "none"
     layer_types: bool = False  # whether the field `layer_types` counts
     window_switch: str | None = None  # the field that must be true for `sliding_window` to count
+    ends_full: bool = False  # the last layer has no window
+
+    # Layers without a window have sizes of their own; the fields that say them.
+    full_head_dim: str | None = None
+    full_kv_heads: str | None = None  # counts where the next one is true
+    keys_are_values: str | None = None  # the field that must be true for them to have no v_proj
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
@@ -178,12 +229,15 @@ class Family:
     scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours
 
     query_scalar: str | None = None  # scores are divided by the root of this, not of head_dim
-    attention_multiplier: str | None = None  # scores are multiplied by this instead
+    attention_multiplier: str | float | None = None  # scores are multiplied by this instead
     attention_softcap: str | None = None
     logits_softcap: str | None = None
     root_embedding: bool = False  # embeddings are multiplied by the root of hidden_size
     embedding_multiplier: str | None = None
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
+
+    # Fields that must be absent, false or 0, and what the model would need.
+    lacks: Mapping[str, str] = field(default_factory=dict[str, str])
 
     exceeds_f16: bool = False  # hidden states may exceed 65,504 (transformers issue 36822)

@@ -9,9 +9,12 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 
 from collections.abc import Mapping
 
+from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
 from potluck.model.families.gemma import GEMMA
+from potluck.model.families.glm import GLM
+from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
@@ -27,6 +30,9 @@ FAMILIES: Mapping[str, Family] = {
     **GEMMA,
     **OLMO,
     **EXAONE,
+    **ERNIE,
+    **GLM,
+    **HUNYUAN,
     **MIXTURES,
     **LATENT,
     **OPENAI,
@@ -34,6 +40,8 @@ FAMILIES: Mapping[str, Family] = {
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",

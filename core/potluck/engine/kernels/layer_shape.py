@@ -1,0 +1,104 @@
+"""What the kernel that takes a token through layers is written for: all that is not data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.delta_kernel import DeltaHeads
+from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32
+from potluck.engine.kernels.latent_layer import LatentShape
+from potluck.model import formats
+from potluck.model.families.facts import Activation
+from potluck.model.formats import BF16, F16, WeightFormat
+from potluck.model.routing import Routing
+
+FLOAT_KINDS: Mapping[WeightFormat, int] = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """A gated MLP."""
+
+    intermediate: int
+    gate_up_format: WeightFormat
+    down_format: WeightFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """What a decoding kernel is written for."""
+
+    hidden: int
+    intermediate: int  # of the MLP, or of each expert
+    mixer: Heads | DeltaHeads
+    has_norms_before: bool  # attention and MLP
+    has_norms_after: bool
+    epsilon: float  # of the norms before and after attention and MLP
+    multiplier: float  # of what is added to the hidden states; 1 with norms after
+    activation: Activation
+    qkv_format: WeightFormat
+    output_format: WeightFormat
+    gate_up_format: WeightFormat
+    down_format: WeightFormat
+    routing: Routing | None = None  # None: there is one MLP
+    latent: LatentShape | None = None  # None: attention is not latent
+    shared: MlpShape | None = None  # of the expert that all tokens go through
+    beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
+    has_expert_scales: bool = False
+    has_scale: bool = False  # the result is multiplied by a number
+
+    def __post_init__(self) -> None:
+        assert self.multiplier == 1.0 or not self.has_norms_after
+        assert self.routing is None or self.has_norms_before
+        assert isinstance(self.mixer, Heads) or self.has_norms_before
+        assert self.beside is None or (self.routing is not None and self.has_norms_after)
+
+    @property
+    def mlp(self) -> MlpShape:
+        """The MLP, or an expert."""
+        return MlpShape(
+            intermediate=self.intermediate,
+            gate_up_format=self.gate_up_format,
+            down_format=self.down_format,
+        )
+
+    @property
+    def widest(self) -> int:
+        """The size of the largest MLP."""
+        others = [mlp.intermediate for mlp in (self.shared, self.beside) if mlp is not None]
+        return max(self.intermediate, *others, 0)
+
+    @property
+    def last_expert(self) -> int:
+        """The index of the last of all experts: of the MLP beside them, if there is one."""
+        return (0 if self.routing is None else self.routing.count) + (self.shared is not None)
+
+    @property
+    def adds_as_is(self) -> bool:
+        """Whether the last product of attention and MLP is added to the hidden states as it is."""
+        return not self.has_norms_after and self.multiplier == 1.0
+
+    @property
+    def rounds_to(self) -> int | None:
+        """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
+        kind = FLOAT_KINDS.get(self.qkv_format)
+        return None if kind == KIND_F32 else kind
+
+    @property
+    def attention(self) -> Heads:
+        """The heads of attention, also of latent attention."""
+        assert isinstance(self.mixer, Heads)
+        return self.mixer
+
+    @property
+    def qkv_rows(self) -> int:
+        if isinstance(self.mixer, DeltaHeads):
+            return self.mixer.rows
+        return self.mixer.row_numbers if self.latent is None else self.latent.rows
+
+    @property
+    def attended(self) -> int:
+        if isinstance(self.mixer, DeltaHeads):
+            return self.mixer.values_size
+        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
+        return self.mixer.heads * head

@@ -1,0 +1,31 @@
+"""An MLP and a mixture of experts side by side, each between norms of its own (Gemma 4)."""
+
+from torch import Tensor
+
+from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.norms import RmsNorm
+from potluck.model.families.facts import ParallelNorms
+
+
+class ParallelMoE:
+    """The sum of both. Router, experts and MLP all read the same hidden states, each by a norm of its own."""
+
+    __slots__ = ("dense", "moe", "norms", "router_norm")
+
+    def __init__(
+        self, dense: Mlp, moe: MoE, norms: ParallelNorms[RmsNorm], router_norm: RmsNorm
+    ) -> None:
+        self.dense, self.moe, self.norms, self.router_norm = dense, moe, norms, router_norm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, D), not normed yet → (T, D)."""
+        norms = self.norms
+        dense = norms.after_dense(self.dense(norms.before_dense(x)))
+        # In f32 up to the choice, which compares numbers that are close to each other.
+        experts = self.moe(norms.before_moe(x), self.router_norm(x.float()))
+        return norms.after_moe(experts).add_(dense)
+
+    @property
+    def nbytes(self) -> int:
+        norms = (*self.norms.present, self.router_norm)
+        return self.dense.nbytes + self.moe.nbytes + sum(norm.nbytes for norm in norms)
