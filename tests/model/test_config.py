@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES
-from potluck.model.latent import LatentSpec
+from potluck.model.mixers import AttentionSpec
 from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
 from potluck.model.tensor_formats import weight_bytes
 
@@ -222,7 +222,7 @@ def test_a_wrong_value_is_refused_with_its_field(name: str, value: object) -> No
 def test_a_hidden_size_that_heads_do_not_divide_needs_a_head_dim() -> None:
     odd = llama(hidden_size=2050)
 
-    assert ModelConfig.from_dict(odd).layers[0].mixer.q_size == 2048
+    assert attention(ModelConfig.from_dict(odd).layers[0].mixer).q_size == 2048
     del odd["head_dim"]
     with pytest.raises(InvalidConfigError, match="hidden_size"):
         ModelConfig.from_dict(odd)
@@ -300,7 +300,7 @@ def test_no_config_of_a_stranger_breaks_more_than_itself(
         assert len(config.layers) == len(config.layer_kinds) == config.num_layers
         assert all(rope is None or rope < len(config.ropes) for rope in layer_ropes(config))
         mixer = config.layers[0].mixer
-        assert isinstance(mixer, LatentSpec) or mixer.heads % mixer.kv_heads == 0
+        assert not isinstance(mixer, AttentionSpec) or mixer.heads % mixer.kv_heads == 0
         assert all(0 < rope.dim <= config.head_dim for rope in config.ropes)
         assert weight_bytes(config, config.layer_tensors(0), "int4") > 0
 

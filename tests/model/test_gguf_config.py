@@ -259,7 +259,7 @@ def test_the_largest_gemmas_have_a_scale_of_their_own(
         attention__sliding_window=512,
     )
 
-    assert config.layers[0].mixer.scale == scalar**-0.5
+    assert attention(config.layers[0].mixer).scale == scalar**-0.5
     every = 2 if architecture == "gemma2" else 6
     assert [window is None for window in windows(config)] == [
         (layer + 1) % every == 0 for layer in range(layers)
@@ -312,7 +312,10 @@ def test_multipliers_of_granite_go_by_other_names() -> None:
         logit_scale=8.0,
     )
 
-    assert (config.layers[0].mixer.scale, config.embedding_multiplier) == (0.015625, 12.0)
+    assert (attention(config.layers[0].mixer).scale, config.embedding_multiplier) == (
+        0.015625,
+        12.0,
+    )
     assert (config.layers[0].residual_multiplier, config.logits_divisor) == (0.22, 8.0)
 
 

@@ -28,8 +28,8 @@ from potluck.hub.variants import (
 )
 from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES
-from potluck.model.fields import unknown_architecture
 from potluck.model.gguf_families import GGUF_ARCHITECTURES
+from potluck.model.unsupported import unknown_architecture
 
 TIMEOUT_S = 15.0  # of one request
 MAX_FOUND = 30  # models of one search

@@ -141,16 +141,6 @@ class Emitter(Builder):
         lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
         return self.intrinsic(f"llvm.fma.{lanes}f32", a.type, [a, b, c])
 
-    def join(self, parts: Sequence[Value]) -> Value:
-        """Two, four, eight… vectors as one vector."""
-        joined = list(parts)
-        while len(joined) > 1:
-            count = 2 * joined[0].type.count
-            lanes = constant(vector(I32, count), range(count))
-            pairs = zip(joined[::2], joined[1::2], strict=True)
-            joined = [self.shuffle_vector(left, right, lanes) for left, right in pairs]
-        return joined[0]
-
     def total_of_each(self, vectors: Sequence[Value]) -> Value:
         """Of n vectors with n lanes, a vector whose lane i is the sum of vector i."""
         while (half := len(vectors) // 2) > 0:

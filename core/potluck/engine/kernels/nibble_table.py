@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import I8, constant, vector
-from potluck.engine.kernels.values import Value
+from potluck.engine.kernels.values import Builder, Value
 
 # By the dot product of a path: the instruction, and how many bytes it looks up. The table is repeated in every 16.
 _INSTRUCTIONS = {
@@ -16,7 +15,7 @@ _INSTRUCTIONS = {
 }
 
 
-def look_up(e: Emitter, table: Sequence[int], codes: Value) -> Value:
+def look_up(e: Builder, table: Sequence[int], codes: Value) -> Value:
     """Return table[code] for each byte of a vector of codes from 0 to 15."""
     found = _INSTRUCTIONS.get(e.path.dot)
     count = codes.type.count
@@ -30,7 +29,7 @@ def look_up(e: Emitter, table: Sequence[int], codes: Value) -> Value:
     )
 
 
-def _selected(e: Emitter, table: Sequence[int], codes: Value) -> Value:
+def _selected(e: Builder, table: Sequence[int], codes: Value) -> Value:
     """The same where no instruction does it, or there are too few codes for one."""
     result = e.value(constant(codes.type, table[0]))
     for code, number in enumerate(table[1:], 1):

@@ -64,6 +64,16 @@ class Builder:
         one = self.insert_element(constant(typ, 0), scalar, constant(I32, 0))
         return self.shuffle_vector(one, one, constant(vector(I32, count), 0))
 
+    def join(self, parts: Sequence["Value"]) -> "Value":
+        """Two, four, eight… vectors as one vector."""
+        joined = list(parts)
+        while len(joined) > 1:
+            count = 2 * joined[0].type.count
+            lanes = constant(vector(I32, count), range(count))
+            pairs = zip(joined[::2], joined[1::2], strict=True)
+            joined = [self.shuffle_vector(left, right, lanes) for left, right in pairs]
+        return joined[0]
+
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[Operand]) -> "Value":
         """Call an intrinsic by its full name."""
         declared = self.module.globals.get(name)
