@@ -64,7 +64,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
     """Load the same packed weights as on a computer for which no function can be generated."""
     with monkeypatch.context() as patch:
-        patch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
+        patch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
         return reference.weights(scheme="int8")
 
 

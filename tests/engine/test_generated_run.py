@@ -13,7 +13,7 @@ from tiny_models import Reference, make_model
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.generated_run import generated_layer, is_generable
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.generated import KINDS
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.model.families.facts import POST_NORMS, SANDWICH_NORMS, LayerNorms
 from potluck.model.formats import BF16

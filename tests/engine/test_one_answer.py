@@ -88,7 +88,7 @@ def test_steps_stages_replays_forks_and_threads_change_no_bit(
     def pipeline(cuts: Sequence[int], threads: int) -> Pipeline:
         made = kernels(threads)
         with monkeypatch.context() as patch:
-            patch.setattr("potluck.engine.builder.best_kernels", lambda **_: made)
+            patch.setattr("potluck.engine.matrices.best_kernels", lambda **_: made)
             return Pipeline(
                 reference, cuts, scheme, cache, context=CONTEXT, chunk=CHUNK, slack=SLACK
             )
@@ -187,7 +187,7 @@ def test_every_kind_of_processor_has_the_same_bits(
 
     for path in host_paths():
         made = GeneratedKernels(path)
-        monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda made=made, **_: made)
+        monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda made=made, **_: made)
         one = Pipeline(reference, [], scheme)
         logits.append(one.run_in_pieces(ids, [40, *[1] * 20]))
 
@@ -211,6 +211,6 @@ def test_a_head_has_the_same_bits_for_one_token_and_for_many(tmp_path: Path) -> 
 def test_stages_that_a_library_computes_in_are_not_exact_in_chunks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: Scheme
 ) -> None:
-    monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda **_: ReferenceKernels())
+    monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
 
     assert not make_model("llama", tmp_path).stage(scheme=scheme).is_exact_in_chunks

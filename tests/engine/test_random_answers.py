@@ -95,7 +95,7 @@ def test_a_token_has_the_same_bits_whatever_happens_around_it(
 
     def chain(cuts: Sequence[int], threads: int) -> Chain:
         kernels = GeneratedKernels(BEST, threads)
-        monkeypatch.setattr("potluck.engine.builder.best_kernels", lambda **_: kernels)
+        monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: kernels)
         bounds = [0, *cuts, layers]
         stages = [
             reference.stage(*span, head=False, scheme=scheme, cache=cache, slack=SLACK, chunk=CHUNK)

@@ -10,10 +10,10 @@ from torch import Tensor
 from potluck.engine.gates import gate
 from potluck.engine.kernels import Kernels, Router
 from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
-from potluck.engine.kernels.decode import Expert, LayerWeights, Moe
-from potluck.engine.kernels.generated import KINDS
 from potluck.engine.kernels.layer_shape import LayerShape
+from potluck.engine.kernels.layer_weights import Expert, LayerWeights, Moe
 from potluck.engine.kernels.tensors import DTYPES, Angles, FloatWeight, Weight
 from potluck.engine.mlp import route
 from potluck.model.families.facts import PRE_NORMS, LayerNorms, QkNormKind

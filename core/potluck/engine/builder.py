@@ -6,62 +6,45 @@ weights (a norm's 1 + weight, the way to a GPU) is done after that.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from math import prod
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from potluck.engine.accelerator import (
-    LayerOps,
-    MakeLinear,
-    choose_linear,
-    choose_ops,
     find_graphs,
 )
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
-from potluck.engine.device import cache_dtype, compute_dtype
+from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
 from potluck.engine.gates import gate
-from potluck.engine.kernels import Arena, Kernels, PackedWeight, Router, best_kernels
+from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import (
-    Embedding,
-    FloatEmbedding,
-    FloatLinear,
-    JoinedLinear,
-    Linear,
-    PackedEmbedding,
     PackedLinear,
 )
+from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
-from potluck.engine.norms import HeadNorm, KernelNorm, ProjectionNorm, QkNorm, RmsNorm
-from potluck.engine.pages import Scratch
+from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm
 from potluck.engine.parallel import ParallelMoE
-from potluck.engine.products import Products, choose_products
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.formats import INT8, PackedFormat
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.powers import power
-from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
-from potluck.model.tensor_formats import tensor_format
 
 if TYPE_CHECKING:
-    from potluck.engine.kernels.generated import GeneratedKernels
+    pass
 
 
 @torch.inference_mode()
@@ -139,54 +122,8 @@ def build_weights(
     )
 
 
-class _Builder:
-    """Makes layers. It hands the targets to fill, and the work to do after that, to `filling`."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        scheme: Scheme,
-        device: torch.device,
-        cache_dtype: torch.dtype,
-        filling: Filling,
-        kept: StageWeights | None = None,
-    ) -> None:
-        self._config, self._device = config, device
-        self._scheme: Scheme = scheme
-        self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
-        self._cache_dtype = cache_dtype
-        self._filling = filling
-        # Matrices for a GPU are freed from RAM one by one. An arena could free them only together.
-        self._arena = Arena() if device.type == "cpu" else None
-        # Layers that are computed one after the other share both, also those that were loaded before.
-        self._kept_kernels = None if kept is None else kept.kernels
-        self.scratch = Scratch() if kept is None else kept.scratch
-
-    @cached_property
-    def _products(self) -> Products:
-        return choose_products(self.dtype, self._device, self.run_kernels)
-
-    @cached_property
-    def _kernels(self) -> Kernels:
-        return self._kept_kernels or best_kernels(threads=torch.get_num_threads())
-
-    @property
-    def run_kernels(self) -> Kernels | None:
-        """The kernels for single tokens, on a CPU."""
-        return self._kernels if self._device.type == "cpu" else None
-
-    @cached_property
-    def generated(self) -> "GeneratedKernels | None":
-        """The kernels that compute with hidden states of f32 on this CPU; None: torch computes."""
-        return as_generated(self.run_kernels) if self.dtype == torch.float32 else None
-
-    @cached_property
-    def _make_placed(self) -> MakeLinear:
-        return choose_linear(self._device, self.dtype)
-
-    @cached_property
-    def _ops(self) -> LayerOps:
-        return choose_ops(self._device, self.dtype)
+class _Builder(MatrixBuilder):
+    """Makes layers."""
 
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
@@ -206,34 +143,6 @@ class _Builder:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
-
-    def matrix(self, name: str) -> Tensor | PackedWeight:
-        """The embedding's or the head's matrix, with a row for each token of the vocabulary."""
-        shape = (self._config.vocab_size, self._config.hidden_size)
-        held = tensor_format(self._config, name, shape, self._scheme)
-        if not isinstance(held, PackedFormat):
-            return self._filling.tensor(name, self._empty(*shape))
-        weight = PackedWeight.empty(*shape, held, self._arena)
-        self._filling.add(name, PackedTarget(weight, 0, shape[0], self._kernels))
-        return weight
-
-    def embedding(self, matrix: Tensor | PackedWeight) -> Embedding:
-        if isinstance(matrix, PackedWeight):
-            return PackedEmbedding(matrix, self.dtype, self._device)
-        return FloatEmbedding(matrix)
-
-    def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
-        if isinstance(matrix, PackedWeight):
-            return self._packed_linear(matrix, None)
-        product = self._products if self.run_kernels is None else self.run_kernels.multiply_plain
-        return FloatLinear(matrix, None, product)
-
-    def norm(self, name: str, eps: float, size: int | None = None) -> RmsNorm:
-        """The norm of `size` numbers; None: of hidden states."""
-        weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
-        if self.run_kernels is not None:
-            return KernelNorm(weight, eps, self.run_kernels)
-        return RmsNorm(weight, eps, self._ops.norm)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
@@ -284,13 +193,6 @@ class _Builder:
         if not has_latent_kernels(spec):
             return LatentAttention
         return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache_dtype)
-
-    def _up(self, rows: int, width: int, *, is_packed: bool) -> FloatLinear | PackedLinear:
-        """A matrix of latent attention. Packed ones have 8 bits: they are a few hundredths of a layer."""
-        if not is_packed:
-            return FloatLinear(self._empty(rows, width), None, self._products)
-        weight = PackedWeight.empty(rows, width, INT8, self._arena)
-        return PackedLinear(weight, None, self._kernels)
 
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:
@@ -369,53 +271,3 @@ class _Builder:
         small = (spec.choice_bias, spec.expert_scales)
         bias, scales = (self._vector(prefix, name, routing.count) for name in small)
         return Router(matrix, bias, routing, addend, scales)
-
-    def _linear(self, prefix: str, projection: Projection) -> Linear:
-        """One matrix whose rows are those of the parts, one after the other."""
-        is_packed = self._scheme in PACKED_SCHEMES
-        if is_packed and not all(map(is_whole_blocks, projection.rows[:-1])):
-            return JoinedLinear([self._linear(prefix, part) for part in projection.split()])
-        rows, width = projection.rows, projection.width
-        bias = self._empty(sum(rows)) if projection.has_bias else None
-        if bias is not None:
-            for part, target in zip(projection.parts, bias.split(rows), strict=True):
-                self._filling.tensor(f"{prefix}{part}.bias", target)
-        names = [f"{prefix}{part}.weight" for part in projection.parts]
-        if not is_packed:
-            weight = self._empty(sum(rows), width)
-            for name, target in zip(names, weight.split(rows), strict=True):
-                self._filling.tensor(name, target)
-            return FloatLinear(weight, bias, self._products)
-        held = tensor_format(self._config, names[0], (rows[0], width), self._scheme)
-        assert isinstance(held, PackedFormat)
-        packed, first = PackedWeight.empty(sum(rows), width, held, self._arena), 0
-        for name, some in zip(names, rows, strict=True):
-            self._filling.add(name, PackedTarget(packed, first, some, self._kernels))
-            first += some
-        return self._packed_linear(packed, bias)
-
-    def _packed_linear(self, weight: PackedWeight, bias: Tensor | None) -> Linear:
-        if self._device.type == "cpu":
-            return PackedLinear(weight, bias, self._kernels)
-        linear = self._make_placed(weight, bias)
-        self._filling.then(linear.place)  # frees the packed bytes in RAM, layer by layer
-        return linear
-
-    def _vector(self, prefix: str, name: str | None, size: int) -> Tensor | None:
-        """Memory for so many numbers of this name, f32, to be filled; None: there are none."""
-        if name is None:
-            return None
-        return self._filling.tensor(prefix + name, torch.empty(size, device=self._device))
-
-    def _norm_weight(self, *shape: int) -> Tensor:
-        """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""
-        weight = torch.empty(shape, device=self._device)
-        if self._config.unit_offset:
-            self._filling.then(lambda: weight.add_(1))
-        return weight
-
-    def _empty(self, *shape: int) -> Tensor:
-        if self._arena is None:
-            return torch.empty(shape, dtype=self.dtype, device=self._device)
-        memory = self._arena.allocate(prod(shape) * self.dtype.itemsize)
-        return memory.view(self.dtype).view(shape)

@@ -6,7 +6,8 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.generated_latent import has_latent_kernels
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.attention_fields import KINDS
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.kernels.attention import LANES, Heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.attention_fields import KINDS
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent import cache_latents
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.layout import ROWS

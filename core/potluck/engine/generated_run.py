@@ -14,18 +14,12 @@ from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import latent_heads
-from potluck.engine.kernels.decode import (
-    Beside,
-    Decoder,
-    Expert,
-    LayerWeights,
-    Moe,
-    layer_shape,
-)
+from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
+from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention

@@ -8,7 +8,7 @@ import torch
 from fake_devices import FakeGraphs, fake_device
 from tiny_models import CONTEXT, SESSION, Reference
 
-from potluck.engine import builder
+from potluck.engine import builder, matrices
 from potluck.engine.accelerator.linears import Int4Linear
 from potluck.engine.builder import build_weights
 from potluck.engine.linear import FloatLinear
@@ -26,10 +26,10 @@ LAYERS = 3  # of each model, which are all the kinds of layers that it has
 @pytest.fixture(autouse=True, scope="module")
 def tried_once() -> Iterator[None]:
     """What a device can do is tried once, and not again for each stage."""
-    choose_ops = cache(partial(builder.choose_ops, dtype=torch.bfloat16))
+    choose_ops = cache(partial(matrices.choose_ops, dtype=torch.bfloat16))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder, "choose_ops", lambda device, _: choose_ops(device))
-        patch.setattr(builder, "choose_linear", cache(builder.choose_linear))
+        patch.setattr(matrices, "choose_ops", lambda device, _: choose_ops(device))
+        patch.setattr(matrices, "choose_linear", cache(matrices.choose_linear))
         yield
 
 

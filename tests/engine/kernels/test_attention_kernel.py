@@ -12,9 +12,10 @@ from torch import Tensor
 from torch_layers import attend, make_cache, make_heads, make_sinks
 
 from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.cache import quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.library import library
 from potluck.engine.kernels.paths import Path
 

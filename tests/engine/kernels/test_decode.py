@@ -14,11 +14,12 @@ from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_la
 
 from potluck.engine.kernels import ReferenceKernels, layer_kernel
 from potluck.engine.kernels.attention import PANEL
-from potluck.engine.kernels.decode import Decoder, LayerWeights, layer_shape
+from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.ir_types import I64
 from potluck.engine.kernels.layer_shape import LayerShape
+from potluck.engine.kernels.layer_weights import LayerWeights, layer_shape
 from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run

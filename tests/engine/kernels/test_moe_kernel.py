@@ -9,9 +9,10 @@ from torch import Tensor
 from torch_layers import EPSILON, make_angles, make_cache, make_heads, random_layer, run_layer
 
 from potluck.engine.kernels import ReferenceKernels, Router
-from potluck.engine.kernels.decode import Decoder, LayerWeights, Moe, layer_shape
+from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.layer_shape import LayerShape
+from potluck.engine.kernels.layer_weights import LayerWeights, Moe, layer_shape
 from potluck.engine.mlp import route
 from potluck.model.formats import INT8
 from potluck.model.routing import Routing, ScoreFunction

@@ -8,8 +8,9 @@ from kernel_paths import BEST, every_path
 from torch_layers import attend, make_cache, make_heads, make_sinks
 
 from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.cache import quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool import Pool
 

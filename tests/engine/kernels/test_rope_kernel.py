@@ -9,8 +9,9 @@ from kernel_paths import BEST, every_path
 from torch_layers import make_angles, make_cache, make_heads, make_qk_norm, rotate
 
 from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.cache import dequantise_heads, quantise_heads
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.paths import Path
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.experts_kernel import AddUp, Each, Experts, emit_experts
-from potluck.engine.kernels.generated import KINDS, GeneratedKernels
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.layout import RECORD_BYTES, TILE, blocks_of, groups_of
 from potluck.engine.kernels.memory import Record
 from potluck.engine.kernels.product_kernel import PackedProduct

@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels.attention import PANEL, Heads, rows_at_once
+from potluck.engine.kernels.attention import Heads, rows_at_once
+from potluck.engine.kernels.attention_fields import (
+    KINDS,
+    cache_fields,
+    check_rows,
+    norm_parts,
+    shared_fields,
+    sinks_field,
+)
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.base import Kernels
 from potluck.engine.kernels.compiled import CompiledKernels
@@ -17,7 +25,7 @@ from potluck.engine.kernels.float_kernel import (
     emit_float_product,
     input_kind,
 )
-from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32, KIND_INT8
+from potluck.engine.kernels.ir_types import KIND_F32
 from potluck.engine.kernels.largest_kernel import emit_largest
 from potluck.engine.kernels.layout import GROUP, ROWS, TILE, blocks_of, groups_of
 from potluck.engine.kernels.matrix import multiply_many
@@ -39,12 +47,6 @@ from potluck.engine.kernels.rows import Reading
 from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput, Router
 from potluck.model.families.facts import Activation
 
-KINDS = {
-    torch.float32: KIND_F32,
-    torch.bfloat16: KIND_BF16,
-    torch.float16: KIND_F16,
-    torch.int8: KIND_INT8,  # only in a KV cache
-}
 # How bits of a number are read as a float, after they are shifted so far.
 _FLOAT_BITS = {
     torch.float32: ("<f", 0),
@@ -176,7 +178,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             first: the position of the cache's first row.
         """
         tokens = len(qkv)
-        _check(shape, qkv, cache, position - first)
+        check_rows(shape, qkv, cache, position - first)
         assert (norm is None) == (shape.qk_norm is None)
         cosines, sines, factors = (0, 0, 0)
         if angles is not None:
@@ -224,7 +226,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             (T, H·K), f32; of a latent, of as many numbers as a value has.
         """
         tokens, path = len(qkv), self.path
-        _check(shape, qkv, cache, position - first)
+        check_rows(shape, qkv, cache, position - first)
         if tokens == 1:
             return self._attend_one(shape, qkv, cache, position, window, first, shared, sinks)
         # A block for each share; its tokens are a multiple of the rows that are computed together.
@@ -243,7 +245,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             scratch=scratch.data_ptr(),
             stats=stats.data_ptr(),
             out=out.data_ptr(),
-            sinks=_sinks(shape, sinks),
+            sinks=sinks_field(shape, sinks),
             **cache_fields(shape, cache, first),
             **shared_fields(shape, shared),
         )
@@ -273,7 +275,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             out=out.data_ptr(),
             job=self.job,
             shares=self.shares,
-            sinks=_sinks(shape, sinks),
+            sinks=sinks_field(shape, sinks),
             **cache_fields(shape, cache, first),
             **shared_fields(shape, shared),
         )
@@ -355,64 +357,3 @@ class GeneratedKernels(CompiledKernels, Kernels):
         blocks = blocks_of(packed.rows)
         product = self._library.get(emit_product, packed.format)
         self.run(product, addressof(arguments), blocks)
-
-
-def _check(shape: Heads, qkv: Tensor, cache: Tensor, row: int) -> None:
-    """Check the arguments of attention and rope, since the kernels check nothing."""
-    assert qkv.dtype == torch.float32
-    assert qkv.is_contiguous()
-    assert qkv.shape[1] == shape.row_numbers
-    assert 0 <= row <= cache.shape[2] - len(qkv)
-
-
-def _sinks(shape: Heads, sinks: Tensor | None) -> int:
-    """Return where the sinks are; 0: the shape has none."""
-    assert (sinks is None) != shape.has_sinks
-    if sinks is None:
-        return 0
-    assert sinks.dtype == torch.float32
-    assert sinks.shape == (shape.heads,)
-    return sinks.data_ptr()
-
-
-def norm_parts(shape: Heads, norm: Tensor) -> dict[str, Tensor]:
-    """Return the weights of norms by the names of a record's fields; values may have none, where none are read."""
-    whole, head = norm.flatten(), shape.head_dim
-    keys = whole[head * (shape.heads if shape.qk_norm == "projection" else 1) :]
-    return {"query_norm": whole, "key_norm": keys, "value_norm": keys[head:]}
-
-
-def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:
-    """Check a layer's cache; return where its keys and values are, by the names of a record's fields.
-
-    The addresses are those that position 0 would have. Kernels read no position before `first`, that of
-    the first row.
-    """
-    assert KINDS[cache.dtype] == shape.cache_kind
-    assert cache.is_contiguous()
-    assert cache.shape[:2] == (1 if shape.rank else 2, shape.kv_heads)
-    assert cache.shape[3] * cache.itemsize == shape.cached_bytes
-    start = cache.data_ptr() - first * shape.cached_bytes
-    return {
-        "keys": start,
-        "values": start if shape.rank else start + cache.nbytes // 2,
-        "head_stride": cache.shape[2] * shape.cached_bytes,
-    }
-
-
-def shared_fields(shape: Heads, shared: Tensor | None) -> dict[str, int]:
-    """Return where the rows are that sessions share, whole panels from position 0 on; None: there are none.
-
-    The names are those of a record's fields.
-    """
-    if shared is None:
-        return {"own_from": 0, "shared_keys": 0, "shared_values": 0, "shared_stride": 0}
-    assert KINDS[shared.dtype] == shape.cache_kind
-    assert shared.shape[2] % PANEL == 0
-    keys, values = shared[0], shared[-1]
-    return {
-        "own_from": shared.shape[2],
-        "shared_keys": keys.data_ptr(),
-        "shared_values": values.data_ptr(),
-        "shared_stride": shared.stride(1) * shared.itemsize,
-    }

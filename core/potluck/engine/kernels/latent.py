@@ -5,7 +5,8 @@ from ctypes import addressof
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.generated import GeneratedKernels, cache_fields
+from potluck.engine.kernels.attention_fields import cache_fields
+from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.latent_kernel import LatentHeads, LatentRows, emit_latent_rows
 from potluck.engine.kernels.tensors import Angles
 

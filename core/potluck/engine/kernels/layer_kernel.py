@@ -26,7 +26,6 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
 from potluck.engine.kernels.ir_types import (
     F32,
-    I8,
     I64,
     KIND_F32,
     NULL,
@@ -38,8 +37,9 @@ from potluck.engine.kernels.ir_types import (
 from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
+from potluck.engine.kernels.layer_records import Expert, Layer, Step
 from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record
+from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
@@ -47,100 +47,6 @@ from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.routing import Routing
-
-
-class Angles(Record):
-    """How a position is turned by one kind of rope, as `RopeAndCache` takes it; null where a layer has no rope."""
-
-    cosines = Address(KIND_F32)
-    sines = Address(KIND_F32)
-    query_factors = Address(KIND_F32)
-
-
-class Expert(Record):
-    """The matrices of an expert; missing biases are null."""
-
-    gate_up = Address(I8)
-    gate_up_bias = Address(KIND_F32)
-    down = Address(I8)
-    down_bias = Address(KIND_F32)
-
-
-class Step(Record):
-    """What all layers of a step share: the token, and memory that each layer writes to."""
-
-    hidden = Address(KIND_F32)
-    position = Number()
-    angles = Address(Angles)  # first those of no rope, then those of each kind of rope
-    records = Address(I8)  # the input of a product
-    wide = Address(KIND_F32)  # the output of a product
-    attended = Address(KIND_F32)
-    parts = Address(KIND_F32)  # of attention: see `parts_floats`
-    job = Address(I8)
-    shares = Number()
-    normed = Address(KIND_F32)  # of a MoE: the input of the router and of the experts
-    gated = Address(I8)
-    added = Address(KIND_F32)
-    total = Address(KIND_F32)
-    beside = Address(KIND_F32)  # the result of an MLP beside experts
-    routed = Address(KIND_F32)
-    factors = Address(KIND_F32)
-    queries = Address(KIND_F32)  # of latent attention: made of their latent
-    absorbed = Address(KIND_F32)
-    mixed = Address(KIND_F32)  # what heads have of the latents
-    head_inputs = Address(I8)
-    rates = Address(KIND_F32)  # of a delta net
-
-
-class Layer(Record):
-    """What a layer has of its own. Norms that the shape lacks are never read, missing biases are null."""
-
-    before_attention = Address(KIND_F32)
-    qkv = Address(I8)
-    qkv_bias = Address(KIND_F32)
-    query_norm = Address(KIND_F32)
-    key_norm = Address(KIND_F32)
-    value_norm = Address(KIND_F32)
-    output = Address(I8)
-    output_bias = Address(KIND_F32)
-    after_attention = Address(KIND_F32)
-    before_mlp = Address(KIND_F32)
-    gate_up = Address(I8)
-    gate_up_bias = Address(KIND_F32)
-    down = Address(I8)
-    down_bias = Address(KIND_F32)
-    after_mlp = Address(KIND_F32)
-    keys = Address(I8)
-    values = Address(I8)
-    head_stride = Number()  # bytes from one head of the cache to the next
-    own_from = Number()  # the panels before this position are those that sessions share
-    shared_keys = Address(I8)  # likewise, of those
-    shared_values = Address(I8)
-    shared_stride = Number()
-    rates = Address(KIND_F32)  # of a delta net, and what follows
-    convolution = Address(KIND_F32)
-    decays = Address(KIND_F32)
-    offsets = Address(KIND_F32)
-    norm = Address(KIND_F32)
-    before = Address(KIND_F32)
-    state = Address(KIND_F32)
-    window = Number()  # cached tokens that a query sees, itself among them
-    rope = Number()  # which of the angles
-    sinks = Address(KIND_F32)
-    router = Address(KIND_F32)
-    router_bias = Address(KIND_F32)
-    choice_bias = Address(KIND_F32)
-    queries = Address(I8)  # of latent attention, as are the next two
-    key_up = Address(I8)
-    value_up = Address(I8)
-    experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
-    expert_scales = Address(KIND_F32)
-    after_dense = Address(KIND_F32)
-    router_norm = Address(KIND_F32)
-    before_moe = Address(KIND_F32)
-    after_moe = Address(KIND_F32)
-    scale = Address(KIND_F32)  # one number
-
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])

@@ -1,0 +1,184 @@
+"""The weights of a decoder layer as its kernel takes them, and the shape that they make."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from potluck.engine.kernels.attention import Heads
+from potluck.engine.kernels.delta_kernel import DeltaHeads
+from potluck.engine.kernels.latent_weights import LatentWeights
+from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
+from potluck.engine.kernels.tensors import DeltaTensors, Router, Weight
+from potluck.model.families.facts import Activation, LayerNorms, ParallelNorms
+
+
+class Expert(NamedTuple):
+    """One matrix with the rows of gates and of ups, and the down matrix, with their biases, f32."""
+
+    gate_up: Weight
+    down: Weight
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Experts of one shape, the one that all tokens go through, and their router."""
+
+    router: Router
+    experts: tuple[Expert, ...]
+    shared: Expert | None = None
+    beside: "Beside | None" = None  # the MLP beside them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """An MLP beside experts, and the norms of both, (D,) each."""
+
+    mlp: Expert
+    norms: ParallelNorms[Tensor]
+    router_norm: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
+
+    It has either one MLP or experts. For a delta net, `qkv` is its input.
+    """
+
+    norms: LayerNorms[Tensor]  # (D,) each
+    qkv: Weight
+    qkv_bias: Tensor | None = None
+    # (2, K): of queries, of keys; (3, K): of values too; or of projections, (H·K + Hkv·K,)
+    qk_norm: Tensor | None = None
+    output: Weight
+    output_bias: Tensor | None = None
+    gate_up: Weight | None = None  # gates before ups
+    gate_up_bias: Tensor | None = None
+    down: Weight | None = None
+    down_bias: Tensor | None = None
+    moe: Moe | None = None
+    latent: LatentWeights | None = None
+    delta_net: DeltaTensors | None = None
+    scale: Tensor | None = None  # (1,): what the result is multiplied by
+    window: int | None = None  # cached tokens that a query looks at, itself among them
+    sinks: Tensor | None = None  # (H,)
+    rope: int | None = 0  # the index of its angles among those of a call; None: no rope
+
+    @property
+    def mlp(self) -> Expert:
+        """The matrices of the MLP, or of the first expert."""
+        if self.moe is not None:
+            return self.moe.experts[0]
+        assert self.gate_up is not None
+        assert self.down is not None
+        return Expert(self.gate_up, self.down)
+
+
+def layer_shape(
+    weights: LayerWeights,
+    mixer: Heads | DeltaHeads,
+    *,
+    epsilon: float,
+    multiplier: float = 1.0,
+    activation: Activation = "silu",
+) -> LayerShape:
+    """Return the shape of a layer. Layers of one shape can be in one `Decoder`.
+
+    Args:
+        weights: of the layer.
+        mixer: the heads of its attention or delta net.
+        epsilon: of its norms.
+        multiplier: of what attention and MLP add to the hidden states.
+        activation: of the gates.
+    """
+    gate_up, down = weights.mlp[:2]
+    return LayerShape(
+        hidden=weights.qkv.width,
+        intermediate=down.width,
+        mixer=mixer,
+        has_norms_before=weights.norms.before_mixer is not None,
+        has_norms_after=weights.norms.after_mixer is not None,
+        epsilon=epsilon,
+        multiplier=multiplier,
+        activation=activation,
+        qkv_format=weights.qkv.format,
+        output_format=weights.output.format,
+        gate_up_format=gate_up.format,
+        down_format=down.format,
+        routing=None if weights.moe is None else weights.moe.router.routing,
+        latent=None if weights.latent is None else weights.latent.shape,
+        shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
+        beside=_beside_shape(weights.moe),
+        has_expert_scales=weights.moe is not None and weights.moe.router.scales is not None,
+        has_scale=weights.scale is not None,
+    )
+
+
+def _beside_shape(moe: Moe | None) -> MlpShape | None:
+    return None if moe is None or moe.beside is None else _mlp_shape(moe.beside.mlp)
+
+
+def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
+    if mlp is None:
+        return None
+    gate_up, down = mlp[:2]
+    return MlpShape(intermediate=down.width, gate_up_format=gate_up.format, down_format=down.format)
+
+
+def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
+    """Check the tensors of a layer, since the kernel checks nothing."""
+    mixer, hidden, wide = shape.mixer, shape.hidden, 2 * shape.intermediate
+    moe, routing = layer.moe, shape.routing
+    assert routing == (None if moe is None else moe.router.routing)
+    assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
+    assert shape.beside == _beside_shape(moe)
+    mlps = [layer.mlp] if moe is None else moe.experts
+    assert routing is None or len(mlps) == routing.count
+    for matrix, rows, width, held in (
+        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
+        (layer.output, hidden, shape.attended, shape.output_format),
+        *((one.gate_up, wide, hidden, shape.gate_up_format) for one in mlps),
+        *((one.down, hidden, shape.intermediate, shape.down_format) for one in mlps),
+    ):
+        assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
+    if (latent := layer.latent) is not None:
+        latent.check()
+    assert (layer.latent is None) == (shape.latent is None)
+    assert (layer.delta_net is None) == isinstance(mixer, Heads)
+    heads = normed = rates = 0
+    if isinstance(mixer, DeltaHeads):
+        rates = 2 * mixer.value_heads
+    else:
+        assert (layer.qk_norm is None) == (mixer.qk_norm is None)
+        assert (layer.sinks is None) != mixer.has_sinks
+        heads = mixer.heads
+        normed = 2 + mixer.value_norm if mixer.qk_norm == "head" else heads + mixer.kv_heads
+        normed *= mixer.head_dim
+    beside = None if moe is None else moe.beside
+    for vector, numbers in (
+        *((norm, hidden) for norm in layer.norms.present),
+        (layer.qk_norm, normed),
+        (layer.qkv_bias, shape.qkv_rows),
+        (layer.delta_net and layer.delta_net.rates, rates * hidden),
+        (layer.output_bias, hidden),
+        (layer.gate_up_bias, wide),
+        (layer.down_bias, hidden),
+        *((one.gate_up_bias, wide) for one in mlps),
+        *((one.down_bias, hidden) for one in mlps),
+        (layer.sinks, heads),
+        (None if moe is None else moe.router.addend, routing.rows if routing else 0),
+        (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),
+        (None if moe is None else moe.router.bias, len(mlps)),
+        (None if moe is None else moe.router.scales, len(mlps)),
+        (layer.scale, 1),
+        *((norm, hidden) for norm in (beside.norms.present if beside else ())),
+        (None if beside is None else beside.router_norm, hidden),
+    ):
+        if vector is not None:
+            assert vector.dtype == torch.float32
+            assert vector.is_contiguous()
+            assert vector.numel() == numbers
