@@ -150,9 +150,9 @@ class Application(QObject):
             self.preferences,
             on_share=self._share,
             on_close=self._on_main_close,
+            offer_start=self._offer_start,
             log=self._log,
         )
-        self._offer_start(self.main.settings.start)
         self.main.show()
 
     def _offer_start(self, box: StartBox) -> None:

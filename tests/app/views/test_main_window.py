@@ -45,9 +45,9 @@ def test_every_page_has_its_keys_and_its_place_in_the_rail(
 
     qtbot.keyClick(window, key, CONTROL)
     assert window.pages.currentWidget() is page
-    assert window.rail_buttons[page].isChecked()
+    assert window.rail_buttons[name].isChecked()
     window.go(other)
-    qtbot.mouseClick(window.rail_buttons[page], LEFT)
+    qtbot.mouseClick(window.rail_buttons[name], LEFT)
 
     assert window.pages.currentWidget() is page
 
