@@ -6,9 +6,12 @@ model at once; another window or program may still use the model. Where somethin
 or asks if the desktop has none; only Quit ends that.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
@@ -31,8 +34,10 @@ from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.start_box import StartBox
-from potluck_app.views.worker import WorkerWindow
+
+if TYPE_CHECKING:
+    from potluck_app.views.start_box import StartBox
+    from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +228,8 @@ class Application(QObject):
             self.backend.unload_model().then(failed=self.backend.report)
 
     def _lend(self, *, hidden: bool) -> None:
+        from potluck_app.views.worker import WorkerWindow  # a window for chatting needs none
+
         self.backend.set_holder("worker")
         self.backend.set_role(worker=True).then(failed=self.backend.report)
         self.worker = WorkerWindow(

@@ -295,6 +295,8 @@ class MainWindow(QMainWindow):
 
     def _on_state(self, state: ClusterState | None) -> None:
         self.chat.show_state(state, self._backend.state)
+        if state is not None and state.pairings:
+            _ = self.cluster  # its card says the code aloud, also while another page is seen
         for show in self._shows_state:
             show(state)
         if self._waits_for_first and state is not None and cluster.has_helper(state):
