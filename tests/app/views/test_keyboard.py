@@ -172,6 +172,26 @@ def test_every_place_that_the_keyboard_reaches_shows_it(
         assert len(seen) > 2
 
 
+def first_ink(window: MainWindow, widget: QWidget) -> int:
+    """The leftmost column of the window in which something of this widget is drawn."""
+    place = QRect(widget.mapTo(window, QPoint(0, 0)), widget.size())
+    drawn = pixels(window.grab(place).toImage())
+    return place.left() + int(np.argmax((drawn != drawn[0, 0]).any(axis=0)))
+
+
+def test_the_actions_of_a_reply_begin_where_its_text_begins(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    talk(window, backend, "Have a look.")
+    reply = window.chat.transcript.last_reply()
+    assert reply is not None
+    text = reply.findChild(ProseView)
+    assert text is not None
+    qtbot.waitUntil(lambda: reply.height() >= reply.sizeHint().height())
+
+    assert abs(first_ink(window, reply.copy) - first_ink(window, text)) <= 2
+
+
 def test_what_is_clicked_has_no_ring(
     window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
 ) -> None:
