@@ -29,7 +29,7 @@ from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.going_on import downloaded, going_on
+from potluck_app.viewmodels.going_on import downloaded, going_on, lost
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
@@ -91,6 +91,7 @@ class Application(QObject):
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
+        self._told: ClusterState | None = None  # the state of which the tray has said what is news
         self._downloaded: frozenset[str] = frozenset()  # ids of downloads that are known to be done
         self._last_words = QTimer(self, singleShot=True, interval=_READ_MS)
         self._last_words.timeout.connect(self._after_last_words)
@@ -329,6 +330,7 @@ class Application(QObject):
 
     def _on_state(self, state: ClusterState) -> None:
         """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
+        self._tell_losses(state)
         self._tell_downloads(state)
         if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
             self.leave()
@@ -340,6 +342,11 @@ class Application(QObject):
                 code = wording.spaced_code(request.code or "")
                 text = f"{request.name} wants to use this computer. Code {code}"
                 self._say_in_tray("Potluck", text)
+
+    def _tell_losses(self, state: ClusterState) -> None:
+        news, self._told = lost(self._told, state), state
+        if news and self.main is not None:
+            self._say_in_tray("Potluck", news)  # there is one only while the window is hidden
 
     def _tell_downloads(self, state: ClusterState) -> None:
         """Say in the tray that a download is done, and stay there until that can be read."""

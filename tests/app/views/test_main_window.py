@@ -240,6 +240,21 @@ def test_a_key_that_another_window_made_is_not_known(
     assert card.api.text() == "Turn off"
 
 
+def test_how_fast_weights_are_sent_is_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    before = home()
+    backend.say(before)
+    assert button(window, "sending-0").isChecked()
+
+    qtbot.mouseClick(button(window, "sending-200"), LEFT)
+    assert backend.last("/cluster/role").body == RoleRequest(upload_limit_mbit=200)
+
+    backend.say(replace(before, node=replace(before.node, upload_limit_mbit=42)))  # by a command
+    assert not any(each.isChecked() for each in window.settings.sending.values())
+
+
 def test_when_an_unused_model_is_unloaded_is_chosen(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
