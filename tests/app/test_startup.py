@@ -67,7 +67,7 @@ def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,  # ends a hang
         check=True,
     )
     names = result.stdout.split()
