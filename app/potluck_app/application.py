@@ -6,9 +6,12 @@ model at once; another window or program may still use the model. Where somethin
 or asks if the desktop has none; only Quit ends that.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
@@ -26,13 +29,15 @@ from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.going_on import downloaded, going_on
+from potluck_app.viewmodels.going_on import downloaded, going_on, lost
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.start_box import StartBox
-from potluck_app.views.worker import WorkerWindow
+
+if TYPE_CHECKING:
+    from potluck_app.views.start_box import StartBox
+    from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +91,7 @@ class Application(QObject):
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
+        self._told: ClusterState | None = None  # the state of which the tray has said what is news
         self._downloaded: frozenset[str] = frozenset()  # ids of downloads that are known to be done
         self._last_words = QTimer(self, singleShot=True, interval=_READ_MS)
         self._last_words.timeout.connect(self._after_last_words)
@@ -150,9 +156,9 @@ class Application(QObject):
             self.preferences,
             on_share=self._share,
             on_close=self._on_main_close,
+            offer_start=self._offer_start,
             log=self._log,
         )
-        self._offer_start(self.main.settings.start)
         self.main.show()
 
     def _offer_start(self, box: StartBox) -> None:
@@ -223,6 +229,8 @@ class Application(QObject):
             self.backend.unload_model().then(failed=self.backend.report)
 
     def _lend(self, *, hidden: bool) -> None:
+        from potluck_app.views.worker import WorkerWindow  # a window for chatting needs none
+
         self.backend.set_holder("worker")
         self.backend.set_role(worker=True).then(failed=self.backend.report)
         self.worker = WorkerWindow(
@@ -322,6 +330,7 @@ class Application(QObject):
 
     def _on_state(self, state: ClusterState) -> None:
         """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
+        self._tell_losses(state)
         self._tell_downloads(state)
         if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
             self.leave()
@@ -333,6 +342,11 @@ class Application(QObject):
                 code = wording.spaced_code(request.code or "")
                 text = f"{request.name} wants to use this computer. Code {code}"
                 self._say_in_tray("Potluck", text)
+
+    def _tell_losses(self, state: ClusterState) -> None:
+        news, self._told = lost(self._told, state), state
+        if news and self.main is not None:
+            self._say_in_tray("Potluck", news)  # there is one only while the window is hidden
 
     def _tell_downloads(self, state: ClusterState) -> None:
         """Say in the tray that a download is done, and stay there until that can be read."""

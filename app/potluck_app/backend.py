@@ -319,6 +319,10 @@ class Backend(QObject):
         """Have a model unloaded that nobody asks for so long; 0: never."""
         self._change_role(RoleRequest(idle_unload_s=seconds))
 
+    def set_sending(self, mbit: int) -> None:
+        """Have weights sent to other computers at so many Mbit/s at most; 0: as fast as it goes."""
+        self._change_role(RoleRequest(upload_limit_mbit=mbit))
+
     def _change_role(self, request: RoleRequest) -> None:
         self._call("POST", "/cluster/role", request).then(failed=self.report)
 

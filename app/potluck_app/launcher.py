@@ -1,6 +1,5 @@
 """Find the node or start it. The function blocks: the window calls it in the background."""
 
-from potluck import launch
 from potluck.settings import Folders, read_node_file
 from potluck_app.http import Endpoint
 
@@ -11,6 +10,8 @@ def find_or_start(folders: Folders) -> Endpoint:
     Raises:
         PotluckError: the node could not be started, or it hangs. The message is for people.
     """
+    from potluck import launch  # here, in the background: it reads HTTP and TLS
+
     client = launch.find_or_start(folders)
     node = read_node_file(folders)
     if node is None or node.port != client.port:

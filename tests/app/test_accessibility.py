@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import pytest
+from chat_page import pages_of
 from fake_backend import computer
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QAccessibleEvent
@@ -60,7 +61,7 @@ def full_window(make: Make, backend: ScriptedBackend, qtbot: QtBot) -> MainWindo
         backend.replies[-1].text.emit(text)
         end = ReplyEnd(stats=STATS) if number == 0 else ReplyEnd(error="It failed.")
         backend.replies[-1].finished.emit(end)
-    for page in window.rail_buttons:
+    for page in pages_of(window):
         window.go(page)
     entry = ModelEntry(name="Qwen", path="/q", nbytes=1)
     backend.last("/cluster/models").call.done.emit((entry,))

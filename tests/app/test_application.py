@@ -2,9 +2,10 @@
 
 import msgspec
 import pytest
-from fake_backend import PLAN, TOKEN, Server
+from fake_backend import PLAN, TOKEN, Server, computer
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
+from scripted_window import running_model
 from started import Make, click, connect
 
 from potluck.api.hub import Download
@@ -178,6 +179,30 @@ def test_a_download_that_is_done_is_said_in_the_tray_before_it_goes(
         server.update(downloads=(msgspec.structs.replace(running, state="done", done=2),))
 
     assert said == ["Qwen3-8B is downloaded and ready to use."]
+
+
+def test_a_computer_that_is_lost_during_a_reply_is_said_in_the_tray(
+    make: Make, server: Server, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = going_on(make, server, qtbot, tray=True)
+    assert application.tray is not None
+    said: list[str] = []
+    monkeypatch.setattr(application.tray, "say", lambda _title, text: said.append(text))
+    mac = computer("Mac", "2", layers=(0, 4))
+    lost = msgspec.structs.replace(mac, state="lost")
+    idle, answering = running_model(), running_model(answering=1)
+
+    def shown() -> object:
+        state = application.backend.state
+        return state and (state.model, state.computers)
+
+    for model, each in ((idle, mac), (idle, lost), (answering, mac), (answering, lost)):
+        server.update(model=model, computers=(each,))
+        qtbot.waitUntil(lambda known=(model, (each,)): shown() == known)
+
+    assert [text.partition(".")[0] for text in said] == [
+        "Mac stopped answering in the middle of a reply"
+    ]
 
 
 def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(

@@ -288,7 +288,7 @@ def test_nothing_in_the_window_is_still_in_english(
     rest = [text for text in rest if text != "0.1"]  # a version, which is no number
     assert {text for text in rest if (german.of(text) or text) != text} == set()
     assert "Einstellungen" in rest
-    assert window.rail_buttons[window.settings].text() == "Settings"  # as the program knows it
+    assert window.rail_buttons["settings"].text() == "Settings"  # as the program knows it
 
 
 @pytest.mark.qt

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from PySide6.QtGui import QImage
 
-pytestmark = [pytest.mark.qt, pytest.mark.slow]
+HANG_S = 600  # ends a hang: all pictures take half a minute, and some minutes on a busy machine
+
+pytestmark = [pytest.mark.qt, pytest.mark.slow, pytest.mark.timeout(HANG_S + 60)]
 
 SCRIPT = Path(__file__).parents[2] / "installers" / "screenshots"
 
@@ -15,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "installers" / "screenshots"
 def take(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, SCRIPT, folder, *words],
-        timeout=100,
+        timeout=HANG_S,
         check=False,
         capture_output=True,
         text=True,

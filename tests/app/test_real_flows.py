@@ -11,25 +11,30 @@ from urllib.request import urlopen
 import psutil
 import pytest
 from chat_page import click, last, own
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QMimeData, Qt, QUrl
+from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
 from potluck import launch
+from potluck.api.schema import RoleRequest
 from potluck.settings import Folders, read_node_file
 from potluck_app.backend import Backend
 from potluck_app.chats.history import History
+from potluck_app.chats.values import Stats
 from potluck_app.launcher import find_or_start
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.computer_actions import Question
+from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.doctor import DoctorDialog
 from potluck_app.views.main_window import MainWindow
 
-pytestmark = [pytest.mark.qt, pytest.mark.net, pytest.mark.slow]
+HANG_S = 600  # ends a hang: the first load makes the kernels, on a busy machine slowly
+WAIT_MS = 1000 * HANG_S // 2
 
-WAIT_MS = 120_000  # the first load makes the kernels, on a busy machine slowly
+pytestmark = [pytest.mark.qt, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(HANG_S)]
+
 LEFT = Qt.MouseButton.LeftButton
 
 
@@ -81,6 +86,13 @@ def until_answered(window: MainWindow, qtbot: QtBot) -> None:
     assert last(window).message.status == "done", last(window).message
 
 
+def stats(window: MainWindow) -> Stats:
+    """What the node measured of the last reply."""
+    measured = last(window).message.stats
+    assert measured is not None
+    return measured
+
+
 def answer(window: MainWindow, dialog: Question, value: str, qtbot: QtBot) -> None:
     dialog.value.setText(value)
     qtbot.mouseClick(dialog.yes, LEFT)
@@ -97,9 +109,7 @@ def test_an_example_is_answered_edited_regenerated_and_found(
     until_answered(real, qtbot)
     until(qtbot, lambda: real.chat.pill.text() == "Ready")
     assert real.chat.model.text().startswith("Potluck guide")
-    stats = last(real).message.stats
-    assert stats is not None
-    assert stats.tokens_per_s > 0
+    assert stats(real).tokens_per_s > 0
 
     own(real).open_editor()
     editor = own(real)._editor
@@ -127,9 +137,89 @@ def test_the_options_of_a_chat_hold_for_its_next_message(real: MainWindow, qtbot
 
     say(real, qtbot, "What is Potluck?")
 
-    stats = last(real).message.stats
-    assert stats is not None
-    assert stats.tokens == 4
+    assert stats(real).tokens == 4
+
+
+def test_a_preset_is_saved_and_holds_in_another_chat(real: MainWindow, qtbot: QtBot) -> None:
+    real.chat.toggle_options()
+    drawer = real.chat.drawer
+    qtbot.keyClicks(drawer.fields["max_tokens"], "3")
+    qtbot.keyClicks(drawer.name, "Three words")
+    click(real, "drawer-save", qtbot)
+    say(real, qtbot, "What is Potluck?")
+    assert stats(real).tokens == 3
+    click(real, "chat-new", qtbot)
+    say(real, qtbot, "What is Potluck?")
+    assert stats(real).tokens > 3
+
+    click(real, "chat-new", qtbot)
+    next(a for a in drawer.presets_menu().actions() if a.text() == "Three words").trigger()
+    say(real, qtbot, "What is Potluck?")
+
+    assert drawer.presets.text() == "Three words"
+    assert stats(real).tokens == 3
+
+
+def test_a_text_file_that_is_dropped_is_read_by_the_model(
+    real: MainWindow, qtbot: QtBot, tmp_path: Path
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    alone = stats(real).prompt_tokens
+    click(real, "chat-new", qtbot)
+    notes = tmp_path / "notes.md"
+    notes.write_text("The study has a fast computer. " * 8)
+    dropped = QMimeData()
+    dropped.setUrls([QUrl.fromLocalFile(str(notes))])
+    composer = real.chat.composer
+
+    composer.text.insertFromMimeData(dropped)
+    until(qtbot, lambda: composer.draft().attachments)
+    say(real, qtbot, "What is Potluck?")
+
+    assert own(real).chips.isVisible()
+    assert stats(real).prompt_tokens > alone + 40
+
+
+@pytest.mark.parametrize("form", ["Markdown", "JSON"])
+def test_a_chat_is_exported_deleted_imported_and_goes_on(
+    real: MainWindow, qtbot: QtBot, tmp_path: Path, form: str
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    reply = last(real).message.text
+    sidebar, file = real.chat.sidebar, tmp_path / "chat"
+    row = sidebar.list.model().index(1, 0)
+    next(a for a in sidebar.menu_for(row).actions() if form in a.text()).trigger()
+    choose(sidebar.findChildren(QFileDialog), file)
+    until(qtbot, file.exists)
+    assert real._chat.shown_id is not None
+    real._chat.delete(real._chat.shown_id)
+    until(qtbot, lambda: sidebar.list.model().rowCount() == 0)
+
+    sidebar.choose_import()
+    choose(sidebar.findChildren(QFileDialog), file)
+    until(qtbot, lambda: real._chat.messages.rowCount() == 2)
+    assert last(real).message.text == reply
+    say(real, qtbot, "How do I add another computer?")
+
+    assert real._chat.messages.rowCount() == 4
+
+
+def test_a_chat_that_is_too_long_goes_on_in_a_new_one_with_a_summary(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    long = "The study has a fast computer. " * 2000
+    real.chat.composer.text.setPlainText(long)
+    qtbot.mouseClick(real.chat.composer.button, LEFT)
+    until(qtbot, lambda: "longer than the context" in real.chat.advice.text)
+
+    click(real, "advice-summary", qtbot)
+    until(qtbot, lambda: real._chat.shown_id is None)
+
+    assert "Summary of the conversation" in real._chat.settings.system
+    assert real.chat.composer.text.toPlainText() == long.strip()
+    say(real, qtbot, "How do I add another computer?")
+    assert last(real).message.text
 
 
 def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
@@ -187,6 +277,33 @@ def test_this_computer_is_renamed_limited_paused_and_looked_for(
     assert not real.banner.isVisible()
 
 
+def test_a_computer_joins_by_a_token_and_is_removed(
+    real: MainWindow, qtbot: QtBot, tmp_path: Path
+) -> None:
+    folders = Folders.of(tmp_path / "helper", {})
+    helper = launch.find_or_start(folders)
+    try:
+        helper.set_role(RoleRequest(worker=True))
+        real.go(real.cluster)
+        dialog = real.cluster.open_add_dialog()
+        qtbot.mouseClick(dialog.make, LEFT)
+        until(qtbot, dialog.token.text)
+        helper.join(dialog.token.text().split()[-1])
+        dialog.reject()
+        name = helper.state().node.node_id
+        until(qtbot, lambda: name in real.cluster._computers)
+        card = real.cluster._computers[name]
+        until(qtbot, lambda: real.cluster._computers[name]._card.removable)
+
+        real.cluster._actions.choose(card._card, "remove")
+        qtbot.mouseClick(real.findChildren(Confirmation)[-1].yes, LEFT)
+
+        until(qtbot, lambda: not is_of_this_home(real, name))
+        until(qtbot, lambda: not helper.state().node.lent_to)
+    finally:
+        helper.shutdown()
+
+
 def test_a_model_is_loaded_measured_explained_and_unloaded(real: MainWindow, qtbot: QtBot) -> None:
     say(real, qtbot, "What is Potluck?")
     real.go(real.cluster)
@@ -242,6 +359,17 @@ def test_a_node_that_is_killed_is_one_calm_line_and_the_chat_goes_on(
     assert real._chat.messages.rowCount() == 4
     until(qtbot, lambda: not real.banner.isVisible())
     assert any("stopped in the background" in line for line in seen)
+
+
+def choose(dialogs: list[QFileDialog], file: Path) -> None:
+    """Choose a file in the newest dialog, as its button would."""
+    dialogs[-1].fileSelected.emit(str(file))
+    dialogs[-1].reject()
+
+
+def is_of_this_home(window: MainWindow, node_id: str) -> bool:
+    state = window._backend.live_state
+    return state is None or any(c.node_id == node_id and c.paired for c in state.computers)
 
 
 def free_port() -> int:

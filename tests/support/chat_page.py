@@ -1,7 +1,7 @@
 """What tests do on the chat page: ask, click, look at the newest messages."""
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QPushButton
+from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend
 
@@ -38,3 +38,8 @@ def last(window: MainWindow) -> ReplyMessage:
     view = window.chat.transcript.last_reply()
     assert view is not None
     return view
+
+
+def pages_of(window: MainWindow) -> tuple[QWidget, ...]:
+    """All pages, also those that were not opened yet."""
+    return window.chat, window.cluster, window.models, window.settings

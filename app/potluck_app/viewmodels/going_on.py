@@ -1,4 +1,4 @@
-"""What would go on in the background when the main window is closed. Pure."""
+"""What goes on in the background when the main window is closed, and what of it is news. Pure."""
 
 from collections.abc import Container
 
@@ -26,6 +26,20 @@ def downloaded(state: ClusterState, known: Container[str]) -> str:
         return ""
     verb = "is" if len(names) == 1 else "are"
     return f"{wording.listing(names)} {verb} downloaded and ready to use."
+
+
+def lost(before: ClusterState | None, state: ClusterState) -> str:
+    """Return a sentence about the computers that were lost in the middle of a reply, since `before`."""
+    if before is None or not before.model.answering:
+        return ""
+    working = {c.node_id for c in before.computers if c.layers is not None and c.state != "lost"}
+    names = [c.name for c in state.computers if c.node_id in working and c.state == "lost"]
+    if not names:
+        return ""
+    return (
+        f"{wording.listing(names)} stopped answering in the middle of a reply. Potluck tries to finish"
+        " it with the other computers."
+    )
 
 
 def _name(model: str) -> str:

@@ -22,7 +22,8 @@ from potluck_app.theme import Theme
 _OFFSET, _WIDTH = 2, 2  # pixels between a widget and its ring, and of the ring
 _OUTSIDE = _OFFSET + _WIDTH
 _MOVES = (QEvent.Type.Move, QEvent.Type.Resize, QEvent.Type.Hide)
-_STYLED = (QPushButton, QToolButton, QLineEdit)  # their rings are in the style sheet
+# Their rings are in the style sheet, but for buttons in a line with text: those have no border.
+_STYLED = (QPushButton, QToolButton, QLineEdit)
 
 
 def tab_stops(layout: QLayout) -> Iterator[QWidget]:
@@ -77,7 +78,8 @@ def _needs_ring(widget: QWidget) -> bool:
         return not widget.currentIndex().isValid()  # else the row has one
     is_field = widget.property("kind") == "field" or widget.property("ring") == "own"
     is_stop = bool(widget.focusPolicy() & Qt.FocusPolicy.TabFocus)
-    return is_stop and not is_field and not isinstance(widget, _STYLED)
+    is_styled = isinstance(widget, _STYLED) and widget.property("kind") != "inline"
+    return is_stop and not is_field and not is_styled
 
 
 class _Ring(QWidget):

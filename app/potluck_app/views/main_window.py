@@ -1,8 +1,15 @@
-"""The main window, for the computer on which the person chats: the rail, the pages, the banner."""
+"""The main window, for the computer on which the person chats: the rail, the pages, the banner.
+
+A page is made, and its module read, when it is first opened: the window opens with the chat alone.
+"""
+
+from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QShowEvent
@@ -19,13 +26,16 @@ from potluck_app.viewmodels.library import Library
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.chat import ChatView
-from potluck_app.views.cluster import ClusterView
-from potluck_app.views.first_run import FirstRunView
-from potluck_app.views.models import ModelsView
 from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.screens import ScreenFit
-from potluck_app.views.settings import SettingsView
 from potluck_app.views.shortcuts import ShortcutsDialog, bind
+
+if TYPE_CHECKING:
+    from potluck_app.views.cluster import ClusterView
+    from potluck_app.views.first_run import FirstRunView
+    from potluck_app.views.models import ModelsView
+    from potluck_app.views.settings import SettingsView
+    from potluck_app.views.start_box import StartBox
 
 MINIMUM = QSize(480, 560)
 _PROBLEM_MS = 20_000  # time to read why a command failed
@@ -44,6 +54,7 @@ class MainWindow(QMainWindow):
         *,
         on_share: Callable[[], object],
         on_close: Callable[[], bool],
+        offer_start: Callable[[StartBox], object] = lambda _box: None,
         log: Path | None = None,
     ) -> None:
         super().__init__()
@@ -53,7 +64,8 @@ class MainWindow(QMainWindow):
         size = QSize(preferences.current.width, preferences.current.height)
         ScreenFit(self, size, MINIMUM)
         self._theme, self._backend, self._chat = theme, backend, chat
-        self._preferences, self._on_close = preferences, on_close
+        self._preferences, self._on_share, self._on_close = preferences, on_share, on_close
+        self._offer_start, self._log = offer_start, log
         self._dismissed: set[int] = set()  # ids of notices that the person dismissed
         self._newest = 0  # highest id of a notice
         self._waits_for_first = False  # the first computer that joins leads to the chat
@@ -64,33 +76,21 @@ class MainWindow(QMainWindow):
 
         self.banner = Banner(theme)
         self.library = Library(backend, self)
-        self.chat = ChatView(theme, backend, chat, self.library, self._get_models)
-        self.cluster = ClusterView(theme, backend, lambda: self.go(self.models))
-        self.models = ModelsView(theme, self.library)
         self.library.used.connect(lambda: self.go(self.chat))
-        self.settings = SettingsView(
-            theme,
-            backend,
-            on_theme=self._set_theme,
-            on_text_size=self.change_text_size,
-            on_language=lambda code: preferences.change(language=code),
-            on_shortcuts=self.show_shortcuts,
-            on_share=on_share,
-            language=preferences.current.language,
-            on_doctor=self.cluster.open_doctor,
-            log=log,
-        )
-        self.first_run = FirstRunView(theme, on_master=self._start_master, on_worker=on_share)
         self.pages = QStackedWidget()
-        self.rail_buttons: dict[QWidget, RailButton] = {}
-        self._add_page(self.chat, "Chat")
-        self._add_page(self.cluster, "Cluster")
-        self._add_page(self.models, "Models")
-        self._add_page(self.settings, "Settings")
+        self._names: dict[QWidget, str] = {}  # of the pages that are made
+        self._shows_state: list[Callable[[ClusterState | None], object]] = []  # those but the chat
+        self.chat = ChatView(theme, backend, chat, self.library, self._get_models)
+        self._add("chat", self.chat)
+        self.rail_buttons: dict[str, RailButton] = {}
+        self._add_button("chat", "Chat", lambda: self.chat)
+        self._add_button("cluster", "Cluster", lambda: self.cluster)
+        self._add_button("models", "Models", lambda: self.models)
+        self._add_button("settings", "Settings", lambda: self.settings)
         self._root = QStackedWidget()
         self._root.addWidget(self._make_shell())
-        self._root.addWidget(self.first_run)
-        self._root.setCurrentIndex(0 if preferences.current.mode else 1)
+        if preferences.current.mode is None:
+            self._root.setCurrentWidget(self.first_run)
         self.setCentralWidget(self._root)
         self._make_shortcuts()
 
@@ -102,17 +102,73 @@ class MainWindow(QMainWindow):
         self._on_state(backend.live_state)
         self.go(self.chat)
 
-    def _add_page(self, page: QWidget, name: str) -> None:
-        """Add a page and its button in the rail."""
+    # --- the pages
+
+    @cached_property
+    def cluster(self) -> ClusterView:
+        from potluck_app.views.cluster import ClusterView
+
+        page = ClusterView(self._theme, self._backend, lambda: self.go(self.models))
+        self._add("cluster", page)
+        self._follow(page.show_state)
+        return page
+
+    @cached_property
+    def models(self) -> ModelsView:
+        from potluck_app.views.models import ModelsView
+
+        page = ModelsView(self._theme, self.library)
+        self._add("models", page)
+        self._follow(page.show_state)
+        return page
+
+    @cached_property
+    def settings(self) -> SettingsView:
+        from potluck_app.views.settings import SettingsView
+
+        page = SettingsView(
+            self._theme,
+            self._backend,
+            on_theme=self._set_theme,
+            on_text_size=self.change_text_size,
+            on_language=lambda code: self._preferences.change(language=code),
+            on_shortcuts=self.show_shortcuts,
+            on_share=self._on_share,
+            language=self._preferences.current.language,
+            on_doctor=lambda: self.cluster.open_doctor(),
+            log=self._log,
+        )
+        self._offer_start(page.start)
+        self._add("settings", page)
+        self._follow(page.show_state)
+        return page
+
+    @cached_property
+    def first_run(self) -> FirstRunView:
+        from potluck_app.views.first_run import FirstRunView
+
+        page = FirstRunView(self._theme, on_master=self._start_master, on_worker=self._on_share)
+        self._root.addWidget(page)
+        self._follow(page.show_state)
+        return page
+
+    def _add(self, name: str, page: QWidget) -> None:
+        self._names[page] = name
         self.pages.addWidget(page)
-        button = RailButton(self._theme, name)
-        button.clicked.connect(lambda: self.go(page))
-        self.rail_buttons[page] = button
+
+    def _follow(self, show: Callable[[ClusterState | None], object]) -> None:
+        """Let a page show the state of the home, now and from now on."""
+        show(self._backend.live_state)
+        self._shows_state.append(show)
+
+    def _add_button(self, name: str, text: str, page: Callable[[], QWidget]) -> None:
+        button = self.rail_buttons[name] = RailButton(self._theme, text)
+        button.clicked.connect(lambda: self.go(page()))
 
     def _make_shell(self) -> QWidget:
         rail = Rail()
-        for page, button in self.rail_buttons.items():
-            if page is self.settings:
+        for name, button in self.rail_buttons.items():
+            if name == "settings":
                 rail.column.addStretch(1)
             rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
@@ -168,15 +224,18 @@ class MainWindow(QMainWindow):
 
     def go(self, page: QWidget) -> None:
         """Show a page, once the role has been chosen."""
-        if self._root.currentIndex() == 1 and self._preferences.current.mode is None:
+        if self._asks_for_role():
             return  # the person has to choose the role first
         self._waits_for_first = False
         self.pages.setCurrentWidget(page)
-        self.rail_buttons[page].setChecked(True)
+        self.rail_buttons[self._names[page]].setChecked(True)
         if page is self.chat:
             self.chat.focus_composer()
         else:
             page.setFocus()  # no button has the focus before a key is pressed
+
+    def _asks_for_role(self) -> bool:
+        return self._root.currentIndex() == 1 and self._preferences.current.mode is None
 
     def _get_models(self) -> None:
         self.go(self.models)
@@ -236,10 +295,10 @@ class MainWindow(QMainWindow):
 
     def _on_state(self, state: ClusterState | None) -> None:
         self.chat.show_state(state, self._backend.state)
-        self.cluster.show_state(state)
-        self.models.show_state(state)
-        self.settings.show_state(state)
-        self.first_run.show_state(state)
+        if state is not None and state.pairings:
+            _ = self.cluster  # its card says the code aloud, also while another page is seen
+        for show in self._shows_state:
+            show(state)
         if self._waits_for_first and state is not None and cluster.has_helper(state):
             self.go(self.chat)
         self._show_banner()
@@ -258,7 +317,8 @@ class MainWindow(QMainWindow):
         """Show one line at a time, the most severe first."""
         has_failed = self._backend.connection == "failed"
         why = self._backend.connection_message if has_failed else self._chat.why_unkept
-        self.first_run.show_problem(why)
+        if "first_run" in self.__dict__:
+            self.first_run.show_problem(why)
         notice = self._notice()
         if self._backend.connection == "restarting":
             self.banner.show_line(
@@ -304,7 +364,7 @@ class MainWindow(QMainWindow):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._root.currentWidget() is self.first_run:
+        if self._asks_for_role():
             self.first_run.setFocus()  # no button has the focus before a key is pressed
         elif page := self.pages.currentWidget():
             self.go(page)

@@ -1,6 +1,6 @@
 """The Settings page: the look, the role of this computer, and access for other programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
@@ -32,6 +32,8 @@ _CHOICES: tuple[tuple[Choice, str], ...] = (
 )
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
+# Mbit/s at which weights are sent at most; 0: no limit.
+_SENDING = ((0, "As fast as it goes"), (50, "50 Mbit/s"), (200, "200 Mbit/s"), (500, "500 Mbit/s"))
 
 
 class SettingsView(QWidget):
@@ -64,6 +66,7 @@ class SettingsView(QWidget):
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
+            self._sending(),
             self._network(on_doctor),
             self.programs,
             self.about,
@@ -152,20 +155,7 @@ class SettingsView(QWidget):
         )
 
     def _unloading(self) -> QFrame:
-        group, holder = QButtonGroup(self), QWidget()
-        row = Flow(holder)
-        self.unloading: dict[float, QPushButton] = {}
-        for seconds, text in _UNUSED:
-            item = button(
-                text,
-                f"unload-{seconds}",
-                lambda s=seconds: self._backend.set_unloading(s),
-                kind="choice",
-            )
-            item.setCheckable(True)
-            group.addButton(item)
-            row.addWidget(item)
-            self.unloading[seconds] = item
+        holder, self.unloading = self._choice("unload", _UNUSED, self._backend.set_unloading)
         return _section(
             "Unused models",
             "A model that nobody asks for so long is unloaded on all computers. The next question"
@@ -173,12 +163,28 @@ class SettingsView(QWidget):
             holder,
         )
 
-    def _show_unloading(self, seconds: float) -> None:
-        """Check the choice that holds; none, if it is a time that is not among them."""
-        for choice, item in self.unloading.items():
-            item.group().setExclusive(False)
-            item.setChecked(choice == seconds)
-            item.group().setExclusive(True)
+    def _sending(self) -> QFrame:
+        holder, self.sending = self._choice("sending", _SENDING, self._backend.set_sending)
+        return _section(
+            "Sending models",
+            "How fast this computer sends layers to the others at most, to leave your network for other"
+            " things. Replies are never held back.",
+            holder,
+        )
+
+    def _choice(
+        self, name: str, choices: Sequence[tuple[int, str]], choose: Callable[[int], object]
+    ) -> tuple[QWidget, dict[int, QPushButton]]:
+        """Make a row of buttons of which one is checked; return it, and the button of each value."""
+        group, holder = QButtonGroup(self), QWidget()
+        row, items = Flow(holder), dict[int, QPushButton]()
+        for value, text in choices:
+            item = button(text, f"{name}-{value}", lambda v=value: choose(v), kind="choice")
+            item.setCheckable(True)
+            group.addButton(item)
+            row.addWidget(item)
+            items[value] = item
+        return holder, items
 
     def _network(self, on_doctor: Callable[[], object]) -> QFrame:
         return _section(
@@ -197,8 +203,17 @@ class SettingsView(QWidget):
         self.version.setText(node.version if node else "…")
         self.about.show_state(state)
         if node is not None:
-            self._show_unloading(node.idle_unload_s or 0)
+            _check(self.unloading, node.idle_unload_s or 0)
+            _check(self.sending, node.upload_limit_mbit or 0)
         self.programs.show_state(state)
+
+
+def _check(items: Mapping[int, QPushButton], value: float) -> None:
+    """Check the choice that holds; none, if the value is not among them."""
+    for choice, item in items.items():
+        item.group().setExclusive(False)
+        item.setChecked(choice == value)
+        item.group().setExclusive(True)
 
 
 def _section(title: str, text: str, *parts: Part) -> QFrame:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import shiboken6
+from chat_page import pages_of
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QRect, Qt
 from PySide6.QtGui import QImage, QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QLabel, QWidget
@@ -78,12 +79,12 @@ def test_the_page_of_shortcuts_names_every_shortcut_of_the_window(
 def test_the_text_gets_larger_and_the_size_is_remembered(
     window: MainWindow, theme: Theme, preferences: PreferencesFile, qtbot: QtBot
 ) -> None:
-    before = window.rail_buttons[window.chat].fontMetrics().height()
+    before = window.rail_buttons["chat"].fontMetrics().height()
 
     for _ in range(2):
         qtbot.keyClick(window, Qt.Key.Key_Plus, CONTROL)
     assert theme.text_size == preferences.current.text_size == 18
-    assert window.rail_buttons[window.chat].fontMetrics().height() > before
+    assert window.rail_buttons["chat"].fontMetrics().height() > before
     assert window.settings.text_size.text() == "129 %"
     for _ in range(len(TEXT_SIZES)):
         qtbot.keyClick(window, Qt.Key.Key_Minus, CONTROL)
@@ -100,7 +101,7 @@ def test_at_the_largest_text_no_page_is_wider_than_its_place(
     window.resize(700, 600)
     theme.set_text_size(TEXT_SIZES[-1])
 
-    for page in window.rail_buttons:
+    for page in pages_of(window):
         window.go(page)
         qtbot.waitUntil(lambda page=page: page.minimumSizeHint().width() <= page.width() < 640)
 
@@ -148,7 +149,7 @@ def test_every_place_that_the_keyboard_reaches_shows_it(
     backend.say(home(study_pc(), model=running_model()))
     window.chat.toggle_options()
 
-    for page in window.rail_buttons:
+    for page in pages_of(window):
         window.go(page)
         seen: set[QWidget] = set()
         for _ in range(60):
@@ -169,6 +170,26 @@ def test_every_place_that_the_keyboard_reaches_shows_it(
             where = f"{page.objectName()}: {stop.objectName() or stop.accessibleName()}"
             assert changed.sum() >= min(stop.width(), stop.height()), where
         assert len(seen) > 2
+
+
+def first_ink(window: MainWindow, widget: QWidget) -> int:
+    """The leftmost column of the window in which something of this widget is drawn."""
+    place = QRect(widget.mapTo(window, QPoint(0, 0)), widget.size())
+    drawn = pixels(window.grab(place).toImage())
+    return place.left() + int(np.argmax((drawn != drawn[0, 0]).any(axis=0)))
+
+
+def test_the_actions_of_a_reply_begin_where_its_text_begins(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    talk(window, backend, "Have a look.")
+    reply = window.chat.transcript.last_reply()
+    assert reply is not None
+    text = reply.findChild(ProseView)
+    assert text is not None
+    qtbot.waitUntil(lambda: reply.height() >= reply.sizeHint().height())
+
+    assert abs(first_ink(window, reply.copy) - first_ink(window, text)) <= 2
 
 
 def test_what_is_clicked_has_no_ring(

@@ -45,9 +45,9 @@ def test_every_page_has_its_keys_and_its_place_in_the_rail(
 
     qtbot.keyClick(window, key, CONTROL)
     assert window.pages.currentWidget() is page
-    assert window.rail_buttons[page].isChecked()
+    assert window.rail_buttons[name].isChecked()
     window.go(other)
-    qtbot.mouseClick(window.rail_buttons[page], LEFT)
+    qtbot.mouseClick(window.rail_buttons[name], LEFT)
 
     assert window.pages.currentWidget() is page
 
@@ -238,6 +238,21 @@ def test_a_key_that_another_window_made_is_not_known(
     assert not card.key.isVisible()
     assert card.line.text().startswith("Programs on other computers of your network reach it")
     assert card.api.text() == "Turn off"
+
+
+def test_how_fast_weights_are_sent_is_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    before = home()
+    backend.say(before)
+    assert button(window, "sending-0").isChecked()
+
+    qtbot.mouseClick(button(window, "sending-200"), LEFT)
+    assert backend.last("/cluster/role").body == RoleRequest(upload_limit_mbit=200)
+
+    backend.say(replace(before, node=replace(before.node, upload_limit_mbit=42)))  # by a command
+    assert not any(each.isChecked() for each in window.settings.sending.values())
 
 
 def test_when_an_unused_model_is_unloaded_is_chosen(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from chat_page import pages_of
 from fake_backend import computer
 from PySide6.QtCore import QPoint, QRect, QSize, Qt
 from PySide6.QtWidgets import QScrollArea, QWidget
@@ -58,7 +59,7 @@ def too_wide(page: QWidget) -> Iterator[str]:
 
 
 def test_every_page_has_room_in_the_smallest_window(narrow: MainWindow, qtbot: QtBot) -> None:
-    for page in narrow.rail_buttons:
+    for page in pages_of(narrow):
         narrow.go(page)
         qtbot.wait(1)
 
@@ -104,7 +105,7 @@ def test_on_a_small_screen_the_composer_is_in_it(make_window: Make, qtbot: QtBot
 
     assert window.height() == window.minimumHeight() == SMALL.height()
     qtbot.waitUntil(lambda: inside(window.chat.composer, window))
-    assert inside(window.rail_buttons[window.settings], window)
+    assert inside(window.rail_buttons["settings"], window)
 
 
 @pytest.mark.usefixtures("small_screen")
