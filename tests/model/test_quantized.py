@@ -256,7 +256,7 @@ def test_weights_for_rotated_activations_are_refused(
             "named fields",
         ),
         ({"quant_method": "bitsandbytes"}, "neither 4 nor 8 bits"),
-        ({"quant_method": "mxfp4"}, "mxfp4.*It reads GPTQ"),
+        ({"quant_method": "mxfp6"}, "mxfp6.*It reads GPTQ"),
         ({"bits": 4}, "something that config.json does not name"),
         (MLX | {"bits": 7}, "MLX with 7 bits"),
         (MLX | {"mode": "ternary"}, "MLX in the mode ternary"),

@@ -18,6 +18,8 @@ PARAMETERS = {  # in billions, as their makers say
     "gpt-oss-120b": 116.83,
     "deepseek-v2-lite": 15.7,
     "glm-4.7-flash": 30,
+    "qwen3-next-80b-a3b": 79.7,
+    "qwen3.6-27b": 26.9,
     "gemma-4-26b-a4b": 25.2,
     "gemma-4-31b": 30.7,
 }

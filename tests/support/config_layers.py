@@ -37,8 +37,12 @@ def with_layers(config: ModelConfig, **changes: Any) -> ModelConfig:
 
 
 def with_mixers(config: ModelConfig, **changes: Any) -> ModelConfig:
-    """The config with these facts of attention in every layer."""
-    return with_each_mixer(config, [replace(one, **changes) for one in _attentions(config)])
+    """The config with these facts in every layer that has attention."""
+    mixers = [layer.mixer for layer in config.layers]
+    return with_each_mixer(
+        config,
+        [replace(one, **changes) if isinstance(one, AttentionSpec) else one for one in mixers],
+    )
 
 
 def with_each_mixer(config: ModelConfig, mixers: Sequence[Mixer]) -> ModelConfig:

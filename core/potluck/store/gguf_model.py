@@ -173,7 +173,8 @@ def _spans(
         for ours, theirs in _SPELLINGS.items():
             whole = whole.replace(ours, theirs)
         known, half = names.get_name(whole, _SUFFIXES) or "", None
-        known = known if known in tensors else f"{known}.weight"  # of sinks, which are no matrix
+        if f"{known}.weight" in tensors:  # of sinks, which are no matrix
+            known += ".weight"
         if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
             joined = names.get_name(f"{expert['before']}.gate_up_proj", _SUFFIXES)
             known, half = (joined + ".weight", _HALVES[after]) if joined else (known, None)
