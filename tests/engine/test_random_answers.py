@@ -68,8 +68,11 @@ class Chain:
         return {name: given.tensor for name, given in inputs.items()}
 
 
+BY_TORCH = ("deepseek 3, dense, odd sizes, halves",)  # no kernel computes its attention
+
+
 def some_model(rng: random.Random, folder: Path) -> Reference:
-    variant = rng.choice(sorted(VARIANTS))
+    variant = rng.choice([one for one in sorted(VARIANTS) if one not in BY_TORCH])
     changes: dict[str, Any] = {"intermediate_size": rng.randrange(20, 130)}
     if VARIANTS[variant][0] != "Phi3":  # its rope fixes the size of its heads
         changes["hidden_size"] = rng.choice([32, 48, 64, 96])

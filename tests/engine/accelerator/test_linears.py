@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_forms import CpuForm, TorchForm
-from weight_formats import every_format
 
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, PlacedLinear
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 
 CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 0.01}
@@ -36,14 +35,22 @@ def unpacked(weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> P
 
 Make = Callable[[PackedWeight, Tensor | None, torch.dtype], PlacedLinear]
 every_way = pytest.mark.parametrize("make", [blocks, operator, unpacked])
+every_way_and_format = pytest.mark.parametrize(
+    ("make", "weight_format"),
+    [
+        pytest.param(make, held, id=f"{held.name}-{make.__name__}")
+        for held in PACKED_FORMATS
+        for make in (blocks, operator, unpacked)
+        if make is blocks or held.codes is None  # torch's product has no codes
+    ],
+)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@every_way
-@every_format
+@every_way_and_format
 @settings(deadline=None, max_examples=15)
 @given(
     shape=st.tuples(st.integers(1, 70), st.integers(1, 200)),
@@ -76,8 +83,7 @@ def test_a_product_is_that_of_the_packed_numbers(
     assert ((y.float() - expected).abs().max() / scale).item() < TOLERANCES[dtype]
 
 
-@every_way
-@every_format
+@every_way_and_format
 def test_more_rows_than_are_converted_at_once_are_all_there(
     make: Make, weight_format: PackedFormat
 ) -> None:

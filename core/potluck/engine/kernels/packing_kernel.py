@@ -327,24 +327,30 @@ def _write_integers(
     Args:
         e: what the code is written with.
         held: the format.
-        columns: the numbers.
+        columns: the numbers, which codes replace.
         line: the inverse of the scales, and the offsets if the format has any.
         integers: where they go.
         code: what finds the codes, if the format has some.
     """
     inverse, offset = line
 
-    def stored(steps: Value) -> Value:
+    codes = columns.of(_BITS)
+    if code is not None:
+        # In place of the numbers: written out, each call would have stack of its own on Windows.
+        with e.loop(0, GROUP) as number:
+            codes[number] = e.call(code, [columns[number] * inverse])
+
+    def stored(number: int) -> Value:
         if code is not None:
-            return e.value(e.call(code, [steps]))
+            return codes[number]
+        column = columns[number]
+        steps = (column if offset is None else column + offset) * inverse
         return e.fptosi(_integer(held, steps) + float(held.zero_point), _BITS)
 
     def quad(number: int) -> Value:
         packed = e.value(constant(_BITS, 0))
         for place in range(QUAD):
-            column = columns[QUAD * number + place]
-            above = column if offset is None else column + offset
-            packed = packed | (stored(above * inverse) << (8 * place))
+            packed = packed | (stored(QUAD * number + place) << (8 * place))
         return packed
 
     half = GROUP // QUAD // 2
