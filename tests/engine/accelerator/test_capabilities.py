@@ -30,6 +30,4 @@ def test_a_format_that_the_product_computes_wrong_is_said(
 
     log_capabilities(torch.device("meta"))
 
-    assert (
-        "weights of int8 and mxfp4 are unpacked for each product: 16 bits are faster" in caplog.text
-    )
+    assert "weights of int8, mxfp4 are unpacked for each product: 16 bits are faster" in caplog.text
