@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from byte_writer import EOS, Desk, Follower, Here, Reciter, chat_format, events_of, ids, text_of
-from call_templates import TEMPLATES
+from call_templates import HARMONY, TEMPLATES
 from chain_answers import attached
 from fake_chain import FakeChain
 from fake_cluster import run
@@ -111,6 +111,22 @@ def test_reasoning_text_and_calls_come_apart(chat: ChatFormat) -> None:
     assert (call.name, call.arguments, len(call.id)) == ("add", '{"a": 1}', 9)
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "tool_calls"
+
+
+def test_channels_come_apart_as_they_stream(tmp_path: Path) -> None:
+    channels = chat_format(tmp_path, chat_template=HARMONY)
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    header = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
+
+    called = answered(channels, f'{thought}{header}{{"a": 1}}<|call|>', request(ADD))
+    said = answered(channels, f"{thought}<|channel|>final<|message|>Two.<|return|>", request(ADD))
+
+    (call,) = calls_of(called)
+    assert (call.name, call.arguments) == ("add", '{"a": 1}')
+    assert (called[-1].reason, text_of(called)) == ("tool_calls", "")
+    assert (said[-1].reason, text_of(said)) == ("stop", "Two.")
+    for events in (called, said):
+        assert "".join(e.reasoning for e in events if isinstance(e, Piece)) == "Hm."
 
 
 def test_the_prompt_has_the_tools_and_earlier_calls(chat: ChatFormat) -> None:
