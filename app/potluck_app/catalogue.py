@@ -2,10 +2,12 @@
 
 The window is written in English, and the node says what it has to say in English too. So the words
 are looked up where they are shown. A file in `assets/languages` has them: each English text with its
-places, `{}` for any words and `{#}` for a number with its unit, and the same in the other language.
+places, `{}` for any words, `{#}` for a number with its unit, and `{=}` for words that are a text of the
+file themselves; and the same in the other language.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from msgspec import Struct
 _UNITS = "B|kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
 _NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _NUMBERS = re.compile(_NUMBER)
-_PLACE = re.compile(r"(\{#?\})")
+_PLACE = re.compile(r"(\{[#=]?\})")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")
 _SENTENCES = re.compile(r"(?<=[.!?])( )")
 _LONGEST = 1000  # characters; longer texts are not ours, and would take long
@@ -43,9 +45,17 @@ class _Template:
         self.longest = max(fixed, key=len)
 
     @cached_property
+    def places(self) -> list[str]:
+        return self._parts[1::2]
+
+    @cached_property
     def is_weak(self) -> bool:
         letters = sum(map(str.isalpha, "".join(self._parts[::2])))
         return letters < _LETTERS
+
+    @cached_property
+    def is_list(self) -> bool:
+        return self.is_weak and len(self.places) > 1
 
     @cached_property
     def says_more(self) -> bool:
@@ -55,7 +65,7 @@ class _Template:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         # Names come first, and are short; what comes last may be a whole sentence.
-        places = {"{}": "(.+?)", "{#}": f"({_NUMBER})"}
+        places = {"{}": "(.+?)", "{=}": "(.+?)", "{#}": f"({_NUMBER})"}
         return re.compile("".join(places.get(p, re.escape(p)) for p in self._parts), re.DOTALL)
 
 
@@ -103,26 +113,34 @@ class Catalogue:
         pieces[::2] = [new or self._left(old) for new, old in zip(parts, pieces[::2], strict=True)]
         return "".join(pieces)
 
-    def _by_template(self, text: str, is_part: bool) -> str | None:
+    def _is_text(self, value: str) -> bool:
+        """Whether a value is a text of the file, and no list of other things."""
+        return value in self._file.texts or bool(self._by_template(value, True, no_lists=True))
+
+    def _by_template(self, text: str, is_part: bool, *, no_lists: bool = False) -> str | None:
         if len(text) > _LONGEST:
             return None
         for template in self._templates:
-            if template.longest not in text:
+            if template.longest not in text or (no_lists and template.is_list):
                 continue
             found = template.pattern.fullmatch(text)
-            if found is None:
-                continue
-            values = [self._number(value) or self.of(value, True) for value in found.groups()]
-            # A weak one is for what is known, and for a list of names.
-            are_names = all(value.count(" ") < _NAME_WORDS for value in found.groups())
-            if (
-                not template.is_weak
-                or any(values)
-                or (is_part and template.says_more and are_names)
-            ):
-                pairs = zip(values, found.groups(), strict=True)
-                return template.target.format(*(new or self._left(old) for new, old in pairs))
+            said = self._filled(template, found.groups(), is_part) if found else None
+            if said is not None:
+                return said
         return None
+
+    def _filled(self, template: _Template, values: Sequence[str], is_part: bool) -> str | None:
+        """Return a template's text with these values; None if they are not for it."""
+        pairs = zip(template.places, values, strict=True)
+        if any(place == "{=}" and not self._is_text(value) for place, value in pairs):
+            return None
+        known = [self._number(value) or self.of(value, True) for value in values]
+        if template.is_weak and not any(known):
+            are_names = all(value.count(" ") < _NAME_WORDS for value in values)
+            if not (is_part and template.says_more and are_names):
+                return None
+        pairs = zip(known, values, strict=True)
+        return template.target.format(*(new or self._left(old) for new, old in pairs))
 
     def _number(self, value: str) -> str | None:
         if not _NUMBERS.fullmatch(value):

@@ -156,7 +156,7 @@ def test_what_the_node_says_of_a_model_has_no_english_word_left(path: Path, text
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_translation_has_the_places_of_its_text(path: Path) -> None:
     for text, target in catalogue.msgspec.json.decode(path.read_bytes(), type=File).texts.items():
-        assert len(re.findall(r"\{#?\}", text)) == target.count("{}"), text
+        assert len(re.findall(r"\{[#=]?\}", text)) == target.count("{}"), text
 
 
 # --- how a text is found
@@ -170,6 +170,8 @@ def words() -> Catalogue:
         "{#} and {#}": "{} und {}",
         "{} and {}": "{} und {}",
         "{}: {}": "{}: {}",
+        "All {=}.": "Alle {}.",
+        "are full": "sind voll",
         "{#}": "{}",
         "{#} of {} lent": "von {1} sind {0} weg",
         "this computer": "dieser Computer",
@@ -190,6 +192,9 @@ def words() -> Catalogue:
         ("0.1.2", None),
         ("10.0.0.1:4711", None),
         ("An unknown thing and another", None),
+        ("All are full.", "Alle sind voll."),
+        ("All is well.", None),
+        ("All is well: are full.", None),
         ("Mac: Ready", "Mac: Bereit"),
         ("Mac: An unknown thing", None),
         ("It said no: Mac and Desk", "It said no: Mac und Desk"),

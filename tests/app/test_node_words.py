@@ -20,8 +20,8 @@ class Heard(Catalogue):
         return f"⟦{text}⟧"
 
     def says(self, text: str) -> bool:
-        """Whether all words of a text are known."""
-        said = self.of(text)
+        """Whether all words of a text are known. What is no sentence stands in a place of another text."""
+        said = self.of(text, not text.endswith((".", "?")))
         return said is not None and not re.search(r"⟦[^⟧]*[A-Za-z]{2}", said)
 
 
@@ -42,7 +42,7 @@ def forms(text: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_all_that_the_node_says_is_in_every_language(path: Path) -> None:
     file = msgspec.json.decode(path.read_bytes(), type=File)
-    words, parts = Heard(file), "\n".join(file.texts)
+    words, parts = Heard(file), re.sub(r"\{[#=]\}", "{}", "\n".join(file.texts))
 
     missing = [
         f"{where}: {text}"
