@@ -32,7 +32,7 @@ STATS = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, loading_s
 
 # Files in which no text is for the person, or which say it in English on purpose (a report, a command).
 OTHERS = {"__main__.py", "about.py", "catalogue.py", "exchange.py", "language.py"}
-OTHERS |= {"stylesheet.py", "theme.py", "tokens.py", "highlighter.py", "http.py", "words.py"}
+OTHERS |= {"stylesheet.py", "theme.py", "tokens.py", "highlighter.py", "words.py"}
 SQL = re.compile(
     r"[A-Z]{4,} |COMMIT|ROLLBACK|SQLITE_|messages m\b|m\.status|words (JOIN|MATCH)|^ AND "
 )
@@ -41,7 +41,7 @@ CODE = re.compile(
 )
 # The words of a prompt to the model, an encoding's name, keys, names of types in annotations, and so on.
 KEPT = {"Return", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
-KEPT |= {"Row", "Waiting", "Failure", "potluck worker --join "}
+KEPT |= {"Row", "Waiting", "Failure", "Call", "Bearer {}", "potluck worker --join "}
 KEPT |= {"Markdown (*.md)", "JSON (*.json)", "Chats (*.json *.md)"}
 KEPT |= {advice._ASK_FOR_SUMMARY, advice._SUMMARY}
 
