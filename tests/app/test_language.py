@@ -159,6 +159,19 @@ def test_a_translation_has_the_places_of_its_text(path: Path) -> None:
         assert len(re.findall(r"\{[#=]?\}", text)) == target.count("{}"), text
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_reading_a_language_compiles_no_pattern(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Hundreds of them take longer than the window's other steps, and most are never tried.
+    compiled: list[str] = []
+    monkeypatch.setattr(catalogue.re, "compile", compiled.append)
+
+    catalogue.read(path)
+
+    assert compiled == []
+
+
 # --- how a text is found
 
 
