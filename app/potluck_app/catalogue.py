@@ -2,23 +2,27 @@
 
 The window is written in English, and the node says what it has to say in English too. So the words
 are looked up where they are shown. A file in `assets/languages` has them: each English text with its
-places, `{}` for any words and `{#}` for a number with its unit, and the same in the other language.
+places, `{}` for any words, `{#}` for a number with its unit, and `{=}` for words that are a text of the
+file themselves; and the same in the other language.
 """
 
 import re
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-_UNITS = "kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
+_UNITS = "B|kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
 _NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
-_PLACE = re.compile(r"\{#?\}")
+_NUMBERS = re.compile(_NUMBER)
+_PLACE = re.compile(r"(\{[#=]?\})")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")
 _SENTENCES = re.compile(r"(?<=[.!?])( )")
-_LONGEST = 400  # characters; longer texts are not ours, and would take long
-_LETTERS = 4  # a template of several places with fewer letters is only for a part of a known text
+_LONGEST = 1000  # characters; longer texts are not ours, and would take long
+_NAME_WORDS = 3  # a name with more words is rare
+_LETTERS = 5  # a template of several places with fewer letters says nothing: what stands in its places has to
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -29,14 +33,54 @@ class File(Struct, frozen=True, kw_only=True):
     texts: dict[str, str]
 
 
+class _Template:
+    """A text with places."""
+
+    def __init__(self, parts: list[str], target: str) -> None:
+        self._parts = parts  # what stands between the places, and at each odd index a place
+        fixed = parts[::2]
+        self.target = target
+        self.length = sum(map(len, fixed))
+        # To look for it is much quicker than to try the pattern, which most texts never need.
+        self.longest = max(fixed, key=len)
+
+    @cached_property
+    def places(self) -> list[str]:
+        return self._parts[1::2]
+
+    @cached_property
+    def is_weak(self) -> bool:
+        letters = sum(map(str.isalpha, "".join(self._parts[::2])))
+        return letters < _LETTERS
+
+    @cached_property
+    def is_list(self) -> bool:
+        return self.is_weak and len(self.places) > 1
+
+    @cached_property
+    def says_more(self) -> bool:
+        """Whether a text is another one here though nothing in its places is known."""
+        return self.target != "".join(self._parts)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        # Names come first, and are short; what comes last may be a whole sentence.
+        places = {"{}": "(.+?)", "{=}": "(.+?)", "{#}": f"({_NUMBER})"}
+        return re.compile("".join(places.get(p, re.escape(p)) for p in self._parts), re.DOTALL)
+
+
 class Catalogue:
     """Finds texts in one language."""
 
     def __init__(self, file: File) -> None:
         self._file = file
-        templates = [key for key in file.texts if _PLACE.search(key)]
-        templates.sort(key=lambda key: (-len(_PLACE.sub("", key)), key))
-        self._templates = [(_pattern(key), file.texts[key], _is_weak(key)) for key in templates]
+        templates = [
+            (key, _Template(parts, target))
+            for key, target in file.texts.items()
+            if len(parts := _PLACE.split(key)) > 1
+        ]
+        templates.sort(key=lambda each: (-each[1].length, each[0]))
+        self._templates = [template for _, template in templates]
         self.of = lru_cache(maxsize=4096)(self._of)
 
     def _of(self, text: str, is_part: bool = False) -> str | None:
@@ -47,39 +91,66 @@ class Catalogue:
             is_part: it stands in a place of a known text.
         """
         known = self._file.texts.get(text)
-        found = known or self._by_parts(text, _SEPARATORS)
+        found = known or self._by_parts(text, _SEPARATORS, are_parts=True)
         # A place may have any words, also those of another sentence: sentences come first.
         found = found or self._by_parts(text, _SENTENCES, is_whole=True)
         found = found or self._by_template(text, is_part)
         return found or self._by_parts(text, _SENTENCES)
 
     def _by_parts(
-        self, text: str, separators: re.Pattern[str], *, is_whole: bool = False
+        self,
+        text: str,
+        separators: re.Pattern[str],
+        *,
+        are_parts: bool = False,
+        is_whole: bool = False,
     ) -> str | None:
         """Translate the parts of a text that is made of several: those that are known, or all."""
         pieces = separators.split(text)
-        parts = [self._of(piece, True) for piece in pieces[::2]] if len(pieces) > 1 else []
+        parts = [self.of(piece, are_parts) for piece in pieces[::2]] if len(pieces) > 1 else []
         if not any(parts) or (is_whole and not all(parts)):
             return None
-        pieces[::2] = [new or old for new, old in zip(parts, pieces[::2], strict=True)]
+        pieces[::2] = [new or self._left(old) for new, old in zip(parts, pieces[::2], strict=True)]
         return "".join(pieces)
 
-    def _by_template(self, text: str, is_part: bool) -> str | None:
+    def _is_text(self, value: str) -> bool:
+        """Whether a value is a text of the file, and no list of other things."""
+        return value in self._file.texts or bool(self._by_template(value, True, no_lists=True))
+
+    def _by_template(self, text: str, is_part: bool, *, no_lists: bool = False) -> str | None:
         if len(text) > _LONGEST:
             return None
-        for pattern, target, is_weak in self._templates:
-            found = pattern.fullmatch(text) if is_part or not is_weak else None
-            if found is not None:
-                return target.format(*(self._filled(value) for value in found.groups()))
+        for template in self._templates:
+            if template.longest not in text or (no_lists and template.is_list):
+                continue
+            found = template.pattern.fullmatch(text)
+            said = self._filled(template, found.groups(), is_part) if found else None
+            if said is not None:
+                return said
         return None
 
-    def _filled(self, value: str) -> str:
-        if re.fullmatch(_NUMBER, value):
-            swap = str.maketrans({".": self._file.decimal, ",": "."})
-            value = value.translate(swap) if self._file.decimal != "." else value
-        else:
-            value = self._of(value, True) or value
-        return value
+    def _filled(self, template: _Template, values: Sequence[str], is_part: bool) -> str | None:
+        """Return a template's text with these values; None if they are not for it."""
+        pairs = zip(template.places, values, strict=True)
+        if any(place == "{=}" and not self._is_text(value) for place, value in pairs):
+            return None
+        known = [self._number(value) or self.of(value, True) for value in values]
+        if template.is_weak and not any(known):
+            are_names = all(value.count(" ") < _NAME_WORDS for value in values)
+            if not (is_part and template.says_more and are_names):
+                return None
+        pairs = zip(known, values, strict=True)
+        return template.target.format(*(new or self._left(old) for new, old in pairs))
+
+    def _number(self, value: str) -> str | None:
+        if not _NUMBERS.fullmatch(value):
+            return None
+        swap = str.maketrans({".": self._file.decimal, ",": "."})
+        return value.translate(swap) if self._file.decimal != "." else value
+
+    def _left(self, text: str) -> str:
+        """Return what is said for a part that is not known: a name, or what others wrote."""
+        return text
 
 
 def read(path: Path) -> Catalogue:
@@ -90,13 +161,3 @@ def read(path: Path) -> Catalogue:
         msgspec.MsgspecError: it is no such file.
     """
     return Catalogue(msgspec.json.decode(path.read_bytes(), type=File))
-
-
-def _is_weak(key: str) -> bool:
-    return key.count("{}") > 1 and sum(map(str.isalpha, key)) < _LETTERS
-
-
-def _pattern(key: str) -> re.Pattern[str]:
-    parts = re.split(r"(\{#?\})", key)
-    places = {"{}": "(.+)", "{#}": f"({_NUMBER})"}
-    return re.compile("".join(places.get(part, re.escape(part)) for part in parts), re.DOTALL)

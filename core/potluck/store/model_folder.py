@@ -42,8 +42,8 @@ def read_config(folder: Path) -> dict[str, object]:
         OSError: it cannot be read.
     """
     if not folder.is_dir():
-        what = "file" if is_gguf(folder) else "folder"
-        raise UsageError(f"There is no {what} {folder}.", folder=str(folder))
+        what = f"There is no file {folder}." if is_gguf(folder) else f"There is no folder {folder}."
+        raise UsageError(what, folder=str(folder))
     path = config_file(folder)
     if not path.is_file():
         raise no_config(folder)
