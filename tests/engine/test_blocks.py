@@ -62,13 +62,9 @@ def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant
     [
         "llama, biases",
         "gemma 2",
-        "granite",
         "olmo 2",
-        "phi 4 mini, short, partial",
         "qwen 3 moe",
         "qwen 3 next",
-        "qwen 3.5",
-        "gemma 4, experts",
     ],
 )
 def test_bf16_is_as_exact_as_that_of_transformers(

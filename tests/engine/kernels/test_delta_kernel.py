@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kernel_paths import BEST, on_path
 from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.generated_delta_net import GeneratedDeltaNet
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.paths import Path
 from potluck.engine.kvcache import StateCache
 from potluck.engine.linear import FloatLinear
 from potluck.model.caches import CacheSizes, RecurrentCache
@@ -69,13 +71,18 @@ def run(mixer: DeltaNet, rows: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, 
     return torch.cat(out), torch.cat([part.flatten() for part in cache.state(position)])
 
 
-@pytest.mark.parametrize("path", host_paths(), ids=lambda path: path.name)
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        *(on_path(BEST.name, BEST, name, case=name) for name in SPECS),
+        *(on_path(path.name, path, "joined", case="joined") for path in host_paths()[1:]),
+    ],
+)
 @torch.inference_mode()
 def test_the_kernel_computes_what_torch_does_with_the_same_bits_however_tokens_come(
-    name: str, path: object
+    path: Path, name: str
 ) -> None:
-    kernels = GeneratedKernels(next(one for one in host_paths() if one is path), threads=2)
+    kernels = GeneratedKernels(path, threads=2)
     plain, generated = make_mixers(SPECS[name], kernels)
     rows = plain.project(torch.randn(TOKENS, SPEC.hidden_size))
 
