@@ -11,18 +11,20 @@ from potluck_app import wording
 from potluck_app.chats.values import Message
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
+from potluck_app.viewmodels.blocks import Block, BlockSplitter, Code, Prose, split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import CopyButton, ElidedLabel, IconButton, button, discard, label
 from potluck_app.views.meter import Meter
-from potluck_app.views.prose import ProseView
+from potluck_app.views.prose import BETWEEN_ITEMS, ProseView
 from potluck_app.views.thinking import ThinkingView
 from potluck_app.views.versions import VersionSwitch
 
 _NARROW = 480  # pixels; a narrower footer has icons without words, to leave the figures their room
+_BETWEEN = 10  # pixels between blocks
 _GAP = 6  # pixels between the actions and the figures, at least
+_SPARE = 8  # hidden blocks at most
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
@@ -30,16 +32,18 @@ READING = "Reading your message…"  # the model is loaded, and has not said its
 class ReplyMessage(QWidget):
     """A reply: blocks of prose and code, and below them the actions for it."""
 
-    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat, width: int = 0) -> None:
+        """With `width`, its text is wrapped for a page of this width from the beginning."""
         super().__init__()
         self._theme, self._chat = theme, chat
         self._message = message
-        self._width = 0
+        self._width = width
         self._splitter = BlockSplitter()
         self._blocks: list[ProseView | CodeView] = []
+        self._spare: list[ProseView | CodeView] = []  # hidden: other text may need them again
         self._shown_text = ""
         self._answer = ""
-        self._head, self._body = vbox(), vbox(spacing=10)
+        self._head, self._body = vbox(), vbox()  # of the body, every second item is a space
         self._tail = vbox(spacing=10)
         vbox(self._head, self._body, self._tail, parent=self, spacing=10)
         self._build_footer()
@@ -103,6 +107,11 @@ class ReplyMessage(QWidget):
     @property
     def message(self) -> Message:
         return self._message
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shows text alone, so that it can show any other message as well."""
+        return {"thinking", "waiting", "failure", "versions"}.isdisjoint(self.__dict__)
 
     def part_count(self) -> int:
         """How many parts the reply has, which changes with what the Tab key reaches."""
@@ -181,29 +190,52 @@ class ReplyMessage(QWidget):
         blocks = self._splitter.blocks
         while len(self._blocks) > len(blocks):
             self._drop(self._blocks.pop())
+            self._body.takeAt(self._body.count() - 1)  # the space above it
         for number in range(first, len(blocks)):
             block = blocks[number]
             kind = CodeView if isinstance(block, Code) else ProseView
             if number < len(self._blocks) and not isinstance(self._blocks[number], kind):
                 self._drop(self._blocks[number])
-                self._blocks[number] = self._add(number, kind(self._theme))
+                self._blocks[number] = self._add(number, kind)
             elif number == len(self._blocks):
-                self._blocks.append(self._add(number, kind(self._theme)))
+                self._body.addSpacing(0)
+                self._blocks.append(self._add(number, kind))
+            self._set_space(number, block)
             view = self._blocks[number]
             if isinstance(view, CodeView) and isinstance(block, Code):
                 view.show_code(block)
             elif isinstance(view, ProseView) and isinstance(block, Prose):
                 view.show_markdown(block.text)
 
-    def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
-        self._body.insertWidget(number, view)
+    def _add(self, number: int, kind: type[ProseView] | type[CodeView]) -> ProseView | CodeView:
+        view = next((spare for spare in self._spare if isinstance(spare, kind)), None)
+        if view is None:
+            view = kind(self._theme)
+            self._body.insertWidget(2 * number + 1, view)
+        else:
+            self._spare.remove(view)
+            self._body.insertWidget(2 * number + 1, view)
+            view.show()
         if isinstance(view, ProseView) and self._width:
             view.fit(self._width)
         return view
 
+    def _set_space(self, number: int, block: Block) -> None:
+        is_next_item = isinstance(block, Prose) and block.goes_on
+        space = 0 if number == 0 else BETWEEN_ITEMS if is_next_item else _BETWEEN
+        item = self._body.itemAt(2 * number)
+        spacer = item.spacerItem() if item is not None else None
+        if spacer is not None and spacer.sizeHint().height() != space:
+            spacer.changeSize(0, space)
+            self._body.invalidate()
+
     def _drop(self, view: ProseView | CodeView) -> None:
         self._body.removeWidget(view)
-        discard(view)
+        if len(self._spare) < _SPARE:
+            view.hide()
+            self._spare.append(view)
+        else:
+            discard(view)
 
 
 class Waiting(QWidget):

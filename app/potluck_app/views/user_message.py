@@ -27,12 +27,12 @@ _FOLDED = 3000  # characters; a longer text is folded, since a label of a whole 
 class UserMessage(QWidget):
     """The message of the person, exactly as it was written."""
 
-    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat, width: int = 0) -> None:
         super().__init__()
         self._theme, self._chat = theme, chat
         self._message = message
-        self._is_whole = len(message.text) <= _FOLDED
-        self._width = 0
+        self._is_whole = False
+        self._width = width
         self.text = PlainView(theme, "Your message")
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
@@ -72,12 +72,20 @@ class UserMessage(QWidget):
     def message(self) -> Message:
         return self._message
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shows text alone, so that it can show any other message as well."""
+        has_more = not {"more", "chips", "versions"}.isdisjoint(self.__dict__)
+        return self._editor is None and not has_more
+
     def part_count(self) -> int:
         """How many parts the message has, which changes with what the Tab key reaches."""
         return self._inside.count() + self._parts.count() + self._column.count()
 
     def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
         """Show a message, and which of its versions it is."""
+        if message.id != self._message.id or not self._is_whole:
+            self._is_whole = len(message.text) <= _FOLDED
         self._message = message
         self.text.show_text(message.text if self._is_whole else message.text[:_FOLDED] + "…")
         self.text.setVisible(bool(message.text))
