@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import CopyButton, ElidedLabel, IconButton, button, discard, label
+from potluck_app.views.editor import Editor
 from potluck_app.views.meter import Meter
 from potluck_app.views.prose import BETWEEN_ITEMS, ProseView
 from potluck_app.views.thinking import ThinkingView
@@ -43,6 +44,7 @@ class ReplyMessage(QWidget):
         self._spare: list[ProseView | CodeView] = []  # hidden: other text may need them again
         self._shown_text = ""
         self._answer = ""
+        self._editor: Editor | None = None
         self._head, self._body = vbox(), vbox()  # of the body, every second item is a space
         self._tail = vbox(spacing=10)
         vbox(self._head, self._body, self._tail, parent=self, spacing=10)
@@ -74,7 +76,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def versions(self) -> VersionSwitch:
         view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
-        self._foot.insertWidget(2, view)  # so that the figures end where the text ends
+        self._foot.insertWidget(4, view)  # so that the figures end where the text ends
         return view
 
     def _build_footer(self) -> None:
@@ -84,12 +86,19 @@ class ReplyMessage(QWidget):
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
         self.regenerate.clicked.connect(self._regenerate)
+        self.edit = IconButton(self._theme, "edit", "Edit reply", "reply-edit")
+        self.edit.clicked.connect(self.open_editor)
+        self.branch = IconButton(
+            self._theme, "branch", "Go on from here in a new chat", "reply-branch"
+        )
+        self.branch.clicked.connect(lambda: self._chat.branch(self._message.id))
         self.stats = ElidedLabel("", "meta")
         self.stats.setObjectName("reply-stats")
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        for flat in (self.copy, self.regenerate):
+        actions = (self.copy, self.regenerate, self.edit, self.branch)
+        for flat in actions:
             flat.setProperty("kind", "inline")
-        self._foot = hbox(self.copy, self.regenerate, STRETCH, spacing=4)
+        self._foot = hbox(*actions, STRETCH, spacing=4)
         self._figures = hbox(self._foot, (self.stats, 1), parent=self._footer, spacing=4)
         self._tail.addWidget(self._footer)
 
@@ -111,7 +120,8 @@ class ReplyMessage(QWidget):
     @property
     def is_plain(self) -> bool:
         """Whether it shows text alone, so that it can show any other message as well."""
-        return {"thinking", "waiting", "failure", "versions"}.isdisjoint(self.__dict__)
+        has_more = not {"thinking", "waiting", "failure", "versions"}.isdisjoint(self.__dict__)
+        return self._editor is None and not has_more
 
     def part_count(self) -> int:
         """How many parts the reply has, which changes with what the Tab key reaches."""
@@ -143,8 +153,11 @@ class ReplyMessage(QWidget):
             self.failure.setVisible(has_failed)
             self.failure.text.setText(message.error or "")
             self.failure.retry.setVisible(is_last)
-        self._footer.setVisible(not is_streaming and (bool(message.text) or versions[1] > 1))
-        self.copy.setVisible(bool(message.text))
+        self._footer.setVisible(
+            self._editor is None and not is_streaming and (bool(message.text) or versions[1] > 1)
+        )
+        for action in (self.copy, self.edit, self.branch):
+            action.setVisible(bool(message.text))
         if versions[1] > 1 or "versions" in self.__dict__:
             self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
@@ -170,6 +183,36 @@ class ReplyMessage(QWidget):
         if "failure" in self.__dict__:
             self.failure.fit(width)
         self._place_stats()
+
+    def open_editor(self) -> None:
+        """Let the person write another version of the reply, which the model reads as its own."""
+        if self._editor is not None:
+            return
+        self._editor = Editor(self._theme, self._answer, "Another version of the reply", "Save")
+        self._editor.sent.connect(self._save)
+        self._editor.cancelled.connect(self._close_editor)
+        self._tail.addWidget(self._editor)
+        self._show_blocks(False)
+        self._editor.text.setFocus()
+
+    def _save(self, text: str) -> None:
+        assert self._editor is not None
+        if self._chat.is_busy:
+            self._editor.say_busy()
+            return
+        self._close_editor()
+        self._chat.edit(self._message.id, text)
+
+    def _close_editor(self) -> None:
+        if self._editor is not None:
+            discard(self._editor)
+            self._editor = None
+        self._show_blocks(True)
+        self.edit.setFocus()
+
+    def _show_blocks(self, are_shown: bool) -> None:
+        for part in (*self._blocks, self._footer):
+            part.setVisible(are_shown)
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""

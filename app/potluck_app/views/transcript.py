@@ -31,7 +31,7 @@ _GAP = 20
 _AT_END = 24  # pixels from the end that still count as the end
 _AHEAD = 1.0  # of the view's height: so much is built above and below it when there is time
 _KEPT = 2.0  # of the view's height: what is farther away is dropped
-_CHAIN_MS = 100  # after the last change: no key is pressed sooner, and scrolling changes much
+_CHAIN_MS = 100  # after the page has moved: it changes much while it moves
 _SPARE = 24  # views at most that wait for other messages
 _ROUNDS = 8  # heights are known after building, and may ask for more; each round builds a view more
 
@@ -221,9 +221,9 @@ class Transcript(Described, QScrollArea):
     def _on_scrolled(self, value: int) -> None:
         if not self._is_arranging:
             self._stick = value >= self.verticalScrollBar().maximum() - _AT_END
-            self._arrange()
+            self._arrange(is_moving=True)
 
-    def _arrange(self) -> None:
+    def _arrange(self, *, is_moving: bool = False) -> None:
         """Build what is in view, drop what is far from it, and put all in their places."""
         if self._is_arranging:
             return
@@ -237,7 +237,10 @@ class Transcript(Described, QScrollArea):
         finally:
             self._is_arranging = False
         self._ahead.start()
-        self._chaining.start()
+        if is_moving or self._chaining.isActive():
+            self._chaining.start()
+        else:
+            self._chain()
 
     def _build_ahead(self) -> None:
         """Build the one message that is nearest to the view, and then let others have the thread."""
@@ -250,7 +253,7 @@ class Transcript(Described, QScrollArea):
             self._add(self._first)
         else:
             return
-        self._arrange()
+        self._arrange(is_moving=True)
 
     def _rows(self, margin: float) -> tuple[int, int]:
         """Return the rows that are in view, or so many heights of the view away from it."""
