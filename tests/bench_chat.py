@@ -76,10 +76,10 @@ def scrolls(window: MainWindow) -> None:
 
 
 def streams(window: MainWindow, backend: ScriptedBackend, name: str, text: str) -> None:
-    """Stream 2000 tokens of four characters, as many at once as arrive between two updates."""
+    """Stream 3000 tokens of four characters, as many at once as arrive between two updates."""
     window.chat.composer.sent.emit("Write.", ())
     size = 4 * TOKENS_PER_S // UPDATES_PER_S
-    text = (text * (8000 // len(text) + 1))[:8000]
+    text = (text * (12_000 // len(text) + 1))[:12_000]
     pieces = [text[n : n + size] for n in range(0, len(text), size)]
     times = [timed(lambda p=piece: backend.replies[-1].text.emit(p)) for piece in pieces]
     line(f"update of a reply: {name}", times)
@@ -119,7 +119,9 @@ def main() -> None:
         print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
         chat.new()
         streams(window, backend, "paragraphs", PROSE + "\n\n")
-        streams(window, backend, "one list", "- a point with `code` and **more** words\n")
+        streams(
+            window, backend, "a list of 286 items", "- a point with `code` and **more** words\n"
+        )
         streams(window, backend, "one long paragraph", PROSE)
         streams(
             window,

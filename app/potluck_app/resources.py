@@ -26,7 +26,7 @@ def asset(*parts: str) -> Path:
 @lru_cache(maxsize=512)
 def pixmap(name: str, color: str, size: int, scale: float = 1.0, gap: int = 0) -> QPixmap:
     """Draw an icon in one colour, `size` logical pixels high, and wider than high by `gap`."""
-    picture = _render(name, round(size * scale), round(gap * scale))
+    picture = QPixmap(_render(name, round(size * scale), round(gap * scale)))
     painter = QPainter(picture)
     painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_SourceIn)
     painter.fillRect(picture.rect(), QColor(color))
@@ -57,6 +57,7 @@ def app_icon() -> QIcon:
     return result
 
 
+@lru_cache(maxsize=128)
 def _render(name: str, pixels: int, gap: int = 0) -> QPixmap:
     renderer = QSvgRenderer(str(asset("icons", f"{name}.svg")))
     assert renderer.isValid(), f"no icon {name}"

@@ -5,6 +5,7 @@ message may contain headings of its own.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -132,6 +133,19 @@ def _from_markdown(text: str) -> _File:
         parent = messages[-1].id if messages else None
         messages.append(Message(id=str(number), parent=parent, role=role, text=text))  # pyright: ignore[reportArgumentType] - of the pattern
     return _File(title=title, messages=tuple(messages))
+
+
+def branch(head: Conversation, path: Sequence[Message], now: float) -> Conversation:
+    """Return a new conversation that begins as another one did, and goes its own way from there.
+
+    Args:
+        head: the other one; its settings are taken over.
+        path: its messages up to the last one that both have.
+        now: the time of the new one.
+    """
+    title = f"{head.title} (2)"
+    file = _File(title=title, messages=tuple(path), leaf=path[-1].id, settings=head.settings)
+    return _with_new_ids(file, now)
 
 
 def _with_new_ids(file: _File, now: float) -> Conversation:

@@ -42,7 +42,10 @@ class Advice(QObject):
         self._summary: Reply | None = None
         self._summary_text = ""
         self._is_stepping = False  # the line shows what became of an action
+        self._used_before: int | None = None  # tokens of all messages but the last, once counted
         model = chat.messages
+        for changed in (model.modelReset, model.rowsInserted, model.rowsRemoved):
+            changed.connect(self._forget_used)
         model.rowsInserted.connect(self._on_messages)
         model.dataChanged.connect(self.refresh)
         chat.shown_changed.connect(self._start_again)
@@ -51,7 +54,16 @@ class Advice(QObject):
     @property
     def used(self) -> int:
         """Tokens of the shown conversation."""
-        return tokens_used(self._chat.messages.messages)
+        messages = self._chat.messages
+        last = messages.last()
+        if last is None or last.stats is not None:
+            return tokens_used([last] if last is not None else [])
+        if self._used_before is None:
+            self._used_before = tokens_used(messages.messages[:-1])
+        return tokens_used([last]) + self._used_before
+
+    def _forget_used(self) -> None:
+        self._used_before = None
 
     def act(self, name: str) -> None:
         """Do what a button says."""

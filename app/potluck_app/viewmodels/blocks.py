@@ -2,8 +2,9 @@
 
 A block is a piece of prose or one fenced code block. The blocks before the last one never change
 again: setting 33 kB of Markdown for every token costs 31 ms each time, setting the last paragraph
-less than 1 ms. Prose is cut at a blank line before a line that can only start something new. A list
-is never cut, because its numbers depend on the items before.
+less than 1 ms. Prose is cut at a blank line before a line that can only start something new, and a
+long list before an item. Its numbers depend on the items before: it is cut only before an item that
+is written with the number that it has.
 """
 
 import re
@@ -13,9 +14,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """Markdown without fences."""
+    """Markdown without fences; with `goes_on`, it begins with the next item of the list above."""
 
     text: str
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ Block: TypeAlias = Prose | Code
 _THINK, _THINK_END = "<think>", "</think>"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`]*$")
+_MOST_ITEMS = 16  # of a list in one block, but for those that are written inside an item
+_ITEM = re.compile(r"^(?P<mark>[-+*]|(?P<number>\d{1,9})[.)])[ \t]+\S")
 _LIST_ITEM = re.compile(r"^(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
 # A line without its end: its next characters may make it a list item or a fence.
 _UNDECIDED = re.compile(r"^(?:[-+*]+|\d{1,9}[.)]?|`+|~+)$")
@@ -71,7 +75,9 @@ class BlockSplitter:
         if not text:
             return len(self.blocks)
         first = max(len(self.blocks) - 1, 0)
-        pieces = _split(self._last_source + text)
+        last = self.blocks[-1] if self.blocks else None
+        goes_on = isinstance(last, Prose) and last.goes_on
+        pieces = _split(self._last_source + text, goes_on=goes_on)
         self.blocks[first:] = [block for block, _ in pieces]
         self._last_source = pieces[-1][1] if pieces else self._last_source + text
         return first
@@ -82,21 +88,31 @@ def split(text: str) -> list[Block]:
     return [block for block, _ in _split(text)]
 
 
-def _split(text: str) -> list[tuple[Block, str]]:
-    """Return the blocks and the source of each, so that the last one can be split again."""
+def _split(text: str, *, goes_on: bool = False) -> list[tuple[Block, str]]:
+    """Return the blocks and the source of each, so that the last one can be split again.
+
+    Args:
+        text: Markdown from the beginning of a block.
+        goes_on: it begins with the next item of a list.
+    """
     result: list[tuple[Block, str]] = []
     lines = _LINE.findall(text)
     position = 0
     while position < len(lines):
         fence = _opening(lines, position)
-        end = _code_end(lines, position, fence) if fence else _prose_end(lines, position)
+        is_cut = False
+        if fence:
+            end = _code_end(lines, position, fence)
+        else:
+            end, is_cut = _prose_end(lines, position)
         source = lines[position:end]
-        block = _code(source, fence) if fence else Prose("".join(source).strip("\n"))
+        text = "".join(source).strip("\n")
+        block = _code(source, fence) if fence else Prose(text, goes_on)
         if fence or block.text.strip():
             result.append((block, "".join(source)))
         elif result:  # blank lines are no block, but they decide how the next text is split
             result[-1] = (result[-1][0], result[-1][1] + "".join(source))
-        position = end
+        position, goes_on = end, is_cut
     return result
 
 
@@ -107,14 +123,19 @@ def _opening(lines: list[str], position: int) -> re.Match[str] | None:
     return _FENCE.match(line.rstrip("\r\n"))
 
 
-def _prose_end(lines: list[str], start: int) -> int:
+def _prose_end(lines: list[str], start: int) -> tuple[int, bool]:
+    """Return the line behind a piece of prose, and whether a list goes on there."""
     seen_text = bool(lines[start].strip())
+    items = _Items()
+    items.count(lines[start])
     for index in range(start + 1, len(lines)):
         if _opening(lines, index):
-            return index
+            return index, False
         line = lines[index]
         if not line.strip():
             continue
+        if items.count(line):
+            return index, True
         starts_new = (
             seen_text
             and not lines[index - 1].strip()
@@ -123,9 +144,27 @@ def _prose_end(lines: list[str], start: int) -> int:
             and not (not line.endswith("\n") and _UNDECIDED.match(line))
         )
         if starts_new:
-            return index
+            return index, False
         seen_text = True
-    return len(lines)
+    return len(lines), False
+
+
+class _Items:
+    """Counts the items of a list, but for those inside other items."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._next = ""  # the mark that an item of this list has to have
+
+    def count(self, line: str) -> bool:
+        """Count this line, if it is an item. Returns whether the list may be cut before it."""
+        item = _ITEM.match(line)
+        if item is None:
+            return False
+        mark, number = item["mark"], item["number"]
+        self._count = self._count + 1 if mark == self._next else 1
+        self._next = mark if number is None else f"{int(number) + 1}{mark[-1]}"
+        return self._count > _MOST_ITEMS
 
 
 def _is_closing(line: str, fence: str) -> bool:

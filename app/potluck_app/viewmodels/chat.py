@@ -28,6 +28,7 @@ from potluck_app.viewmodels.drafts import Drafts
 from potluck_app.viewmodels.keeper import Keeper
 from potluck_app.viewmodels.open_chat import OpenChat, usable_context
 
+_UNREADABLE = "This chat could not be read from the disk."
 _NEW = ""  # id of the new chat, whose draft is kept too
 
 
@@ -159,7 +160,7 @@ class Chat(QObject):
             return  # the person has chosen another one meanwhile
         self._awaited = None
         if read is None:
-            self.trouble.emit("This chat could not be read from the disk.")
+            self.trouble.emit(_UNREADABLE)
             return
         self._drafts.learn(chat, draft)
         self._show(self._opened(read))
@@ -233,7 +234,7 @@ class Chat(QObject):
             self._shown.regenerate(message_id or last.id)
 
     def edit(self, message_id: str, text: str) -> None:
-        """Send another version of a message of the person."""
+        """Write another version of a message. One of the person is sent."""
         if self._shown is not None:
             self._shown.edit(message_id, text.strip())
 
@@ -241,6 +242,12 @@ class Chat(QObject):
         """Show the next (1) or the previous (-1) version of a message."""
         if self._shown is not None:
             self._shown.choose(message_id, step)
+
+    def branch(self, message_id: str) -> None:
+        """Go on in a new conversation with the messages up to this one."""
+        if self._shown is not None and (new := self._shown.branch(message_id)) is not None:
+            self._keeper.write(lambda history: history.save(new))
+            self._on_imported(new)
 
     def stop(self) -> None:
         """End the reply in the shown conversation; the text received so far stays."""
@@ -366,10 +373,10 @@ class Chat(QObject):
         """Write a conversation into a file: as it is shown (Markdown), or all versions (JSON)."""
 
         def work(history: History) -> str:
-            conversation = history.load(chat)
-            return exchange.export(conversation, path, form) if conversation else ""
+            read = history.load(chat)
+            return exchange.export(read, path, form) if read else _UNREADABLE
 
-        self._keeper.read(work, self._say)
+        self._keeper.read(work, self.said.emit)
 
     def import_file(self, path: Path) -> None:
         """Add the conversation of a file to the list and show it."""
@@ -390,7 +397,3 @@ class Chat(QObject):
             return
         self.list.put(msgspec.convert(read, Summary, from_attributes=True))
         self.open(read.id)
-
-    def _say(self, sentence: str) -> None:
-        if sentence:
-            self.said.emit(sentence)

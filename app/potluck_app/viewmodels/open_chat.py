@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal
 
 from potluck.api.schema import ClusterState
 from potluck_app.backend import Backend
+from potluck_app.chats.exchange import branch
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import (
     Attachment,
@@ -91,10 +92,23 @@ class OpenChat(QObject):
         self._say(text, tuple(attachments), parent=self.tree.leaf)
 
     def edit(self, message_id: str, text: str) -> None:
-        """Send another version of a message of the person; the one before stays."""
+        """Write another version of a message; the one before stays.
+
+        One of the person is sent. A reply is what the model will read as its own from now on.
+        """
         before = self.tree.get(message_id)
         if before is not None and before.role == "user":
             self._say(text, before.attachments, parent=before.parent)
+        elif before is not None and text and not self.is_busy:
+            reply = Message(id=new_id(), parent=before.parent, role="assistant", text=text)
+            self._show(self.tree.add(reply))
+            self._keep(reply)
+
+    def branch(self, message_id: str) -> Conversation | None:
+        """Return a new conversation with the shown messages up to this one; None: it is not shown."""
+        row = self.tree.row_of(message_id)
+        path = [] if row is None else self.tree.path()[: row + 1]
+        return branch(self._head, path, self._now()) if path else None
 
     def regenerate(self, message_id: str) -> None:
         """Write another version of a reply. One that failed before its first word is written anew."""

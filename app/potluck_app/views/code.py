@@ -51,6 +51,7 @@ class CodeText(Described, QPlainTextEdit):
             cursor.insertText(text[len(shown) :])
         else:
             self.setPlainText(text)
+            self.horizontalScrollBar().setValue(0)
         self._fit()
 
     def _on_theme(self) -> None:
@@ -61,8 +62,11 @@ class CodeText(Described, QPlainTextEdit):
         self.updateGeometry()
         height = self._whole_height()
         self.setFixedHeight(min(height, _MAX_HEIGHT))
-        if height > _MAX_HEIGHT:
-            self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
+        policy = Qt.ScrollBarPolicy
+        is_cut = height > _MAX_HEIGHT
+        self.setVerticalScrollBarPolicy(
+            policy.ScrollBarAsNeeded if is_cut else policy.ScrollBarAlwaysOff
+        )
 
     def sizeHint(self) -> QSize:
         return QSize(200, min(self._whole_height(), _MAX_HEIGHT))

@@ -25,6 +25,7 @@ from potluck_app.views.controls import IconButton, TintedIcon, button, field, la
 from potluck_app.views.words import Menu
 
 WIDTH = 300
+_SHOW_ADVANCED, _HIDE_ADVANCED = "Show advanced options", "Hide advanced options"
 _MAX_SEED = (1 << 63) - 1
 _MAX_TOKENS = 1 << 20
 _MAX_TOP_K = (1 << 31) - 1  # of the API
@@ -47,10 +48,18 @@ class _Number:
     help: str
     empty: str = "as the model recommends"
     is_whole: bool = False
+    is_advanced: bool = True  # most people never set it
 
 
 _NUMBERS: Final = (
-    _Number("temperature", "Temperature", 0, 100, "0: always the likeliest word; 1: freer"),
+    _Number(
+        "temperature",
+        "Temperature",
+        0,
+        100,
+        "0: always the likeliest word; 1: freer",
+        is_advanced=False,
+    ),
     _Number(
         "top_k",
         "Top-k",
@@ -68,7 +77,8 @@ _NUMBERS: Final = (
         _MAX_TOKENS,
         "A reply ends after so many",
         "all that fit",
-        True,
+        is_whole=True,
+        is_advanced=False,
     ),
     _Number(
         "seed",
@@ -80,7 +90,14 @@ _NUMBERS: Final = (
         True,
     ),
     _Number(
-        "context", "Context", 256, _MAX_TOKENS, "Send at most so many tokens", "as loaded", True
+        "context",
+        "Context",
+        256,
+        _MAX_TOKENS,
+        "Send at most so many tokens",
+        "as loaded",
+        is_whole=True,
+        is_advanced=False,
     ),
 )
 
@@ -103,11 +120,15 @@ def parsed(number: _Number, text: str) -> float | int | None:
 class Drawer(QFrame):
     """The options of the shown conversation. Each change counts from the next message on.
 
+    Those that most people never set are folded away, but for one that this chat has set.
+
     Signals:
         closed: the person wants the drawer to go.
+        advanced_chosen: the person wants to see all options, or only the usual ones.
     """
 
     closed = Signal()
+    advanced_chosen = Signal(bool)
 
     def __init__(self, theme: Theme, backend: Backend, chat: Chat) -> None:
         super().__init__()
@@ -122,6 +143,13 @@ class Drawer(QFrame):
         hbox(STRETCH, arrow, parent=self.presets, margins=(0, 0, 11, 0))
         self.system = self._make_system()
         self.fields: dict[str, QLineEdit] = {}
+        self._rows: list[tuple[_Number, QWidget]] = []
+        self._is_advanced = False
+        self.advanced = IconButton(
+            theme, "chevron-right", "", "drawer-advanced", text=_SHOW_ADVANCED
+        )
+        self.advanced.setProperty("kind", "inline")
+        self.advanced.clicked.connect(self._toggle_advanced)
         self.error = label("", "error", wrap=True, name="drawer-error")
         self.load = button("Load the model with this context", "drawer-load", self._load)
         head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
@@ -133,6 +161,7 @@ class Drawer(QFrame):
         chat.settings_changed.connect(self._show)
         chat.presets_changed.connect(self._show)
         backend.state_changed.connect(self._show_load)
+        self.show_advanced(False)
         self._show()
         self.hide()
 
@@ -144,13 +173,15 @@ class Drawer(QFrame):
         column.addSpacing(10)
         column.addWidget(label("System prompt", "group"))
         column.addWidget(self.system)
-        for number in _NUMBERS:
-            column.addSpacing(8)
-            column.addWidget(label(number.title, "group"))
-            column.addWidget(self._make_field(number))
-            column.addWidget(label(number.help, "small", wrap=True))
+        usual = [number for number in _NUMBERS if not number.is_advanced]
+        for number in usual:
+            column.addWidget(self._make_row(number))
         column.addSpacing(8)
         column.addWidget(self.load)
+        column.addLayout(hbox(self.advanced, STRETCH))
+        for number in _NUMBERS:
+            if number not in usual:
+                column.addWidget(self._make_row(number))
         column.addSpacing(12)
         column.addWidget(self._make_saving())
         column.addStretch(1)
@@ -167,6 +198,13 @@ class Drawer(QFrame):
         system.setFixedHeight(130)
         system.textChanged.connect(self._change)
         return system
+
+    def _make_row(self, number: _Number) -> QWidget:
+        row = QWidget()
+        parts = label(number.title, "group"), self._make_field(number)
+        vbox(8, *parts, label(number.help, "small", wrap=True), parent=row, spacing=4)
+        self._rows.append((number, row))
+        return row
 
     def _make_field(self, number: _Number) -> QLineEdit:
         line = field("field", f"drawer-{number.name}", number.title)
@@ -204,10 +242,30 @@ class Drawer(QFrame):
             if not is_same:
                 line.setText("" if value is None else f"{value:g}" if value < 1e6 else str(value))
         self._is_showing = False
+        self._show_rows()
         self.error.setText("")
         self.error.hide()
         self._show_preset(settings)
         self._show_load()
+
+    def show_advanced(self, is_advanced: bool) -> None:
+        """Show all options, or only the usual ones."""
+        self._is_advanced = is_advanced
+        text = _HIDE_ADVANCED if is_advanced else _SHOW_ADVANCED
+        self.advanced.set_text(text)
+        self.advanced.setAccessibleName(text)
+        self.advanced.set_icon("chevron-down" if is_advanced else "chevron-right")
+        self._show_rows()
+
+    def _show_rows(self) -> None:
+        for number, row in self._rows:
+            is_set = getattr(self._chat.settings, number.name) is not None
+            has_focus = self.fields[number.name].hasFocus()
+            row.setHidden(number.is_advanced and not (self._is_advanced or is_set or has_focus))
+
+    def _toggle_advanced(self) -> None:
+        self.show_advanced(not self._is_advanced)
+        self.advanced_chosen.emit(self._is_advanced)
 
     def _show_preset(self, settings: Settings) -> None:
         known = (*self._chat.presets, *BUILT_IN)

@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QTextEdit
 
 from potluck_app.theme import Theme
 
+NOTHING = re.compile(r"(?!)")  # is found nowhere
 _MOST = 200  # marks in one text
 
 
@@ -23,7 +24,7 @@ def highlight(
     style.setForeground(QColor(theme.tokens.warn))
     marks: list[QTextEdit.ExtraSelection] = []
     # Qt counts in UTF-16: a character beyond its first plane counts twice.
-    text = view.document().toPlainText()
+    text = "" if pattern is NOTHING else view.document().toPlainText()
     for found in pattern.finditer(text):
         mark = QTextEdit.ExtraSelection()
         cursor = QTextCursor(view.document())

@@ -81,6 +81,10 @@ class MainWindow(QMainWindow):
         self._names: dict[QWidget, str] = {}  # of the pages that are made
         self._shows_state: list[Callable[[ClusterState | None], object]] = []  # those but the chat
         self.chat = ChatView(theme, backend, chat, self.library, self._get_models)
+        self.chat.drawer.show_advanced(preferences.current.advanced)
+        self.chat.drawer.advanced_chosen.connect(
+            lambda is_chosen: preferences.change(advanced=is_chosen)
+        )
         self._add("chat", self.chat)
         self.rail_buttons: dict[str, RailButton] = {}
         self._add_button("chat", "Chat", lambda: self.chat)

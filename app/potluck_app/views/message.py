@@ -11,18 +11,21 @@ from potluck_app import wording
 from potluck_app.chats.values import Message
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.blocks import BlockSplitter, Code, Prose, split_thinking
+from potluck_app.viewmodels.blocks import Block, BlockSplitter, Code, Prose, split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import CopyButton, ElidedLabel, IconButton, button, discard, label
+from potluck_app.views.editor import Editor
 from potluck_app.views.meter import Meter
-from potluck_app.views.prose import ProseView
+from potluck_app.views.prose import BETWEEN_ITEMS, ProseView
 from potluck_app.views.thinking import ThinkingView
 from potluck_app.views.versions import VersionSwitch
 
 _NARROW = 480  # pixels; a narrower footer has icons without words, to leave the figures their room
+_BETWEEN = 10  # pixels between blocks
 _GAP = 6  # pixels between the actions and the figures, at least
+_SPARE = 8  # hidden blocks at most
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
@@ -30,16 +33,19 @@ READING = "Reading your message…"  # the model is loaded, and has not said its
 class ReplyMessage(QWidget):
     """A reply: blocks of prose and code, and below them the actions for it."""
 
-    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat, width: int = 0) -> None:
+        """With `width`, its text is wrapped for a page of this width from the beginning."""
         super().__init__()
         self._theme, self._chat = theme, chat
         self._message = message
-        self._width = 0
+        self._width = width
         self._splitter = BlockSplitter()
         self._blocks: list[ProseView | CodeView] = []
+        self._spare: list[ProseView | CodeView] = []  # hidden: other text may need them again
         self._shown_text = ""
         self._answer = ""
-        self._head, self._body = vbox(), vbox(spacing=10)
+        self._editor: Editor | None = None
+        self._head, self._body = vbox(), vbox()  # of the body, every second item is a space
         self._tail = vbox(spacing=10)
         vbox(self._head, self._body, self._tail, parent=self, spacing=10)
         self._build_footer()
@@ -70,7 +76,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def versions(self) -> VersionSwitch:
         view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
-        self._foot.insertWidget(2, view)  # so that the figures end where the text ends
+        self._foot.insertWidget(4, view)  # so that the figures end where the text ends
         return view
 
     def _build_footer(self) -> None:
@@ -80,12 +86,19 @@ class ReplyMessage(QWidget):
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
         self.regenerate.clicked.connect(self._regenerate)
+        self.edit = IconButton(self._theme, "edit", "Edit reply", "reply-edit")
+        self.edit.clicked.connect(self.open_editor)
+        self.branch = IconButton(
+            self._theme, "branch", "Go on from here in a new chat", "reply-branch"
+        )
+        self.branch.clicked.connect(lambda: self._chat.branch(self._message.id))
         self.stats = ElidedLabel("", "meta")
         self.stats.setObjectName("reply-stats")
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        for flat in (self.copy, self.regenerate):
+        actions = (self.copy, self.regenerate, self.edit, self.branch)
+        for flat in actions:
             flat.setProperty("kind", "inline")
-        self._foot = hbox(self.copy, self.regenerate, STRETCH, spacing=4)
+        self._foot = hbox(*actions, STRETCH, spacing=4)
         self._figures = hbox(self._foot, (self.stats, 1), parent=self._footer, spacing=4)
         self._tail.addWidget(self._footer)
 
@@ -103,6 +116,12 @@ class ReplyMessage(QWidget):
     @property
     def message(self) -> Message:
         return self._message
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shows text alone, so that it can show any other message as well."""
+        has_more = not {"thinking", "waiting", "failure", "versions"}.isdisjoint(self.__dict__)
+        return self._editor is None and not has_more
 
     def part_count(self) -> int:
         """How many parts the reply has, which changes with what the Tab key reaches."""
@@ -134,8 +153,11 @@ class ReplyMessage(QWidget):
             self.failure.setVisible(has_failed)
             self.failure.text.setText(message.error or "")
             self.failure.retry.setVisible(is_last)
-        self._footer.setVisible(not is_streaming and (bool(message.text) or versions[1] > 1))
-        self.copy.setVisible(bool(message.text))
+        self._footer.setVisible(
+            self._editor is None and not is_streaming and (bool(message.text) or versions[1] > 1)
+        )
+        for action in (self.copy, self.edit, self.branch):
+            action.setVisible(bool(message.text))
         if versions[1] > 1 or "versions" in self.__dict__:
             self.versions.show_versions(*versions)
         self.regenerate.setVisible(is_last and message.status != "failed")
@@ -162,6 +184,36 @@ class ReplyMessage(QWidget):
             self.failure.fit(width)
         self._place_stats()
 
+    def open_editor(self) -> None:
+        """Let the person write another version of the reply, which the model reads as its own."""
+        if self._editor is not None:
+            return
+        self._editor = Editor(self._theme, self._answer, "Another version of the reply", "Save")
+        self._editor.sent.connect(self._save)
+        self._editor.cancelled.connect(self._close_editor)
+        self._tail.addWidget(self._editor)
+        self._show_blocks(False)
+        self._editor.text.setFocus()
+
+    def _save(self, text: str) -> None:
+        assert self._editor is not None
+        if self._chat.is_busy:
+            self._editor.say_busy()
+            return
+        self._close_editor()
+        self._chat.edit(self._message.id, text)
+
+    def _close_editor(self) -> None:
+        if self._editor is not None:
+            discard(self._editor)
+            self._editor = None
+        self._show_blocks(True)
+        self.edit.setFocus()
+
+    def _show_blocks(self, are_shown: bool) -> None:
+        for part in (*self._blocks, self._footer):
+            part.setVisible(are_shown)
+
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""
         found: list[int] = []
@@ -181,29 +233,52 @@ class ReplyMessage(QWidget):
         blocks = self._splitter.blocks
         while len(self._blocks) > len(blocks):
             self._drop(self._blocks.pop())
+            self._body.takeAt(self._body.count() - 1)  # the space above it
         for number in range(first, len(blocks)):
             block = blocks[number]
             kind = CodeView if isinstance(block, Code) else ProseView
             if number < len(self._blocks) and not isinstance(self._blocks[number], kind):
                 self._drop(self._blocks[number])
-                self._blocks[number] = self._add(number, kind(self._theme))
+                self._blocks[number] = self._add(number, kind)
             elif number == len(self._blocks):
-                self._blocks.append(self._add(number, kind(self._theme)))
+                self._body.addSpacing(0)
+                self._blocks.append(self._add(number, kind))
+            self._set_space(number, block)
             view = self._blocks[number]
             if isinstance(view, CodeView) and isinstance(block, Code):
                 view.show_code(block)
             elif isinstance(view, ProseView) and isinstance(block, Prose):
                 view.show_markdown(block.text)
 
-    def _add(self, number: int, view: ProseView | CodeView) -> ProseView | CodeView:
-        self._body.insertWidget(number, view)
+    def _add(self, number: int, kind: type[ProseView] | type[CodeView]) -> ProseView | CodeView:
+        view = next((spare for spare in self._spare if isinstance(spare, kind)), None)
+        if view is None:
+            view = kind(self._theme)
+            self._body.insertWidget(2 * number + 1, view)
+        else:
+            self._spare.remove(view)
+            self._body.insertWidget(2 * number + 1, view)
+            view.show()
         if isinstance(view, ProseView) and self._width:
             view.fit(self._width)
         return view
 
+    def _set_space(self, number: int, block: Block) -> None:
+        is_next_item = isinstance(block, Prose) and block.goes_on
+        space = 0 if number == 0 else BETWEEN_ITEMS if is_next_item else _BETWEEN
+        item = self._body.itemAt(2 * number)
+        spacer = item.spacerItem() if item is not None else None
+        if spacer is not None and spacer.sizeHint().height() != space:
+            spacer.changeSize(0, space)
+            self._body.invalidate()
+
     def _drop(self, view: ProseView | CodeView) -> None:
         self._body.removeWidget(view)
-        discard(view)
+        if len(self._spare) < _SPARE:
+            view.hide()
+            self._spare.append(view)
+        else:
+            discard(view)
 
 
 class Waiting(QWidget):

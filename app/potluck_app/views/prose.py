@@ -36,6 +36,7 @@ from potluck_app.views.words import Described
 
 _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
 _PARAGRAPH_GAP = 10.0
+BETWEEN_ITEMS = 4  # pixels, of a list
 _HEADING_PX = {1: 20, 2: 18, 3: 16}
 _QUOTE = 16  # pixels that a quote is moved to the right; its bar is in them
 _QT_RULE = QTextFormat.Property.BlockTrailingHorizontalRulerWidth
@@ -59,6 +60,7 @@ class ProseView(Described, QTextBrowser):
         super().__init__()
         self._theme = theme
         self._markdown = ""
+        self._has_bars = False  # of quotes, and rules
         self.setAccessibleName("Reply")
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setOpenLinks(False)
@@ -68,7 +70,8 @@ class ProseView(Described, QTextBrowser):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
         self.anchorClicked.connect(open_url)
-        theme.changed.connect(self._draw)
+        self.document().setDefaultFont(theme.ui_font())
+        theme.changed.connect(self._on_theme)
 
     def show_markdown(self, text: str) -> None:
         if text != self._markdown:
@@ -100,9 +103,12 @@ class ProseView(Described, QTextBrowser):
     def minimumSizeHint(self) -> QSize:
         return QSize(40, 0)
 
+    def _on_theme(self) -> None:
+        self.document().setDefaultFont(self._theme.ui_font())
+        self._draw()
+
     def _draw(self) -> None:
         document = self.document()
-        document.setDefaultFont(self._theme.ui_font())
         document.setMarkdown(formulas_as_code(self._markdown), _FEATURES)
         self._dress(document)
         self._fit()
@@ -114,6 +120,10 @@ class ProseView(Described, QTextBrowser):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
+        if self._has_bars:
+            self._paint_bars()
+
+    def _paint_bars(self) -> None:
         painter = QPainter(self.viewport())
         layout, block = self.document().documentLayout(), self.document().begin()
         while block.isValid():
@@ -138,6 +148,7 @@ class ProseView(Described, QTextBrowser):
         change = QTextCursor(document)
         change.beginEditBlock()  # else the text is laid out again after each change
         _name_images(document)
+        self._has_bars = False
         block = document.begin()
         while block.isValid():
             self._dress_block(block, is_last=not block.next().isValid())
@@ -158,19 +169,20 @@ class ProseView(Described, QTextBrowser):
         level = block.blockFormat().headingLevel()
         change.setTopMargin(6.0 if level and block.position() else 0.0)
         in_list = block.textList() is not None and block.next().textList() is not None
-        change.setBottomMargin(0.0 if is_last else 4.0 if in_list else _PARAGRAPH_GAP)
+        change.setBottomMargin(0.0 if is_last else BETWEEN_ITEMS if in_list else _PARAGRAPH_GAP)
         if in_table:
             change.setBottomMargin(0.0)
         is_quote = _quote_level(block) > 0
         if is_quote:
             change.setLeftMargin(_quote_level(block) * _QUOTE)
             change.setRightMargin(0)
+            self._has_bars = True
         cursor.mergeBlockFormat(change)
         if (style := block.blockFormat()).hasProperty(_QT_RULE):
             style.clearProperty(_QT_RULE)  # Qt draws it in the colour of text
             style.setProperty(_RULE, True)
+            self._has_bars = True
             cursor.setBlockFormat(style)
-        mono = self._theme.mono_font()
         iterator = block.begin()
         while not iterator.atEnd():
             fragment = iterator.fragment()
@@ -182,7 +194,7 @@ class ProseView(Described, QTextBrowser):
                     self._theme.ui_font(_HEADING_PX.get(level, 14), QFont.Weight.DemiBold)
                 )
             elif style.fontFixedPitch():
-                style.setFont(mono)
+                style.setFont(self._theme.mono_font())
                 style.setBackground(QColor(self._theme.tokens.surface2))
             elif style.isAnchor():
                 style.setForeground(QColor(self._theme.tokens.accent))

@@ -1,16 +1,14 @@
 """The messages of the conversation, one widget each, in a page that scrolls.
 
 The model holds the messages; this page follows it. Only messages near the view have widgets: the
-others have a height, as it was measured or as their text suggests. What is in view stays where it is
-when a height above it changes. The page follows its end only while the person is there.
+others have a height, as it was measured or as their text suggests. What is in view is built at once;
+what is about to come into view is built one message at a time, when the thread has nothing else to
+do, so that no frame waits for it. What is in view stays where it is when a height above it changes.
+The page follows its end only while the person is there.
 """
 
-import re
-from bisect import bisect_left, bisect_right
-from itertools import accumulate
-
-from PySide6.QtCore import QEvent, QModelIndex, QObject, QRect, Qt
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QRect, Qt, QTimer
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from potluck_app.chats.search import pattern_of
@@ -20,6 +18,8 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import discard
 from potluck_app.views.focus import chain_tabs, tab_stops
+from potluck_app.views.heights import Heights
+from potluck_app.views.highlights import NOTHING
 from potluck_app.views.message import ReplyMessage
 from potluck_app.views.user_message import UserMessage
 from potluck_app.views.words import Described
@@ -29,13 +29,29 @@ _SIDE = 24
 _TOP = 18
 _GAP = 20
 _AT_END = 24  # pixels from the end that still count as the end
-_AHEAD = 0.5  # of the view's height: so much is built above and below it
+_AHEAD = 1.0  # of the view's height: so much is built above and below it when there is time
 _KEPT = 2.0  # of the view's height: what is farther away is dropped
+_CHAIN_MS = 100  # after the page has moved: it changes much while it moves
+_SPARE = 24  # views at most that wait for other messages
 _ROUNDS = 8  # heights are known after building, and may ask for more; each round builds a view more
 
-_NOTHING = re.compile(r"(?!)")  # is found nowhere
+_ARRANGE = QEvent.Type(QEvent.registerEventType())
 
 _View = UserMessage | ReplyMessage
+
+
+class _Page(QWidget):
+    """What scrolls. It paints all of itself, so that Qt moves its picture and paints what is new."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self._theme = theme
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), QColor(self._theme.tokens.bg))
+        painter.end()
 
 
 class Transcript(Described, QScrollArea):
@@ -49,18 +65,22 @@ class Transcript(Described, QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._theme, self._chat = theme, chat
-        self._heights: list[int] = []  # of all rows, with the gap below each
-        self._offsets: list[int] | None = None  # where each begins, and where the last one ends
+        self._heights = Heights(_TOP)  # of all rows, with the gap below each
         self._first = 0  # the row of the first message that has a widget
         self._views: list[_View] = []
+        self._spare: list[_View] = []  # hidden, to show other messages: making them takes longer
         self._stale: set[_View] = set()  # views whose height may have changed
         self.tab_after: QWidget | None = None  # the Tab key comes from there
         self._stick = True
-        self._is_arranging = False
+        self._is_arranging = self._is_due = False
         self._shape: list[tuple[_View, int]] = []  # of the views, when their stops were chained
         self._progress: tuple[str, float | None] = ("", None)
-        self._page = QWidget()
+        self._page = _Page(theme)
         self.setWidget(self._page)
+        self._ahead = QTimer(self, singleShot=True, interval=0)
+        self._ahead.timeout.connect(self._build_ahead)
+        self._chaining = QTimer(self, singleShot=True, interval=_CHAIN_MS)
+        self._chaining.timeout.connect(self._chain)
 
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         model = chat.messages
@@ -111,41 +131,39 @@ class Transcript(Described, QScrollArea):
     def reveal(self, row: int, words: str) -> None:
         """Bring a message into view, and mark these words in it."""
         self._stick = False
-        self._scroll_to(self._starts()[row])
+        self._scroll_to(self._heights.start(row))
         pattern = pattern_of(words)
         first, stop = self.built()
         if pattern is not None and first <= row < stop:
             place = self._views[row - first].highlight(pattern)
             self._arrange()
-            self._scroll_to(self._starts()[row] + place - self.viewport().height() // 3)
+            self._scroll_to(self._heights.start(row) + place - self.viewport().height() // 3)
 
     def unmark(self) -> None:
         """Take the marks of a search away."""
         for view in self._views:
-            view.highlight(_NOTHING)
+            view.highlight(NOTHING)
 
     # --- the model
 
     def _rebuild(self) -> None:
         self._drop_views(0, len(self._views))
         self._first = 0
-        self._heights = [_guess(message) for message in self._chat.messages.messages]
-        self._offsets = None
+        self._heights = Heights(_TOP)
+        self._heights.insert(0, map(_guess, self._chat.messages.messages))
         self._stick = True
         self._arrange()
 
     def _on_inserted(self, _parent: QModelIndex, first: int, last: int) -> None:
-        for row in range(first, last + 1):
-            self._heights.insert(row, _guess(self._chat.messages.at(row)))
-        self._offsets = None
+        rows = range(first, last + 1)
+        self._heights.insert(first, (_guess(self._chat.messages.at(row)) for row in rows))
         self._stick = True
         self._arrange()
         self._mark()
         self.show_progress(*self._progress)
 
     def _on_removed(self, _parent: QModelIndex, first: int, last: int) -> None:
-        del self._heights[first : last + 1]
-        self._offsets = None
+        self._heights.remove(first, last + 1)
         built = self.built()
         self._drop_views(max(first - built[0], 0), max(last + 1 - built[0], 0))
         self._first = min(self._first, len(self._heights))
@@ -185,46 +203,66 @@ class Transcript(Described, QScrollArea):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.LayoutRequest and isinstance(watched, _View):
             self._stale.add(watched)
-            self._arrange()
+            self._arrange_soon()
         return super().eventFilter(watched, event)
+
+    def _arrange_soon(self) -> None:
+        """Arrange once before the next frame, however many parts of views have changed."""
+        if not self._is_due:
+            self._is_due = True
+            QApplication.postEvent(self, QEvent(_ARRANGE))
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == _ARRANGE:
+            self._arrange()
+            return True
+        return super().event(event)
 
     def _on_scrolled(self, value: int) -> None:
         if not self._is_arranging:
             self._stick = value >= self.verticalScrollBar().maximum() - _AT_END
-            self._arrange()
+            self._arrange(is_moving=True)
 
-    def _arrange(self) -> None:
-        """Build what is near the view, drop what is far from it, and put all in their places."""
+    def _arrange(self, *, is_moving: bool = False) -> None:
+        """Build what is in view, drop what is far from it, and put all in their places."""
         if self._is_arranging:
             return
-        self._is_arranging = True
+        self._is_arranging, self._is_due = True, False
         try:
             for _ in range(_ROUNDS):
                 self._measure()
                 if not self._build():
                     break
             self._place()
-            self._chain()
         finally:
             self._is_arranging = False
+        self._ahead.start()
+        if is_moving or self._chaining.isActive():
+            self._chaining.start()
+        else:
+            self._chain()
 
-    def _starts(self) -> list[int]:
-        if self._offsets is None:
-            self._offsets = list(accumulate(self._heights, initial=_TOP))
-        return self._offsets
+    def _build_ahead(self) -> None:
+        """Build the one message that is nearest to the view, and then let others have the thread."""
+        first, stop = self._rows(_AHEAD)
+        begin, end = self.built()
+        if end < stop:
+            self._add(end)
+        elif first < begin:
+            self._first = begin - 1
+            self._add(self._first)
+        else:
+            return
+        self._arrange(is_moving=True)
 
     def _rows(self, margin: float) -> tuple[int, int]:
         """Return the rows that are in view, or so many heights of the view away from it."""
-        starts = self._starts()
         top, height = self.verticalScrollBar().value(), self.viewport().height()
-        first = bisect_right(starts, top - margin * height) - 1
-        stop = bisect_left(starts, top + (1 + margin) * height)
-        count = len(self._heights)
-        return min(max(first, 0), count), min(stop, count)
+        return self._heights.between(top - margin * height, top + (1 + margin) * height)
 
     def _build(self) -> bool:
         """Build the views that are missing. Returns whether there were any."""
-        first, stop = self._rows(_AHEAD)
+        first, stop = self._rows(0)
         nearest = self._rows(_KEPT)
         begin, end = self.built()
         if end <= first or begin >= stop:  # the view is somewhere else now
@@ -243,13 +281,18 @@ class Transcript(Described, QScrollArea):
     def _add(self, row: int) -> None:
         message = self._chat.messages.at(row)
         kind = UserMessage if message.role == "user" else ReplyMessage
-        view = kind(self._theme, message, self._chat)
-        view.setParent(self._page)
+        view = next((spare for spare in self._spare if isinstance(spare, kind)), None)
+        if view is None:
+            view = kind(self._theme, message, self._chat, self._width())
+            view.setParent(self._page)
+        else:
+            self._spare.remove(view)
+            view.highlight(NOTHING)
         self._views.insert(row - self._first, view)
         self._show(row)
         view.fit(self._width())
         view.installEventFilter(self)
-        view.setGeometry(self._side(), self._starts()[row], self._width(), self._heights[row])
+        view.setGeometry(self._side(), self._heights.start(row), self._width(), self._heights[row])
         view.show()
         self._stale.add(view)
 
@@ -266,34 +309,39 @@ class Transcript(Described, QScrollArea):
         del self._views[begin:end]
         if begin == 0:
             self._first += len(dropped)
-        discard(*dropped)
+        for view in dropped:
+            if view.is_plain and len(self._spare) < _SPARE:
+                view.hide()
+                self._spare.append(view)
+            else:
+                discard(view)
 
     def _measure(self) -> None:
         """Learn the heights of views, and keep what is in view where it is."""
         bar = self.verticalScrollBar()
         top, moved = bar.value(), 0
-        starts = self._starts()
+        above = self._heights.between(top, top)[0]  # the row at the top of the view
         for row, view in enumerate(self._views, self._first):
             if view not in self._stale:
                 continue
-            before, self._heights[row] = self._heights[row], _height(view, self._width()) + _GAP
-            if starts[row] + before <= top:
-                moved += self._heights[row] - before
-            self._offsets = None
+            before, now = self._heights[row], _height(view, self._width()) + _GAP
+            self._heights[row] = now
+            if row < above:
+                moved += now - before
         self._stale.clear()
         self._resize_page()
         bar.setValue(bar.maximum() if self._stick else bar.value() + moved)
 
     def _resize_page(self) -> None:
         size = self.viewport().size()
-        height = max(self._starts()[-1] - _GAP + _TOP, size.height())
+        height = max(self._heights.end - _GAP + _TOP, size.height())
         if (self._page.width(), self._page.height()) != (size.width(), height):
             self._page.resize(size.width(), height)
 
     def _place(self) -> None:
-        starts, side, width = self._starts(), self._side(), self._width()
+        heights, side, width = self._heights, self._side(), self._width()
         for row, view in enumerate(self._views, self._first):
-            view.setGeometry(QRect(side, starts[row], width, self._heights[row] - _GAP))
+            view.setGeometry(QRect(side, heights.start(row), width, heights[row] - _GAP))
 
     def _chain(self) -> None:
         """Let the Tab key reach all views from top to bottom, and in each its text first."""

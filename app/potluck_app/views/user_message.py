@@ -3,8 +3,7 @@
 import re
 from functools import cached_property
 
-from PySide6.QtCore import QEvent, Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from potluck_app.chats.values import Message
@@ -12,8 +11,8 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
-from potluck_app.views.composer import ComposerText
-from potluck_app.views.controls import IconButton, button, label
+from potluck_app.views.controls import IconButton, button
+from potluck_app.views.editor import Editor
 from potluck_app.views.plain import PlainView
 from potluck_app.views.versions import VersionSwitch
 
@@ -27,12 +26,12 @@ _FOLDED = 3000  # characters; a longer text is folded, since a label of a whole 
 class UserMessage(QWidget):
     """The message of the person, exactly as it was written."""
 
-    def __init__(self, theme: Theme, message: Message, chat: Chat) -> None:
+    def __init__(self, theme: Theme, message: Message, chat: Chat, width: int = 0) -> None:
         super().__init__()
         self._theme, self._chat = theme, chat
         self._message = message
-        self._is_whole = len(message.text) <= _FOLDED
-        self._width = 0
+        self._is_whole = False
+        self._width = width
         self.text = PlainView(theme, "Your message")
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
@@ -72,12 +71,20 @@ class UserMessage(QWidget):
     def message(self) -> Message:
         return self._message
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shows text alone, so that it can show any other message as well."""
+        has_more = not {"more", "chips", "versions"}.isdisjoint(self.__dict__)
+        return self._editor is None and not has_more
+
     def part_count(self) -> int:
         """How many parts the message has, which changes with what the Tab key reaches."""
         return self._inside.count() + self._parts.count() + self._column.count()
 
     def show_message(self, message: Message, versions: tuple[int, int] = (0, 1)) -> None:
         """Show a message, and which of its versions it is."""
+        if message.id != self._message.id or not self._is_whole:
+            self._is_whole = len(message.text) <= _FOLDED
         self._message = message
         self.text.show_text(message.text if self._is_whole else message.text[:_FOLDED] + "…")
         self.text.setVisible(bool(message.text))
@@ -116,7 +123,9 @@ class UserMessage(QWidget):
     def open_editor(self) -> None:
         """Let the person write another version of the message."""
         if self._editor is None:
-            self._editor = Editor(self._theme, self._message.text)
+            self._editor = Editor(
+                self._theme, self._message.text, "Another version of your message", "Send"
+            )
             self._editor.sent.connect(self._send)
             self._editor.cancelled.connect(self._close_editor)
             self._column.addWidget(self._editor)
@@ -126,7 +135,7 @@ class UserMessage(QWidget):
     def _send(self, text: str) -> None:
         if self._chat.is_busy:
             assert self._editor is not None
-            self._editor.hint.setText("Stop the reply that is being written first.")
+            self._editor.say_busy()
             return
         self._close_editor()
         self._chat.edit(self._message.id, text)
@@ -143,45 +152,3 @@ class UserMessage(QWidget):
         self._is_whole = True
         self.show_message(self._message)
         self.fit(self._width)
-
-
-class Editor(QFrame):
-    """The field for another version of a message.
-
-    Signals:
-        sent: the text of the version.
-        cancelled: the message stays as it is.
-    """
-
-    sent = Signal(str)
-    cancelled = Signal()
-
-    def __init__(self, theme: Theme, text: str) -> None:
-        super().__init__()
-        self.setProperty("composer", "focused")
-        self.text = ComposerText(theme)
-        self.text.setObjectName("editor-text")
-        self.text.setAccessibleName("Another version of your message")
-        self.text.setPlainText(text)
-        self.text.submitted.connect(self._submit)
-        cancel = button("Cancel", "editor-cancel", self.cancelled.emit)
-        self.send = button("Send", "editor-send", self._submit, kind="primary")
-        self.hint = label("The version before is kept.", "meta", wrap=True)
-        foot = hbox((self.hint, 1), cancel, self.send, spacing=8)
-        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
-        self.text.moveCursor(self.text.textCursor().MoveOperation.End)
-
-    def event(self, event: QEvent) -> bool:
-        is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
-        if is_escape and event.type() == QEvent.Type.ShortcutOverride:
-            event.accept()  # else the window takes it, to stop a reply
-            return True
-        if is_escape and event.type() == QEvent.Type.KeyPress:
-            self.cancelled.emit()
-            return True
-        return super().event(event)
-
-    def _submit(self) -> None:
-        text = self.text.toPlainText().strip()
-        if text:
-            self.sent.emit(text)

@@ -96,3 +96,17 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
 
     with pytest.raises(ExchangeError, match="67"):
         exchange.import_file(path, NOW)
+
+
+def test_a_branch_has_the_path_and_the_settings_under_ids_of_its_own() -> None:
+    head = conversation()
+    path = Tree(head.messages, "r1").path()
+
+    new = exchange.branch(head, path, NOW)
+
+    assert new.title == "Lists & more (2)"
+    assert new.settings == head.settings
+    assert [m.text for m in new.messages] == ["How?", "So."]
+    assert new.messages[0].attachments == head.messages[0].attachments
+    assert new.leaf == new.messages[1].id
+    assert not {m.id for m in new.messages} & {m.id for m in head.messages}

@@ -124,3 +124,47 @@ def test_only_what_is_reported_as_changed_changes(text: str) -> None:
         shown[first:] = splitter.blocks[first:]
 
     assert shown == splitter.blocks
+
+
+def bullets(count: int) -> str:
+    return "".join(f"- point {n}\n" for n in range(count))
+
+
+def numbers(*written: int) -> str:
+    return "".join(f"{number}. point\n" for number in written)
+
+
+def test_a_long_list_is_cut_between_its_items() -> None:
+    blocks = split("Many:\n" + bullets(40) + "\nThe end.")
+
+    assert "\n".join(block.text for block in blocks) == ("Many:\n" + bullets(40) + "The end.")
+    assert [isinstance(b, Prose) and b.goes_on for b in blocks] == [False, True, True, False]
+
+
+def test_what_is_inside_an_item_stays_with_it() -> None:
+    item = "- point\n\n  more of it\n  - inside\n  - inside too\n"
+
+    blocks = split(item * 20)
+
+    assert len(blocks) == 2
+    assert all(block.text.startswith("- point") for block in blocks)
+    assert all(block.text.endswith("inside too") for block in blocks)
+
+
+def test_a_numbered_list_is_cut_where_its_numbers_are_as_they_are_written() -> None:
+    assert len(split(numbers(*range(1, 41)))) == 3
+    assert len(split(numbers(*range(7, 47)))) == 3
+
+
+def test_a_list_whose_numbers_are_all_one_stays_whole() -> None:
+    assert len(split(numbers(*[1] * 40))) == 1
+
+
+def test_a_long_list_gives_the_same_blocks_streamed_and_whole() -> None:
+    text = bullets(40) + "\n" + numbers(*range(1, 60)) + "\n* * *\n"
+    splitter = BlockSplitter()
+
+    for character in text:
+        splitter.feed(character)
+
+    assert splitter.blocks == split(text)

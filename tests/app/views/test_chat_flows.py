@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from chat_page import STATS, ask, last, own
+from chat_page import STATS, ask, click, last, own
 from PySide6.QtCore import QCoreApplication, QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from pytestqt.qtbot import QtBot
@@ -12,9 +12,11 @@ from scripted_window import ScriptedBackend
 
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
+from potluck_app.views.composer import ComposerText
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.message import stats_line
+from potluck_app.views.message import ReplyMessage, stats_line
 
 pytestmark = pytest.mark.qt
 
@@ -229,3 +231,58 @@ def test_formulas_are_shown_as_code(
 
     block = last(window)._blocks[0]
     assert block.toPlainText() == r"It is \frac{a}{b}."  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_reply_is_edited_into_another_version_that_the_model_reads(
+    window: MainWindow, backend: ScriptedBackend, chat: Chat, qtbot: QtBot
+) -> None:
+    ask(window, backend, "Name a tree.", "<think>Hm.</think>An oak.")
+
+    qtbot.mouseClick(last(window).edit, Qt.MouseButton.LeftButton)
+    editor = last(window).findChild(ComposerText, "editor-text")
+    assert editor is not None
+    assert editor.toPlainText() == "An oak."
+    editor.setPlainText("A walnut.")
+    click(window, "editor-send", qtbot)
+
+    qtbot.waitUntil(lambda: last(window).message.text == "A walnut.")
+    assert last(window).versions.text.text() == "2/2"
+    assert not last(window).stats.whole_text()  # nothing computed it
+    assert not chat.is_busy
+    ask(window, backend, "And another?")
+    assert [m.text for m in backend.chats[-1]] == ["Name a tree.", "A walnut.", "And another?"]
+
+
+def test_an_edited_reply_can_be_left_as_it_was(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    ask(window, backend, "Name a tree.", "An oak.")
+    qtbot.mouseClick(last(window).edit, Qt.MouseButton.LeftButton)
+    assert not last(window).copy.isVisible()
+
+    click(window, "editor-cancel", qtbot)
+
+    assert last(window).copy.isVisible()
+    assert all(block.isVisible() for block in last(window)._blocks)
+    assert last(window).message.text == "An oak."
+
+
+def test_a_chat_goes_on_from_a_reply_in_a_new_chat(
+    window: MainWindow, backend: ScriptedBackend, chat: Chat, qtbot: QtBot
+) -> None:
+    ask(window, backend, "Name a tree.", "An oak.")
+    ask(window, backend, "Another.", "A beech.")
+    first = chat.shown_id
+    view = next(v for v in window.chat.transcript._views if v.message.text == "An oak.")
+    assert isinstance(view, ReplyMessage)
+
+    qtbot.mouseClick(view.branch, Qt.MouseButton.LeftButton)
+
+    qtbot.waitUntil(lambda: chat.shown_id != first)
+    assert [m.text for m in chat.messages.messages] == ["Name a tree.", "An oak."]
+    assert chat.title == "Name a tree. (2)"
+    ask(window, backend, "How old?", "A hundred years.")
+    assert first is not None
+    chat.open(first)
+    qtbot.waitUntil(lambda: chat.shown_id == first)
+    assert [m.text for m in chat.messages.messages][2:] == ["Another.", "A beech."]

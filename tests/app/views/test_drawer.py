@@ -21,6 +21,7 @@ def test_the_options_of_a_chat_are_set_in_the_drawer(
     drawer = window.chat.drawer
     qtbot.keyClick(window, Qt.Key.Key_I, CTRL)
     assert drawer.isVisible()
+    qtbot.mouseClick(drawer.advanced, Qt.MouseButton.LeftButton)
     qtbot.keyClicks(drawer.system, "Be brief.")
     qtbot.keyClicks(drawer.fields["temperature"], "0,3")
     qtbot.keyClicks(drawer.fields["top_k"], "40")
@@ -85,3 +86,29 @@ def test_a_longer_context_is_loaded_from_the_drawer(
     qtbot.keyClicks(window.chat.drawer.fields["context"], "4096")
 
     assert window.chat.drawer.load.isVisible()
+
+
+def test_the_advanced_options_are_folded_away_until_they_are_wanted(
+    window: MainWindow, qtbot: QtBot
+) -> None:
+    window.chat.toggle_options()
+    drawer = window.chat.drawer
+    seen = {name for name, line in drawer.fields.items() if line.isVisible()}
+    assert seen == {"temperature", "max_tokens", "context"}
+
+    qtbot.mouseClick(drawer.advanced, Qt.MouseButton.LeftButton)
+
+    assert all(line.isVisible() for line in drawer.fields.values())
+    assert drawer.advanced.text() == "Hide advanced options"
+    assert window._preferences.current.advanced  # and so it is at the next start
+
+
+def test_an_advanced_option_that_a_chat_has_set_is_always_shown(
+    window: MainWindow, chat: Chat
+) -> None:
+    window.chat.toggle_options()
+
+    chat.set_settings(Settings(seed=7))
+
+    assert window.chat.drawer.fields["seed"].isVisible()
+    assert not window.chat.drawer.fields["top_p"].isVisible()

@@ -130,8 +130,9 @@ def test_the_text_of_a_reply_comes_before_its_buttons_and_both_before_the_compos
     stops = walk(window, window.chat.options, qtbot)
 
     names = [stop.objectName() or stop.accessibleName() for stop in stops]
-    wanted = ["message-edit", "Reply", "code-copy", "Code", "reply-copy", "message-edit", "Reply"]
-    wanted += ["reply-copy", "reply-regenerate", "composer-text"]
+    actions = ["reply-copy", "reply-edit", "reply-branch"]
+    wanted = ["message-edit", "Reply", "code-copy", "Code", *actions, "message-edit", "Reply"]
+    wanted += ["reply-copy", "reply-regenerate", "reply-edit", "reply-branch", "composer-text"]
     assert names[: len(wanted)] == wanted
 
 

@@ -12,6 +12,7 @@ from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.message import ReplyMessage
+from potluck_app.views.prose import ProseView
 from potluck_app.views.transcript import Transcript
 from potluck_app.views.user_message import UserMessage
 
@@ -169,3 +170,90 @@ def test_another_conversation_begins_at_its_end(transcript: Transcript, chat: Ch
     chat.messages.reset(Tree(talk(40)))
 
     assert in_view(transcript)[-1] == "reply 39"
+
+
+def say(chat: Chat, *texts: str) -> None:
+    """Show questions and replies with these texts, in turn."""
+    messages = tuple(
+        Message(
+            id=str(n),
+            parent=str(n - 1) if n else None,
+            role="assistant" if n % 2 else "user",
+            text=text,
+        )
+        for n, text in enumerate(texts)
+    )
+    chat._show(chat._opened(Conversation(id="x", title="t", updated=1.0, messages=messages)))
+
+
+def words(reply: ReplyMessage) -> list[str]:
+    return [
+        block.toPlainText() if isinstance(block, ProseView) else block.text.toPlainText()
+        for block in reply._blocks
+    ]
+
+
+def test_messages_near_the_view_are_built_when_there_is_time(
+    transcript: Transcript, chat: Chat, qtbot: QtBot
+) -> None:
+    show(chat, 400)
+    in_view_only = transcript.built()[0]
+
+    height = transcript.viewport().height()
+    qtbot.waitUntil(
+        lambda: transcript._views[0].y() < transcript.verticalScrollBar().value() - height / 2
+    )
+
+    assert transcript.built()[0] < in_view_only
+
+
+def test_what_a_message_showed_is_not_in_the_next_one_in_its_place(
+    transcript: Transcript, chat: Chat
+) -> None:
+    say(chat, "first", "One.\n\n```py\nx = 1\n```\n\nTwo.", "third", "Four.")
+    before = set(transcript._views)
+    transcript.reveal(1, "One")
+
+    say(chat, "other", "- a\n- b", "another", "```sh\nls\n```\n\nText.")
+
+    assert before & set(transcript._views)  # the widgets are used again
+    questions = [v.text.text() for v in transcript._views if isinstance(v, UserMessage)]
+    replies = [words(v) for v in transcript._views if isinstance(v, ReplyMessage)]
+    assert questions == ["other", "another"]
+    assert replies == [["a\nb"], ["ls", "Text."]]
+    marks = [b.extraSelections() for v in transcript._views for b in v.findChildren(ProseView)]
+    assert not any(marks)
+
+
+def test_a_message_with_an_open_editor_is_not_used_for_another(
+    transcript: Transcript, chat: Chat
+) -> None:
+    say(chat, "first", "One.")
+    edited = transcript._views[0]
+    assert isinstance(edited, UserMessage)
+    edited.open_editor()
+
+    say(chat, "other", "Two.")
+
+    assert edited not in transcript._views
+    assert in_view(transcript) == ["other", "Two."]
+
+
+def test_a_list_in_several_blocks_looks_as_it_does_in_one(
+    transcript: Transcript, chat: Chat
+) -> None:
+    items = [f"{n}. point" for n in range(1, 31)]
+    say(chat, "q", "\n".join(items))
+    cut = transcript.last_reply()
+    assert cut is not None
+    parts = len(cut._blocks)
+    whole = ProseView(transcript._theme)
+    whole.fit(cut.width())
+    whole.show_markdown("\n".join(items))
+
+    assert parts == 2
+    assert cut._blocks[-1].geometry().bottom() - cut._blocks[0].y() + 1 == whole.height()
+    second = cut._blocks[1]
+    assert isinstance(second, ProseView)
+    first_block = second.document().begin()
+    assert first_block.textList().itemText(first_block) == "17."

@@ -1,0 +1,62 @@
+"""The field in which another version of a message is written."""
+
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame
+
+from potluck_app.theme import Theme
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.composer import ComposerText
+from potluck_app.views.controls import button, label
+
+
+class Editor(QFrame):
+    """The field for another version of a message.
+
+    Args:
+        theme: of the window.
+        text: of the version before.
+        accessible_name: what is written.
+        done: the word on the button that takes it.
+
+    Signals:
+        sent: the text of the version.
+        cancelled: the message stays as it is.
+    """
+
+    sent = Signal(str)
+    cancelled = Signal()
+
+    def __init__(self, theme: Theme, text: str, accessible_name: str, done: str) -> None:
+        super().__init__()
+        self.setProperty("composer", "focused")
+        self.text = ComposerText(theme)
+        self.text.setObjectName("editor-text")
+        self.text.setAccessibleName(accessible_name)
+        self.text.setPlainText(text)
+        self.text.submitted.connect(self._submit)
+        cancel = button("Cancel", "editor-cancel", self.cancelled.emit)
+        self.send = button(done, "editor-send", self._submit, kind="primary")
+        self.hint = label("The version before is kept.", "meta", wrap=True)
+        foot = hbox((self.hint, 1), cancel, self.send, spacing=8)
+        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
+        self.text.moveCursor(self.text.textCursor().MoveOperation.End)
+
+    def say_busy(self) -> None:
+        """Say why it cannot be taken now."""
+        self.hint.setText("Stop the reply that is being written first.")
+
+    def event(self, event: QEvent) -> bool:
+        is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
+        if is_escape and event.type() == QEvent.Type.ShortcutOverride:
+            event.accept()  # else the window takes it, to stop a reply
+            return True
+        if is_escape and event.type() == QEvent.Type.KeyPress:
+            self.cancelled.emit()
+            return True
+        return super().event(event)
+
+    def _submit(self) -> None:
+        text = self.text.toPlainText().strip()
+        if text:
+            self.sent.emit(text)
