@@ -43,7 +43,8 @@ FAMILIES = [
     ),
 ]
 MIXTURES = [
-    "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts"
+    "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts",
+    "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 
 

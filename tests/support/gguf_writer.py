@@ -13,6 +13,7 @@ from torch import Tensor
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
+    "Llama4ForCausalLM": "llama4",
     "MistralForCausalLM": "llama",
     "MixtralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
@@ -143,7 +144,8 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
     if "intermediate_size" in config:
-        writer.add_feed_forward_length(config["intermediate_size"])
+        size = config.get("intermediate_size_mlp", config["intermediate_size"])
+        writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
     if architecture != "gemma4":
         writer.add_head_count_kv(config["num_key_value_heads"])
@@ -175,6 +177,10 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_expert_used_count(config["num_experts_per_tok"])
         case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
             _add_experts(writer, config)
+        case "llama4":
+            _add_experts(writer, config)
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         case "deepseek2":
             _add_latents(writer, config, rope)
         case "gpt-oss":
@@ -349,6 +355,7 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             continue
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             before, _, matrix = name.rpartition(".")
+            values = values.mT if architecture == "llama4" else values
             halves = values.chunk(2, 1) if matrix == "gate_up_proj" else (values,)
             parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
             for part, some in zip(parts, halves, strict=True):

@@ -197,14 +197,14 @@ class _Builder(MatrixBuilder):
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:
             return None
-        sizes = [size for (size,) in spec.qk_norms.values()]
+        sizes = spec.qk_norm_sizes
         heads, values = [spec.heads, spec.kv_heads], 0
         if spec.value_norm:
             assert spec.qk_norm == "head"
             heads, values = [*heads, spec.kv_heads], spec.head_dim
         weight = self._norm_weight(sum(sizes) + values)
-        # No file has those of values, which are ones.
-        weight[sum(sizes) :] = 0.0 if self._config.unit_offset else 1.0
+        # No file has those of values, or of a norm without weights, which are ones.
+        weight.fill_(0.0 if self._config.unit_offset else 1.0)
         for name, part in zip(spec.qk_norms, weight.split([*sizes, values]), strict=False):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
@@ -242,7 +242,13 @@ class _Builder(MatrixBuilder):
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             route=route if self.generated is None else self.generated.route,
-            together=make_together(mlps, spec.activation, self.generated, self.scratch),
+            together=make_together(
+                mlps,
+                spec.activation,
+                self.generated,
+                self.scratch,
+                scales_input=routing.scales_input,
+            ),
         )
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:

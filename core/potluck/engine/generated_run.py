@@ -42,6 +42,7 @@ class MixerWeights(TypedDict):
     output: Weight
     output_bias: NotRequired[Tensor | None]
     window: NotRequired[int | None]
+    chunk: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
     rope: int | None
     latent: NotRequired[LatentWeights]
@@ -176,13 +177,15 @@ def _attention(attention: Attention) -> MixerWeights | None:
     qkv, output = _weight(attention.qkv), _weight(attention.output)
     if qkv is None or output is None:
         return None
+    window, in_chunks = attention.spec.window, attention.spec.in_chunks
     return {
         "qkv": qkv,
         "qkv_bias": _bias(attention.qkv),
         "qk_norm": None if attention.qk_norm is None else attention.qk_norm.weight,
         "output": output,
         "output_bias": _bias(attention.output),
-        "window": attention.spec.window,
+        "window": None if in_chunks else window,
+        "chunk": window if in_chunks else None,
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }

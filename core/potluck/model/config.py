@@ -268,12 +268,13 @@ def _layers(
 
 
 def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
-    size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
-    has_bias = read_fact(fields, family.mlp_bias)
-    parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
+    size = fields.integer(family.mlp_size, 1, MAX_INTERMEDIATE)
+    has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
+    names, rows = ("gate_proj", "up_proj"), (size, size)
     if family.fused or family.fused_mlp:
-        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
-    down = Projection(parts=("mlp.down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
+        names, rows = ("gate_up_proj",), (2 * size,)
+    parts = tuple(block + name for name in names)
+    down = Projection(parts=(f"{block}down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,

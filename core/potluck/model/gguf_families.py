@@ -70,6 +70,23 @@ def _gpt_oss(keys: Keys, config: Config) -> None:
         config["rope_scaling"] = scaling | {"truncate": False}  # as it was trained
 
 
+def _llama4(keys: Keys, config: Config) -> None:
+    """Set what files say of mixtures; that of attention llama.cpp knows (src/models/llama4.cpp)."""
+    dense, experts = cast("int", config["intermediate_size"]), keys.integer("expert_count")
+    has_chunks = keys.integer("attention.sliding_window", 1) > 0
+    config |= {
+        "intermediate_size_mlp": dense,
+        "intermediate_size": keys.integer("expert_feed_forward_length", dense),
+        "num_local_experts": experts,
+        "num_experts_per_tok": keys.integer("expert_used_count"),
+        "interleave_moe_layer_step": keys.integer("interleave_moe_layer_step", 1),
+        "use_qk_norm": experts != 128,  # Maverick has none
+    }
+    if not has_chunks:
+        layers = cast("int", config["num_hidden_layers"])
+        config |= {"attention_chunk_size": None, "no_rope_layers": [1] * layers}
+
+
 def _qwen2_experts(keys: Keys, config: Config) -> None:
     _experts(keys, config)
     config["shared_expert_intermediate_size"] = keys.integer("expert_shared_feed_forward_length")
@@ -310,6 +327,7 @@ def _windows(keys: Keys, config: Config) -> None:
 GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily(architecture="LlamaForCausalLM", interleaved_heads=True),
     "mixtral": GgufFamily(architecture="MixtralForCausalLM", interleaved_heads=True, more=_mixtral),
+    "llama4": GgufFamily(architecture="Llama4ForCausalLM", more=_llama4),
     "qwen2": GgufFamily(architecture="Qwen2ForCausalLM"),
     "qwen3": GgufFamily(architecture="Qwen3ForCausalLM"),
     "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", more=_qwen3_experts),

@@ -246,6 +246,7 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,
         scale=scale,
+        scales_input=facts.scales_input,
         has_shared_gate=has_shared and facts.shared_gate is not None,
     )
 
@@ -299,6 +300,12 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
         last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
         every = fields.integer("moe_layer_interval", 1, MAX_LAYERS)
         return tuple(first <= layer <= last and (layer + 1) % every == 0 for layer in range(layers))
+    if experts.facts.layers == "listed":
+        if "moe_layers" in fields:
+            listed = set(fields.integers("moe_layers", 0, MAX_LAYERS, MAX_LAYERS))
+            return tuple(layer in listed for layer in range(layers))
+        every = fields.integer("interleave_moe_layer_step", 1, MAX_LAYERS)
+        return tuple((layer + 1) % every == 0 for layer in range(layers))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

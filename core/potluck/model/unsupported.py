@@ -31,12 +31,6 @@ _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "Llama4ForConditionalGeneration": Missing(
-        "attention in chunks, and norms of queries and keys without weights", _LLAMA
-    ),
-    "Llama4ForCausalLM": Missing(
-        "attention in chunks, and norms of queries and keys without weights", _LLAMA
-    ),
     "CohereForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
     "Cohere2ForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
     "Cohere2MoeForCausalLM": Missing(_PARALLEL, _MIXTURE),

@@ -173,6 +173,7 @@ class Decoder:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
+            chunk=NO_WINDOW if layer.chunk is None else layer.chunk,
             rope=0 if layer.rope is None else 1 + layer.rope,
             experts=addressof(self._experts[index]) if self._experts else 0,
             **places,

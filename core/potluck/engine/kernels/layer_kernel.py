@@ -184,7 +184,8 @@ class _Layer:
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
-        inputs = self.forms[shape.gate_up_format].as_is(normed, width)
+        form = self.forms[shape.gate_up_format]
+        inputs = normed if routing.scales_input else form.as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
         e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
@@ -193,9 +194,14 @@ class _Layer:
             with e.if_then(is_chosen(e, factor)):
                 if shape.has_expert_scales:
                     factor = factor * layer.expert_scales[index]
-                self._expert(layer.experts[index], shape.mlp, inputs, factor)
+                if routing.scales_input:
+                    e.call(self.called.scale, [normed, e.index(width), step.added, NULL, factor])
+                    scaled = form.as_is(step.added, width)
+                    self._expert(layer.experts[index], shape.mlp, scaled, one)
+                else:
+                    self._expert(layer.experts[index], shape.mlp, inputs, factor)
         if shape.shared is not None:
-            if shape.shared.gate_up_format != shape.gate_up_format:
+            if routing.scales_input or shape.shared.gate_up_format != shape.gate_up_format:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
             factor = step.factors[last] if routing.has_shared_gate else one
@@ -312,17 +318,20 @@ class _Layer:
             position=step.position,
         )
         e.call(rope_and_cache, [rope, e.index(0), e.index(1)])
+        # As if the text began with the token's chunk.
+        inside = step.position % layer.chunk
+        start = step.position - inside
         arguments = Attend.store(
             e,
             queries=step.wide,
-            keys=layer.keys,
-            values=layer.values,
+            keys=layer.keys.skip(start, heads.cached_bytes),
+            values=layer.values.skip(start, heads.cached_bytes),
             head_stride=layer.head_stride,
             own_from=layer.own_from,
             shared_keys=layer.shared_keys,
             shared_values=layer.shared_values,
             shared_stride=layer.shared_stride,
-            position=step.position,
+            position=inside,
             window=layer.window,
             sinks=layer.sinks,
             parts=step.parts,

@@ -65,6 +65,7 @@ class LayerWeights:
     delta_net: DeltaTensors | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
+    chunk: int | None = None  # so many tokens see each other alone
     sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
 

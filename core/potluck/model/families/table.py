@@ -42,6 +42,7 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
+    "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",
