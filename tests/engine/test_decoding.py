@@ -31,6 +31,7 @@ FAMILIES = [
     "gemma 2",
     "gemma 3",
     "gemma 4",
+    "command a",
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (

@@ -29,6 +29,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("deepseek 3", True, "int4", "full"),
     ("qwen 3.5", True, "int8", "full"),
     ("llama 4 scout", True, "int4", "full"),
+    ("command a", True, "int8", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),

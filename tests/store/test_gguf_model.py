@@ -58,6 +58,8 @@ VARIANTS = [
     "seed oss",
     "ministral 3, alone",
     "smollm 3",
+    "command r",
+    "command a",
     "granite, tied, biases",
     "exaone 4, hybrid",
     "qwen 2 moe, gated shared expert",

@@ -32,6 +32,8 @@ FAMILIES = {
     "SeedOssForCausalLM": "seed_oss",
     "Ministral3ForCausalLM": "mistral3",
     "SmolLM3ForCausalLM": "smollm3",
+    "CohereForCausalLM": "command-r",
+    "Cohere2ForCausalLM": "cohere2",
     "Exaone4ForCausalLM": "exaone4",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3NextForCausalLM": "qwen3next",
@@ -149,7 +151,10 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_head_count(heads)
     if architecture != "gemma4":
         writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(everywhere["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     if architecture == "deepseek2":
@@ -177,6 +182,10 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_expert_used_count(config["num_experts_per_tok"])
         case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
             _add_experts(writer, config)
+        case "command-r" | "cohere2":
+            writer.add_logit_scale(config["logit_scale"])
+            if architecture == "cohere2":
+                writer.add_sliding_window(config["sliding_window"])
         case "llama4":
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])

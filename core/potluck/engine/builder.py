@@ -87,7 +87,7 @@ def build_weights(
             table = builder.matrix(EMBEDDING)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
-            norm = builder.norm(FINAL_NORM, config.rms_norm_eps)
+            norm = builder.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
@@ -141,7 +141,8 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
-        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
+        eps, kind = spec.norm_eps, spec.norm_kind
+        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:

@@ -307,6 +307,12 @@ def _granite(keys: Keys, config: Config) -> None:
         config[name] = keys.number(key, 1.0)
 
 
+def _command(keys: Keys, config: Config) -> None:
+    config["logit_scale"] = keys.number("logit_scale")
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in keys.file.shapes
+
+
 def _exaone4(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
@@ -374,6 +380,8 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
     "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
+    "command-r": GgufFamily(architecture="CohereForCausalLM", more=_command),
+    "cohere2": GgufFamily(architecture="Cohere2ForCausalLM", more=_command),
     "exaone4": GgufFamily(architecture="Exaone4ForCausalLM", more=_exaone4),
 }
 GGUF_ARCHITECTURES = frozenset(GGUF_FAMILIES) - {"mixtral", "olmo3"}

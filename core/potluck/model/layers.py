@@ -8,6 +8,7 @@ from potluck.model.families.facts import (
     ExpertFacts,
     Family,
     LayerNorms,
+    NormKind,
     ParallelNorms,
 )
 from potluck.model.fields import Fields, invalid
@@ -171,6 +172,8 @@ class LayerSpec:
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
     hidden *= scale
+
+    Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
     """
 
     hidden_size: int
@@ -178,6 +181,8 @@ class LayerSpec:
     feed_forward: FeedForward
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
+    norm_kind: NormKind = "root mean square"
+    is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
 

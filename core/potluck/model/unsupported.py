@@ -31,9 +31,9 @@ _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "CohereForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
-    "Cohere2ForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
-    "Cohere2MoeForCausalLM": Missing(_PARALLEL, _MIXTURE),
+    "Cohere2MoeForCausalLM": Missing(
+        "experts beside attention, and the average of these and a shared one", "Cohere2ForCausalLM"
+    ),
     "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
     "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
     "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),

@@ -209,7 +209,9 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
-    return {"normed": torch.empty(shape.hidden)} | made if made else made
+    if made or shape.is_side_by_side:
+        made["normed"] = torch.empty(shape.hidden)
+    return made
 
 
 def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:

@@ -107,6 +107,9 @@ SANDWICH_NORMS = LayerNorms(
     after_mlp="post_feedforward_layernorm",
 )
 
+NormKind = Literal["root mean square", "layer"]
+"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm without a bias)."""
+
 QkNormKind = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
 
@@ -184,6 +187,8 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     norms: LayerNorms[str] = PRE_NORMS
+    norm_kind: NormKind = "root mean square"
+    side_by_side: bool = False  # mixer and feed-forward read the same norm, and both are added
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
     qk_norm_switch: str | None = None  # the field that must be true for it
@@ -244,6 +249,7 @@ class Family:
     embedding_multiplier: str | None = None
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
+    logits_multiplier: str | None = None
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])
