@@ -43,7 +43,7 @@ FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
     "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
-    "qwen 3.5 moe", "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
+    "ernie 4.5 moe", "glm 4", "hunyuan a13b", "qwen 3.5 moe", "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
 CASES = [
