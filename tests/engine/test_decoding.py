@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 import torch
-from config_layers import attention, with_layers
+from config_layers import with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
 
@@ -15,9 +15,10 @@ from potluck.engine.attention import Step
 from potluck.engine.blocks import LayerRun, Run
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.rotary import Rotary
 from potluck.engine.stage_weights import StageWeights
+from potluck.model.caches import CacheSizes, KeysAndValues
 from potluck.model.schemes import Scheme
 
 TOKENS = 16  # more than any window
@@ -31,6 +32,8 @@ FAMILIES = [
     "gemma 2",
     "gemma 3",
     "gemma 4",
+    "command a",
+    pytest.param("qwen 3.5", marks=pytest.mark.slow),
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (
@@ -43,7 +46,8 @@ FAMILIES = [
     ),
 ]
 MIXTURES = [
-    "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts"
+    "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts",
+    "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 
 
@@ -69,14 +73,10 @@ def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Sta
 
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
-    caches = [
-        LayerCache(
-            attention(spec.mixer).kv_heads, attention(spec.mixer).head_dim, weights.cache_dtype, CPU
-        )
-        for spec in weights.config.layers
-    ]
-    for layer in caches:
-        layer.resize(CONTEXT, 0)
+    specs = [spec.mixer.cache(CacheSizes(number_bytes=4)) for spec in weights.config.layers]
+    caches = [new_cache(spec, weights.cache_dtype, CPU) for spec in specs]
+    for spec, layer in zip(specs, caches, strict=True):
+        layer.resize(CONTEXT if isinstance(spec.row, KeysAndValues) else spec.rows(CONTEXT), 0)
     return caches
 
 

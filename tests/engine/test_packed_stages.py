@@ -37,6 +37,7 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "gpt-oss",
                 "deepseek 3",
                 "gemma 4",
+                "qwen 3.5",
             )
         ),
     ],

@@ -21,7 +21,14 @@ from potluck.model.schemes import Cache, Scheme
 MakeReference = Callable[..., Reference]
 
 CHUNK, SLACK = 12, 16  # so that the windows of the variants, 7 and 9 tokens, move often
-VARIANTS = ["gpt-oss", "gemma 2", "gemma 3", "exaone 4, hybrid", "qwen 3 moe, some layers, odd"]
+VARIANTS = [
+    "llama 4 scout",
+    "gpt-oss",
+    "gemma 2",
+    "gemma 3",
+    "exaone 4, hybrid",
+    "qwen 3 moe, some layers, odd",
+]
 
 
 class Broken:

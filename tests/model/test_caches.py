@@ -10,6 +10,7 @@ from potluck.model.caches import (
     MAX_CHUNK_TOKENS,
     WINDOW_SLACK,
     CacheSizes,
+    ChunkCache,
     FullCache,
     KeysAndValues,
     Latent,
@@ -129,6 +130,15 @@ def test_whatever_is_sent_what_a_step_looks_at_is_held_and_the_step_fits(
         position = cache.trim(held, wanted)
         assert position in (0, wanted)
         held = held if position else (0,)
+
+
+def test_a_token_reads_its_chunk_alone_and_a_chunk_is_trimmed_to_where_it_begins() -> None:
+    cache = ChunkCache(row=ROW, window=10)
+
+    assert [cache.rows_read(tokens) for tokens in (0, 1, 10, 11, 29)] == [0, 1, 10, 1, 9]
+    assert cache.trim((20,), 25) == 25
+    assert cache.trim((21,), 25) == 0
+    assert cache.rows(10**6) == WindowCache(row=ROW, window=10).rows(10**6)
 
 
 @pytest.mark.parametrize("first", [0, 1, 100])

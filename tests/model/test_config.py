@@ -203,7 +203,7 @@ def test_a_missing_size_is_named(name: str) -> None:
         ("rope_scaling", {"rope_type": "linear", "factor": -1}),
         (
             "rope_scaling",
-            {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
+            {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 3},
         ),
         ("hidden_act", "gelu"),
         ("tie_word_embeddings", "yes"),

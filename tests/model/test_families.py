@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import transformers
@@ -13,6 +13,8 @@ from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import Activation
 from potluck.model.families.table import FAMILIES
+from potluck.model.rope import QueryScale
+from potluck.model.shapes import SHAPES
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": 300,
@@ -28,6 +30,11 @@ def config_class(architecture: str) -> Any:
     name = architecture.removesuffix("ForCausalLM")
     text = f"{name}TextConfig"
     return getattr(transformers, text if hasattr(transformers, text) else f"{name}Config")
+
+
+def as_fields(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return cast("dict[str, object]", value)
 
 
 # What `transformers` knows no value for either.
@@ -78,6 +85,26 @@ def test_the_text_part_of_gemma_3_is_read_as_published() -> None:
     assert config.tie_word_embeddings
     assert set(config.head_tensors()) == {"model.norm.weight", "model.embed_tokens.weight"}
     assert "model.layers.33.self_attn.q_norm.weight" in config.layer_tensors(33)
+
+
+def test_llama_4_scout_is_read_as_published() -> None:
+    """Three of four layers see chunks and have rope; the others scale their queries. Nothing of its rope is blended."""
+    scout = SHAPES["llama-4-scout"]
+    text = {
+        **as_fields(scout["text_config"]),
+        "no_rope_layers": [],
+        "attn_temperature_tuning": 4,
+        "moe_layers": list(range(48)),
+    }
+    published = ModelConfig.from_dict({**scout, "text_config": text})
+
+    near, far = (attention(published.layers[layer].mixer) for layer in (2, 3))
+    assert published.layers == ModelConfig.from_dict(scout).layers
+    assert (near.window, near.in_chunks, near.qk_norm, near.rope) == (8192, True, "head", 0)
+    assert (far.window, far.in_chunks, far.qk_norm, far.rope) == (None, False, None, 1)
+    assert published.ropes[1].query_scale == QueryScale(
+        beta=0.1, original_max_position=8192, first=1
+    )
 
 
 def test_the_first_gemma_means_the_tanh_of_gelu_by_either_name() -> None:

@@ -20,6 +20,7 @@ PARAMETERS = {  # in billions, as their makers say
     "glm-4.7-flash": 30,
     "qwen3-next-80b-a3b": 79.7,
     "qwen3.6-27b": 26.9,
+    "llama-4-scout": 107.8,
     "gemma-4-26b-a4b": 25.2,
     "gemma-4-31b": 30.7,
 }

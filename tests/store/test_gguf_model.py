@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from config_layers import with_each_mixer, with_mixers
+from config_layers import attention, with_each_mixer, with_mixers
 from gguf_writer import copy_fields, finish, quantise_blocks, write_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, loaded, off, stored_tensors
@@ -21,6 +21,7 @@ from potluck.engine.weights import load_weights
 from potluck.model.config import ModelConfig
 from potluck.model.formats import INT4_OFFSET, INT8, PackedFormat
 from potluck.model.nearest import nearest_schemes
+from potluck.model.rope import QueryScale
 from potluck.store.registry import open_model
 
 Make = Callable[[str], tuple[Reference, Path]]
@@ -35,6 +36,7 @@ VARIANTS = [
     "llama, biases",
     "llama 3 scaling",
     "llama, linear scaling",
+    "llama 4 scout",
     "mixtral",
     "qwen 2",
     "qwen 2.5, yarn",
@@ -48,6 +50,9 @@ VARIANTS = [
     "gemma 4",
     "glm 4",
     "ernie 4.5, biases, tied",
+    "ernie 4.5 moe",
+    "hunyuan",
+    "hunyuan a13b",
     "gemma 4, experts",
     "gemma 4, values of their own",
     "olmo 2",
@@ -56,6 +61,8 @@ VARIANTS = [
     "seed oss",
     "ministral 3, alone",
     "smollm 3",
+    "command r",
+    "command a",
     "granite, tied, biases",
     "exaone 4, hybrid",
     "qwen 2 moe, gated shared expert",
@@ -73,14 +80,23 @@ VARIANTS = [
 ]
 
 
-# The order of parts of a matrix, which is another one in these files.
-IN_FILES = ("is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays")
+LLAMA_4 = QueryScale(beta=0.1, original_max_position=8192, first=1)
+# The order of parts of a matrix, which is another one in these files, and which are one.
+IN_FILES = ("is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays", "fused")
 
 
 def as_in_a_file(config: ModelConfig) -> ModelConfig:
     """With what a file does not say, since llama.cpp knows it of each family."""
     if config.unit_offset:
         return with_mixers(config, scale=config.head_dim**-0.5)
+    if config.architecture.startswith("Llama4"):
+        ropes = config.ropes[0], dataclasses.replace(config.ropes[1], query_scale=LLAMA_4)
+        windows = [attention(layer.mixer).window and 8192 for layer in config.layers]
+        mixers = [
+            dataclasses.replace(layer.mixer, window=window, rope=0 if window else 1)
+            for layer, window in zip(config.layers, windows, strict=True)
+        ]
+        return dataclasses.replace(with_each_mixer(config, mixers), ropes=ropes)
     if config.architecture.startswith("SmolLM3"):  # the fourth of four layers has no rotary
         places = zip(config.layers, (0, 0, 0, None), strict=True)
         mixers = [dataclasses.replace(layer.mixer, rope=rope) for layer, rope in places]
@@ -103,6 +119,17 @@ def test_a_file_is_the_model_of_the_safetensors(make: Make, tmp_path: Path, vari
     torch.testing.assert_close(logits, Pipeline(plain).run(ids), atol=1e-4, rtol=1e-4)
 
 
+def test_a_file_may_have_gates_and_ups_of_experts_in_one_tensor(make: Make, tmp_path: Path) -> None:
+    reference, folder = make("qwen 3.5 moe")
+    file = write_gguf(folder, tmp_path / "model.gguf", joins_experts=True)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    ids = reference.prompt(TOKENS)
+    logits = Pipeline(loaded(model, reference)).run(ids)
+    torch.testing.assert_close(logits, Pipeline(reference).run(ids), atol=1e-4, rtol=1e-4)
+
+
 def assert_same(found: ModelConfig, expected: ModelConfig) -> None:
     """In everything but what a file says in another way."""
     aside = ("architecture", "ropes", "unit_offset", "eos_token_ids", "quantization")
@@ -110,7 +137,8 @@ def assert_same(found: ModelConfig, expected: ModelConfig) -> None:
         if field.name not in aside:
             assert_close(getattr(found, field.name), getattr(expected, field.name))
     for one, other in zip(found.ropes, expected.ropes, strict=True):
-        assert (one.dim, one.theta) == (other.dim, other.theta)
+        assert one.dim == other.dim
+        assert_close(one.theta, other.theta)
 
 
 def assert_close(found: Any, expected: Any) -> None:

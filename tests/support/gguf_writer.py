@@ -13,6 +13,7 @@ from torch import Tensor
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
+    "Llama4ForCausalLM": "llama4",
     "MistralForCausalLM": "llama",
     "MixtralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
@@ -24,6 +25,9 @@ FAMILIES = {
     "Gemma4ForCausalLM": "gemma4",
     "Glm4ForCausalLM": "glm4",
     "Ernie4_5ForCausalLM": "ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5-moe",
+    "HunYuanDenseV1ForCausalLM": "hunyuan-dense",
+    "HunYuanMoEV1ForCausalLM": "hunyuan-moe",
     "Olmo2ForCausalLM": "olmo2",
     "GraniteForCausalLM": "granite",
     "GemmaForCausalLM": "gemma",
@@ -31,6 +35,8 @@ FAMILIES = {
     "SeedOssForCausalLM": "seed_oss",
     "Ministral3ForCausalLM": "mistral3",
     "SmolLM3ForCausalLM": "smollm3",
+    "CohereForCausalLM": "command-r",
+    "Cohere2ForCausalLM": "cohere2",
     "Exaone4ForCausalLM": "exaone4",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3NextForCausalLM": "qwen3next",
@@ -63,6 +69,7 @@ def write_gguf(
     *,
     kind: str = "F32",
     kinds: Mapping[str, str] | None = None,
+    joins_experts: bool = False,
     fields: Mapping[str, object] | None = None,
     vocabulary: bool = True,
 ) -> Path:
@@ -73,6 +80,7 @@ def write_gguf(
         path: the file to write.
         kind: the type of matrices; F16 replaces it where rows are no multiple of its blocks.
         kinds: other types, by the tensors' names in the file.
+        joins_experts: whether gates and ups of all experts are one tensor, as newer files have them.
         fields: fields to add to the file, or to replace.
         vocabulary: whether to add a small vocabulary of SentencePiece's kind.
     """
@@ -84,7 +92,8 @@ def write_gguf(
         add_sentence_piece(writer, TOKENS)
     for name, value in (fields or {}).items():
         _add_field(writer, name, value)
-    for name, values in _tensors(folder, config, architecture).items():
+    tensors = _tensors(folder, config, architecture)
+    for name, values in (_joined(tensors) if joins_experts else tensors).items():
         _add_tensor(writer, name, values, (kinds or {}).get(name, kind))
     finish(writer)
     return path
@@ -143,12 +152,16 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
     if "intermediate_size" in config:
-        writer.add_feed_forward_length(config["intermediate_size"])
+        size = config.get("intermediate_size_mlp", config["intermediate_size"])
+        writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
     if architecture != "gemma4":
         writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(everywhere["rope_theta"])
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
     if architecture == "deepseek2":
         head_dim = config["qk_rope_head_dim"]
@@ -175,6 +188,26 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             writer.add_expert_used_count(config["num_experts_per_tok"])
         case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
             _add_experts(writer, config)
+        case "ernie4_5-moe":
+            writer.add_expert_count(config["moe_num_experts"])
+            writer.add_expert_used_count(config["moe_k"])
+            writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+            writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+            writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        case "hunyuan-moe":
+            writer.add_expert_count(config["num_experts"])
+            writer.add_expert_used_count(config["moe_topk"])
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        case "command-r" | "cohere2":
+            writer.add_logit_scale(config["logit_scale"])
+            if architecture == "cohere2":
+                writer.add_sliding_window(config["sliding_window"])
+        case "llama4":
+            _add_experts(writer, config)
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         case "deepseek2":
             _add_latents(writer, config, rope)
         case "gpt-oss":
@@ -216,6 +249,12 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
         writer.add_sliding_window(config["sliding_window"])
         windows = [kind == "sliding_attention" for kind in config["layer_types"]]
         writer.add_sliding_window_pattern(windows)
+
+
+def _theta(rope: dict[str, Any], dim: int) -> float:
+    """The base of a rope; Hunyuan's converter multiplies it by a power of alpha."""
+    stretch = rope["alpha"] ** (dim / (dim - 2)) if rope.get("alpha") else 1.0
+    return rope["rope_theta"] * stretch
 
 
 def _add_latents(writer: gguf.GGUFWriter, config: dict[str, Any], rope: dict[str, Any]) -> None:
@@ -349,6 +388,7 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
             continue
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             before, _, matrix = name.rpartition(".")
+            values = values.mT if architecture == "llama4" else values
             halves = values.chunk(2, 1) if matrix == "gate_up_proj" else (values,)
             parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
             for part, some in zip(parts, halves, strict=True):
@@ -383,6 +423,18 @@ def _tensors(folder: Path, config: dict[str, Any], architecture: str) -> dict[st
         tensors["rope_factors_long.weight"] = torch.tensor(rope["long_factor"])
         tensors["rope_factors_short.weight"] = torch.tensor(rope["short_factor"])
     return tensors
+
+
+def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Put the gates of experts before their ups, in one tensor."""
+    joined: dict[str, Tensor] = {}
+    for name, values in tensors.items():
+        if "ffn_gate_exps" in name:
+            both = values, tensors[name.replace("gate", "up")]
+            joined[name.replace("gate", "gate_up")] = torch.cat(both, 1)
+        elif "ffn_up_exps" not in name:
+            joined[name] = values
+    return joined
 
 
 def _ordered(values: Tensor, config: dict[str, Any]) -> dict[str, Tensor]:

@@ -215,9 +215,15 @@ def make_model(
             if name.endswith("layer_scalar"):
                 buffer.copy_(1.0 + 0.25 * torch.randn(buffer.shape, generator=generator))
     # In the Hub's format: transformers renames its own tensors, such as those of experts.
-    model.to(dtype).save_pretrained(folder)
-    model.to(torch.float32)
+    if dtype is torch.float32:  # as it is; eyes may have complex numbers, which cannot be converted
+        model.save_pretrained(folder)
+    else:
+        model.to(dtype).save_pretrained(folder)
+        model.to(torch.float32)
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = getattr(model, "language_model", None)
+    if hasattr(text, "lm_head"):  # a decoder with a head of its own, as in Llama 4
+        model = text
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
 
 
@@ -232,6 +238,8 @@ def whole_blocks(variant: str) -> dict[str, Any]:
         changes["moe_intermediate_size"] = 32
     if "shared_expert_intermediate_size" in fields:
         changes["shared_expert_intermediate_size"] = 48
+    if "intermediate_size_mlp" in fields:
+        changes["intermediate_size_mlp"] = 96
     if "linear_value_head_dim" in fields:
         changes |= {"linear_key_head_dim": 16, "linear_value_head_dim": 32}
     return {**changes, "intermediate_size": 80}

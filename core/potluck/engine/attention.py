@@ -38,7 +38,7 @@ class Span:
 class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
-    __slots__ = ("_causal", "_device", "_spans", "angles", "end", "position", "tokens")
+    __slots__ = ("_causal", "_chunks", "_device", "_spans", "angles", "end", "position", "tokens")
 
     def __init__(
         self, position: int, tokens: int, rotaries: Sequence[Rotary], device: torch.device
@@ -47,11 +47,18 @@ class Step:
         self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
         self._device = device
         self._spans: dict[int | None, Span] = {}
+        self._chunks: dict[int, Span] = {}
         self._causal: Tensor | None = None
 
     def span(self, window: int | None) -> Span:
         if (span := self._spans.get(window)) is None:
             span = self._spans[window] = self._make_span(window)
+        return span
+
+    def chunk_span(self, size: int) -> Span:
+        """The span of queries that see the tokens of their own chunk of so many."""
+        if (span := self._chunks.get(size)) is None:
+            span = self._chunks[size] = self._make_chunk_span(size)
         return span
 
     @property
@@ -68,6 +75,17 @@ class Step:
         if self.tokens == 1:
             return Span(start, window, None, is_causal=False)
         return Span(start, self.end - start, self._mask(start, window), is_causal=False)
+
+    def _make_chunk_span(self, size: int) -> Span:
+        start = self.position - self.position % size
+        if start == 0 and self.end <= size:
+            return self.span(None)
+        mask = None
+        if self.tokens > 1:
+            queries = torch.arange(self.position, self.end, device=self._device)[:, None]
+            keys = torch.arange(start, self.end, device=self._device)
+            mask = (keys <= queries) & (keys >= queries - queries % size)
+        return Span(start, self.end - start, mask, is_causal=False)
 
     def _mask(self, start: int, window: int | None) -> Tensor:
         queries = torch.arange(self.position, self.end, device=self._device)[:, None]
@@ -149,7 +167,11 @@ class Attention:
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of the queries (T, H, K) over the cache, up to their own positions: (T, H·K)."""
-        span = step.span(self.window)
+        window = self.window
+        if window is not None and self.spec.in_chunks:
+            span = step.chunk_span(window)
+        else:
+            span = step.span(window)
         if step.tokens == 1:
             return self._attend_one(q, cache, span)
         return self._attend_many(q, cache, span, self._mask(step, span))

@@ -80,10 +80,12 @@ class DecoderLayer:
         Each session has a cache of this layer and a step, which says how many of the rows are its own.
         """
         norms = self.norms
-        rows = self.mixer.project(_normed(x, norms.before_mixer))
-        mixed = self.mixer.output(self._mix(rows, caches, steps))
+        read = _normed(x, norms.before_mixer)
+        mixed = self.mixer.output(self._mix(self.mixer.project(read), caches, steps))
         x = self._add(x, _normed(mixed, norms.after_mixer))
-        x = self._add(x, _normed(self.mlp(_normed(x, norms.before_mlp)), norms.after_mlp))
+        if not self.spec.is_side_by_side:
+            read = _normed(x, norms.before_mlp)
+        x = self._add(x, _normed(self.mlp(read), norms.after_mlp))
         return x if self.scale is None else x.mul_(self.scale)
 
     def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:

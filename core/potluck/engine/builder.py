@@ -87,7 +87,7 @@ def build_weights(
             table = builder.matrix(EMBEDDING)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
-            norm = builder.norm(FINAL_NORM, config.rms_norm_eps)
+            norm = builder.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
@@ -141,7 +141,8 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
-        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", spec.norm_eps))
+        eps, kind = spec.norm_eps, spec.norm_kind
+        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
@@ -197,14 +198,14 @@ class _Builder(MatrixBuilder):
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:
             return None
-        sizes = [size for (size,) in spec.qk_norms.values()]
+        sizes = spec.qk_norm_sizes
         heads, values = [spec.heads, spec.kv_heads], 0
         if spec.value_norm:
             assert spec.qk_norm == "head"
             heads, values = [*heads, spec.kv_heads], spec.head_dim
         weight = self._norm_weight(sum(sizes) + values)
-        # No file has those of values, which are ones.
-        weight[sum(sizes) :] = 0.0 if self._config.unit_offset else 1.0
+        # No file has those of values, or of a norm without weights, which are ones.
+        weight.fill_(0.0 if self._config.unit_offset else 1.0)
         for name, part in zip(spec.qk_norms, weight.split([*sizes, values]), strict=False):
             self._filling.tensor(prefix + name, part)
         if spec.qk_norm == "projection":
@@ -242,7 +243,13 @@ class _Builder(MatrixBuilder):
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             route=route if self.generated is None else self.generated.route,
-            together=make_together(mlps, spec.activation, self.generated, self.scratch),
+            together=make_together(
+                mlps,
+                spec.activation,
+                self.generated,
+                self.scratch,
+                scales_input=routing.scales_input,
+            ),
         )
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:

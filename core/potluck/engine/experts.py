@@ -17,8 +17,13 @@ def make_together(
     activation: Activation,
     kernels: "GeneratedKernels | None",
     scratch: Scratch,
+    *,
+    scales_input: bool = False,
 ) -> Together | None:
-    """What computes all of these experts at once; None: no kernels do, or files have them in several formats."""
+    """What computes all of these experts at once; None: no kernels do, or files have them in several formats.
+
+    `scales_input`: their factors multiply what they read.
+    """
     packed = [
         (mlp.gate_up, mlp.down)
         for mlp in mlps
@@ -39,4 +44,4 @@ def make_together(
         )
         for gate_up, down in packed
     ]
-    return PackedExperts(experts, activation, kernels, scratch)
+    return PackedExperts(experts, activation, kernels, scratch, scales_input=scales_input)

@@ -42,11 +42,35 @@ class GeneratedAttention(Attention):
         angles = None if self._rope is None else step.angles[self._rope]
         kernels, heads, first = self._kernels, self._heads, cache.first
         kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
-        mixed = kernels.attend(heads, rows, *place, self.window, first, cache.shared, self.sinks)
+        if self.spec.in_chunks:
+            mixed = self._attend_in_chunks(rows, cache, step)
+        else:
+            mixed = kernels.attend(
+                heads, rows, *place, self.window, first, cache.shared, self.sinks
+            )
         if not self.spec.has_gate:
             return mixed
         _, gates = self._without_gates(rows)
         return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+
+    def _attend_in_chunks(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """Attention of each chunk's tokens as if the text began with the chunk."""
+        size, mixed, position = self.window, list[Tensor](), step.position
+        assert size is not None
+        for some in rows.split(_pieces(position, len(rows), size)):
+            start = position - position % size
+            place = cache.both, position - start, None, cache.first - start
+            mixed.append(self._kernels.attend(self._heads, some, *place, sinks=self.sinks))
+            position += len(some)
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def _pieces(position: int, tokens: int, size: int) -> list[int]:
+    """Cut so many tokens from a position on where chunks begin."""
+    pieces = [min(tokens, size - position % size)]
+    while left := tokens - sum(pieces):
+        pieces.append(min(left, size))
+    return pieces
 
 
 def has_kernels(spec: Mixer) -> bool:

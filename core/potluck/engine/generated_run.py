@@ -28,6 +28,7 @@ from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
+from potluck.model.mixers import AttentionSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 """A layer as a generated function takes it; those of one shape can be in one function."""
@@ -42,6 +43,7 @@ class MixerWeights(TypedDict):
     output: Weight
     output_bias: NotRequired[Tensor | None]
     window: NotRequired[int | None]
+    chunk: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
     rope: int | None
     latent: NotRequired[LatentWeights]
@@ -153,6 +155,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         epsilon=spec.norm_eps,
         multiplier=spec.residual_multiplier,
         activation=spec.feed_forward.activation,
+        norm_kind=spec.norm_kind,
+        is_side_by_side=spec.is_side_by_side,
     )
     return shape, weights
 
@@ -164,7 +168,11 @@ def is_generable(spec: LayerSpec) -> bool:
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
     has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
-    before_mlp = is_parallel or norms.before_mlp is not None
+    if spec.norm_kind == "layer" or spec.is_side_by_side:
+        is_plain = isinstance(spec.mixer, AttentionSpec) and not is_parallel
+        if not (is_plain and has_before) or has_after or norms.after_mlp is not None:
+            return False
+    before_mlp = is_parallel or spec.is_side_by_side or norms.before_mlp is not None
     if (has_before, has_after) != (before_mlp, norms.after_mlp is not None):
         return False
     if has_after and spec.residual_multiplier != 1.0:
@@ -176,13 +184,15 @@ def _attention(attention: Attention) -> MixerWeights | None:
     qkv, output = _weight(attention.qkv), _weight(attention.output)
     if qkv is None or output is None:
         return None
+    window, in_chunks = attention.spec.window, attention.spec.in_chunks
     return {
         "qkv": qkv,
         "qkv_bias": _bias(attention.qkv),
         "qk_norm": None if attention.qk_norm is None else attention.qk_norm.weight,
         "output": output,
         "output_bias": _bias(attention.output),
-        "window": attention.spec.window,
+        "window": None if in_chunks else window,
+        "chunk": window if in_chunks else None,
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }

@@ -25,13 +25,14 @@ from potluck.engine.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.norms import KernelNorm, RmsNorm
+from potluck.engine.norms import KernelNorm, LayerNorm, RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Products, choose_products
 from potluck.engine.singles import as_generated
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.config import ModelConfig
+from potluck.model.families.facts import NormKind
 from potluck.model.formats import INT8, PackedFormat
 from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
@@ -111,12 +112,20 @@ class MatrixBuilder:
         product = self._products if self.run_kernels is None else self.run_kernels.multiply_plain
         return FloatLinear(matrix, None, product)
 
-    def norm(self, name: str, eps: float, size: int | None = None) -> RmsNorm:
+    def norm(
+        self,
+        name: str,
+        eps: float,
+        size: int | None = None,
+        *,
+        kind: NormKind = "root mean square",
+    ) -> RmsNorm:
         """The norm of `size` numbers; None: of hidden states."""
         weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
         if self.run_kernels is not None:
-            return KernelNorm(weight, eps, self.run_kernels)
-        return RmsNorm(weight, eps, self._ops.norm)
+            return KernelNorm(weight, eps, self.run_kernels, kind)
+        make = LayerNorm if kind == "layer" else RmsNorm
+        return make(weight, eps, self._ops.norm)
 
     def _up(self, rows: int, width: int, *, is_packed: bool) -> FloatLinear | PackedLinear:
         """A matrix of latent attention. Packed ones have 8 bits: they are a few hundredths of a layer."""

@@ -118,7 +118,9 @@ def route(x: Tensor, router: Router) -> Tensor:
     products = F.linear(x.float(), router.matrix, router.addend)
     scores, shared = products[:, : routing.count], products[:, routing.count :].sigmoid()
     probabilities = scores.softmax(-1) if routing.function == "softmax" else scores.sigmoid()
-    choice = probabilities if router.bias is None else probabilities + router.bias
+    choice = scores if routing.chooses_products else probabilities
+    if router.bias is not None:
+        choice = choice + router.bias
     if routing.groups > 1:
         choice = _in_best_groups(choice, routing)
     chosen = choice.topk(routing.per_token, -1).indices  # (T, k)
@@ -198,7 +200,10 @@ class MoE:
                 factor = factors[rows, index, None]
                 if scales is not None:
                     factor = factor * scales[index]
-                y = self.experts[index](x[rows]) * factor
+                if self.router.routing.scales_input:
+                    y = self.experts[index]((x[rows] * factor).to(x.dtype))
+                else:
+                    y = self.experts[index](x[rows]) * factor
                 total.index_add_(0, rows, y)
         return total
 

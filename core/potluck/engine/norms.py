@@ -1,4 +1,4 @@
-"""Root mean square norms (https://arxiv.org/abs/1910.07467), computed in f32.
+"""Root mean square norms (https://arxiv.org/abs/1910.07467), and layer norms, computed in f32.
 
 Their weights are f32 too: 16 bits would save little memory and cost a conversion. If a family
 multiplies by 1 + weight, the one is added when the weights are loaded.
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels
+from potluck.model.families.facts import NormKind
 
 Norm = Callable[[Tensor, Sequence[int], Tensor | None, float], Tensor]
 """The norm of an f32 tensor over a last axis of this shape: with weights or none, and epsilon."""
@@ -39,6 +40,8 @@ class RmsNorm(_Weighted):
 
     __slots__ = ("_norm", "eps", "shape")
 
+    kind: NormKind = "root mean square"
+
     # `F.rms_norm` is the same as `torch.rms_norm`, but first checks for overrides, which takes time.
     def __init__(self, weight: Tensor, eps: float, norm: Norm = torch.rms_norm) -> None:
         self.weight = weight
@@ -51,17 +54,29 @@ class RmsNorm(_Weighted):
         return self._norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
 
 
-class KernelNorm(RmsNorm):
-    """`RmsNorm` by kernels, which add in the same order on every computer."""
+class LayerNorm(RmsNorm):
+    """The norm of what hidden states, (T, D), are beside their mean (https://arxiv.org/abs/1607.06450), without a bias."""
 
-    __slots__ = ("_kernels",)
+    __slots__ = ()
 
-    def __init__(self, weight: Tensor, eps: float, kernels: Kernels) -> None:
-        super().__init__(weight, eps)
-        self._kernels = kernels
+    kind = "layer"
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._kernels.norm(x.float(), self.weight, self.eps).to(x.dtype)
+        centred = x.float() - x.float().mean(-1, keepdim=True)
+        return self._norm(centred, self.shape, self.weight, self.eps).to(x.dtype)
+
+
+class KernelNorm(RmsNorm):
+    """`RmsNorm` or `LayerNorm` by kernels, which add in the same order on every computer."""
+
+    __slots__ = ("_kernels", "kind")
+
+    def __init__(self, weight: Tensor, eps: float, kernels: Kernels, kind: NormKind) -> None:
+        super().__init__(weight, eps)
+        self._kernels, self.kind = kernels, kind
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._kernels.norm(x.float(), self.weight, self.eps, self.kind).to(x.dtype)
 
 
 class QkNorm(_Weighted, ABC):

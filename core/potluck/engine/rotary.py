@@ -72,7 +72,8 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     """
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    width = high - low or 1e-9  # as good as none
+    kept = ((turns - low) / width).clamp(0.0, 1.0)
     return kept * frequencies + (1 - kept) * frequencies / scaling.factor
 
 
@@ -180,7 +181,7 @@ class Rotaries:
 
 def query_factor(scale: QueryScale, position: int) -> float:
     """What multiplies the queries at a position."""
-    times = position // scale.original_max_position
+    times = (position + scale.first) // scale.original_max_position
     return 1.0 + scale.beta * natural_logarithm(1.0 + times)
 
 

@@ -84,7 +84,7 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
         return GatedMlp(linear(one.gate_up), linear(one.down), one.activation, kernels.gate)
 
     def norm(one: RmsNorm) -> RmsNorm:
-        return KernelNorm(one.weight, one.eps, kernels)
+        return KernelNorm(one.weight, one.eps, kernels, one.kind)
 
     match block.mixer:
         case Attention(spec=spec, qkv=qkv, qk_norm=qk_norm, output=output, sinks=sinks):

@@ -120,4 +120,4 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
 def _head(kernels: GeneratedKernels, norm: RmsNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or norm is None or lm_head.bias is not None:
         return None
-    return Head(kernels, norm.weight, norm.eps, lm_head.weight)
+    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind)

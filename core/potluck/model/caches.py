@@ -201,6 +201,17 @@ class WindowCache(CacheSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkCache(WindowCache):
+    """Rows of the last positions, for attention that looks at the tokens of its own chunk of `window` ones."""
+
+    def rows_read(self, tokens: int) -> int:
+        return (tokens - 1) % self.window + 1 if tokens else 0
+
+    def trim(self, held: Held, position: int) -> int:
+        return position if held[0] <= position - position % self.window else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentCache(CacheSpec):
     """A state that each token changes, and checkpoints: copies of it from before some steps.
 

@@ -8,6 +8,9 @@ from potluck.model.limits import MAX_LAYERS, MAX_MULTIPLIER
 
 def read_norm_eps(fields: Fields) -> float:
     """What norms add to a mean square."""
+    layer_norm = "layer_norm_eps"
+    if "rms_norm_eps" not in fields and layer_norm in fields:
+        return fields.number(layer_norm, 0.0, 1.0)
     return fields.number("rms_norm_eps", 0.0, 1.0, 1e-6)
 
 

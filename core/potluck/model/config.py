@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
-from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
+from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
@@ -57,6 +57,7 @@ class ModelConfig:
     head_dim: int
     max_position: int
     rms_norm_eps: float  # of the final norm
+    norm_kind: NormKind  # likewise
     layers: tuple[LayerSpec, ...]
     ropes: tuple[Rope, ...]  # the distinct ones: layers have the index of theirs
     paired_rope: bool  # files have the values that rope turns together side by side
@@ -216,6 +217,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         head_dim=mixers.head_dim,
         max_position=_most_positions(fields, family, max_position),
         rms_norm_eps=read_norm_eps(fields),
+        norm_kind=family.norm_kind,
         layers=_layers(fields, family, mixers.layers, experts),
         ropes=mixers.ropes,
         paired_rope=read_fact(fields, family.paired_rope),
@@ -226,7 +228,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         embedding_multiplier=math.sqrt(hidden)
         if family.root_embedding
         else read_multiplier(fields, family.embedding_multiplier),
-        logits_divisor=read_multiplier(fields, family.logits_divisor),
+        logits_divisor=read_multiplier(fields, family.logits_divisor)
+        / read_multiplier(fields, family.logits_multiplier),
         exceeds_f16=family.exceeds_f16,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
@@ -260,6 +263,8 @@ def _layers(
             feed_forward=moe if moe is not None and has_experts else dense,
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
+            norm_kind=family.norm_kind,
+            is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
         )
@@ -268,12 +273,13 @@ def _layers(
 
 
 def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
-    size = fields.integer("intermediate_size", 1, MAX_INTERMEDIATE)
-    has_bias = read_fact(fields, family.mlp_bias)
-    parts, rows = ("mlp.gate_proj", "mlp.up_proj"), (size, size)
+    size = fields.integer(family.mlp_size, 1, MAX_INTERMEDIATE)
+    has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
+    names, rows = ("gate_proj", "up_proj"), (size, size)
     if family.fused or family.fused_mlp:
-        parts, rows = ("mlp.gate_up_proj",), (2 * size,)
-    down = Projection(parts=("mlp.down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
+        names, rows = ("gate_up_proj",), (2 * size,)
+    parts = tuple(block + name for name in names)
+    down = Projection(parts=(f"{block}down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,

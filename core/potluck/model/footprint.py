@@ -138,7 +138,9 @@ def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
         case MoeSpec(experts=experts):
             pairs, size = chunk * experts.routing.per_token, experts.intermediate_size
             widest = max(pairs * size, chunk * experts.shared_size)
-            return max(_ITEM * 3 * widest, pairs * pair_bytes(feed_forward.hidden_size, size))
+            scaled = _ITEM * feed_forward.hidden_size if experts.routing.scales_input else 0
+            each = pair_bytes(feed_forward.hidden_size, size) + scaled
+            return max(_ITEM * 3 * widest, pairs * each)
         case ParallelSpec(dense=dense, moe=moe):  # one after the other; the norms of both are kept
             widest = max(_feed_forward_bytes(dense, chunk), _feed_forward_bytes(moe, chunk))
             return widest + _ITEM * chunk * 2 * moe.hidden_size

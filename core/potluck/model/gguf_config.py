@@ -78,7 +78,7 @@ def read_gguf_config(file: GgufFile) -> Config:
         "num_key_value_heads": size("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.integer("context_length"),
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": keys.number(_norm_epsilon(keys)),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "tie_word_embeddings": _HEAD not in file.shapes,
         "attention_bias": "blk.0.attn_q.bias" in file.shapes,
@@ -90,6 +90,11 @@ def read_gguf_config(file: GgufFile) -> Config:
         config["rope_scaling"] = scaling
     family.more(keys, config)
     return config
+
+
+def _norm_epsilon(keys: Keys) -> str:
+    layer_norm = "attention.layer_norm_epsilon"
+    return layer_norm if layer_norm in keys else "attention.layer_norm_rms_epsilon"
 
 
 def _quantization(file: GgufFile, family: GgufFamily, layers: int) -> Config:

@@ -5,12 +5,24 @@ from dataclasses import dataclass
 from typing import cast
 
 from potluck.model.gguf_keys import Config, Keys
-from potluck.model.latent import ORDERED
+from potluck.model.gguf_mixtures import (
+    deepseek2,
+    ernie_experts,
+    experts,
+    gpt_oss,
+    hunyuan_experts,
+    llama4,
+    minimax,
+    mixtral,
+    partial_rotary,
+    qwen2_experts,
+    qwen3_experts,
+    routed,
+)
 from potluck.model.limits import MAX_LAYERS
 from potluck.model.quantized import Converted
 from potluck.model.unsupported import unknown_architecture
 
-_SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
 _NEVER = 1e29  # files divide the frequencies of what does not turn by 1e30
 
 
@@ -48,40 +60,8 @@ def family_of(keys: Keys) -> GgufFamily:
     raise unknown_architecture(what, name, GGUF_FAMILIES, fields=fields, families=families)
 
 
-def _mixtral(keys: Keys, config: Config) -> None:
-    config["num_local_experts"] = keys.integer("expert_count")
-    config["num_experts_per_tok"] = keys.integer("expert_used_count")
-    config["sliding_window"] = None
-
-
-def _experts(keys: Keys, config: Config) -> None:
-    size = cast("int", config["intermediate_size"])
-    config["num_experts"] = keys.integer("expert_count")
-    config["num_experts_per_tok"] = keys.integer("expert_used_count")
-    config["moe_intermediate_size"] = keys.integer("expert_feed_forward_length", size)
-
-
-def _gpt_oss(keys: Keys, config: Config) -> None:
-    config["num_local_experts"] = keys.integer("expert_count")
-    config["num_experts_per_tok"] = keys.integer("expert_used_count")
-    config["intermediate_size"] = keys.integer("expert_feed_forward_length")
-    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
-    if isinstance(scaling := config.get("rope_scaling"), dict):
-        config["rope_scaling"] = scaling | {"truncate": False}  # as it was trained
-
-
-def _qwen2_experts(keys: Keys, config: Config) -> None:
-    _experts(keys, config)
-    config["shared_expert_intermediate_size"] = keys.integer("expert_shared_feed_forward_length")
-
-
-def _qwen3_experts(keys: Keys, config: Config) -> None:
-    _experts(keys, config)
-    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3moe.cpp)
-
-
 def _delta_nets(keys: Keys, config: Config) -> None:
-    _partial_rotary(keys, config)
+    partial_rotary(keys, config)
     heads = keys.integer("ssm.time_step_rank")
     if heads < 1:
         raise keys.invalid("ssm.time_step_rank", "must be at least 1")
@@ -99,92 +79,17 @@ def _delta_nets(keys: Keys, config: Config) -> None:
 
 def _delta_net_experts(keys: Keys, config: Config) -> None:
     _delta_nets(keys, config)
-    _qwen2_experts(keys, config)
+    qwen2_experts(keys, config)
     config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3next.cpp)
 
 
-def _minimax(keys: Keys, config: Config) -> None:
-    _experts(keys, config)
-    _partial_rotary(keys, config)
-
-
-def _routed(keys: Keys, config: Config) -> None:
-    """Set what routers like DeepSeek's have, and leave out the layers that guess further tokens."""
-    _experts(keys, config)
-    _partial_rotary(keys, config)
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
-    shared = keys.integer("expert_shared_count", 0)
-    config |= {
-        "num_hidden_layers": layers,
-        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
-        "n_shared_experts": shared,
-        "num_shared_experts": shared,
-        "n_group": keys.integer("expert_group_count", 1),
-        "topk_group": keys.integer("expert_group_used_count", 1),
-        "norm_topk_prob": keys.flag("expert_weights_norm", False),
-        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.shapes,
-    }
-
-
-def _deepseek2(keys: Keys, config: Config) -> None:
-    """Set what latent attention has; its keys and values count as those of the cached rows in newer files."""
-    rotary = keys.integer("rope.dimension_count")
-    size = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
-    values = keys.integer("attention.value_length_mla", keys.integer("attention.value_length"))
-    has_query_latent = "attention.q_lora_rank" in keys
-    config |= {
-        "q_lora_rank": keys.integer("attention.q_lora_rank") if has_query_latent else None,
-        "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
-        "qk_nope_head_dim": size - rotary,
-        "qk_rope_head_dim": rotary,
-        "v_head_dim": values,
-        "rope_interleave": True,
-        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in keys.file.shapes,
-        ORDERED: "blk.0.attn_k_b.weight" in keys.file.shapes,
-    }
-    del config["head_dim"]
-    scaling = cast("Config | None", config.get("rope_scaling"))
-    if scaling is not None and "rope.scaling.yarn_log_multiplier" in keys:
-        magnitude = 10 * keys.number("rope.scaling.yarn_log_multiplier")  # a tenth of it is stored
-        scaling |= {"mscale": magnitude, "mscale_all_dim": magnitude}
-    _deepseek_router(keys, config)
-
-
-def _deepseek_router(keys: Keys, config: Config) -> None:
-    """Set the router of V3 where it is one of sigmoids, and else that of V2."""
-    _experts(keys, config)
-    groups = keys.integer("expert_group_count", 1)
-    config |= {
-        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
-        "n_shared_experts": keys.integer("expert_shared_count", 0),
-        "n_group": groups,
-        "topk_group": keys.integer("expert_group_used_count", 1),
-        "topk_method": "group_limited_greedy" if groups > 1 else "greedy",
-        "norm_topk_prob": keys.flag("expert_weights_norm", False),
-        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
-    }
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
-    config["num_hidden_layers"] = layers
-    # Files of the first V2 say nothing of the function.
-    if keys.integer("expert_gating_func", _SOFTMAX) == _SIGMOID:
-        config["architectures"] = ["DeepseekV3ForCausalLM"]
-
-
 def _exaone_moe(keys: Keys, config: Config) -> None:
-    _routed(keys, config)
+    routed(keys, config)
     _exaone4(keys, config)
 
 
-def _partial_rotary(keys: Keys, config: Config) -> None:
-    head = cast("int", config["head_dim"])
-    turned = keys.integer("rope.dimension_count", head)
-    if turned != head:
-        config["partial_rotary_factor"] = (turned + 0.5) / head  # the reader rounds down
-
-
 def _phi3(keys: Keys, config: Config) -> None:
-    _partial_rotary(keys, config)
+    partial_rotary(keys, config)
     # In Phi-4, 0 means that there is no window.
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     original = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
@@ -248,7 +153,7 @@ def _gemma4(keys: Keys, config: Config) -> None:
     if "final_logit_softcapping" in keys:
         config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
     if keys.integer("expert_count", 0):
-        _experts(keys, config)
+        experts(keys, config)
         config["enable_moe_block"] = True
         config["top_k_experts"] = config["num_experts_per_tok"]
 
@@ -290,6 +195,12 @@ def _granite(keys: Keys, config: Config) -> None:
         config[name] = keys.number(key, 1.0)
 
 
+def _command(keys: Keys, config: Config) -> None:
+    config["logit_scale"] = keys.number("logit_scale")
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in keys.file.shapes
+
+
 def _exaone4(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
@@ -309,11 +220,12 @@ def _windows(keys: Keys, config: Config) -> None:
 
 GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily(architecture="LlamaForCausalLM", interleaved_heads=True),
-    "mixtral": GgufFamily(architecture="MixtralForCausalLM", interleaved_heads=True, more=_mixtral),
+    "mixtral": GgufFamily(architecture="MixtralForCausalLM", interleaved_heads=True, more=mixtral),
+    "llama4": GgufFamily(architecture="Llama4ForCausalLM", more=llama4),
     "qwen2": GgufFamily(architecture="Qwen2ForCausalLM"),
     "qwen3": GgufFamily(architecture="Qwen3ForCausalLM"),
-    "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", more=_qwen3_experts),
-    "qwen2moe": GgufFamily(architecture="Qwen2MoeForCausalLM", more=_qwen2_experts),
+    "qwen3moe": GgufFamily(architecture="Qwen3MoeForCausalLM", more=qwen3_experts),
+    "qwen2moe": GgufFamily(architecture="Qwen2MoeForCausalLM", more=qwen2_experts),
     "qwen3next": GgufFamily(
         architecture="Qwen3NextForCausalLM",
         norms_are_whole=True,
@@ -332,21 +244,22 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         delta_net="tiled",
         more=_delta_net_experts,
     ),
-    "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=_experts),
-    "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=_minimax),
-    "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=_routed),
-    "deepseek2": GgufFamily(
-        architecture="DeepseekV2ForCausalLM", has_latents=True, more=_deepseek2
-    ),
-    "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=_routed),
+    "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
+    "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=minimax),
+    "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=routed),
+    "deepseek2": GgufFamily(architecture="DeepseekV2ForCausalLM", has_latents=True, more=deepseek2),
+    "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=routed),
     "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
     "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),
     "gemma": GgufFamily(architecture="GemmaForCausalLM", norms_are_whole=True),
     "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
-    "gpt-oss": GgufFamily(architecture="GptOssForCausalLM", more=_gpt_oss),
+    "gpt-oss": GgufFamily(architecture="GptOssForCausalLM", more=gpt_oss),
     "ernie4_5": GgufFamily(architecture="Ernie4_5ForCausalLM", more=_ernie),
-    "glm4": GgufFamily(architecture="Glm4ForCausalLM", more=_partial_rotary),
+    "ernie4_5-moe": GgufFamily(architecture="Ernie4_5_MoeForCausalLM", more=ernie_experts),
+    "hunyuan-dense": GgufFamily(architecture="HunYuanDenseV1ForCausalLM"),
+    "hunyuan-moe": GgufFamily(architecture="HunYuanMoEV1ForCausalLM", more=hunyuan_experts),
+    "glm4": GgufFamily(architecture="Glm4ForCausalLM", more=partial_rotary),
     "gemma4": GgufFamily(architecture="Gemma4ForCausalLM", sizes_differ=True, more=_gemma4),
     "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
     "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),
@@ -356,6 +269,8 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
     "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
+    "command-r": GgufFamily(architecture="CohereForCausalLM", more=_command),
+    "cohere2": GgufFamily(architecture="Cohere2ForCausalLM", more=_command),
     "exaone4": GgufFamily(architecture="Exaone4ForCausalLM", more=_exaone4),
 }
 GGUF_ARCHITECTURES = frozenset(GGUF_FAMILIES) - {"mixtral", "olmo3"}

@@ -8,6 +8,7 @@ from potluck.model.families.facts import (
     ExpertFacts,
     Family,
     LayerNorms,
+    NormKind,
     ParallelNorms,
 )
 from potluck.model.fields import Fields, invalid
@@ -171,6 +172,8 @@ class LayerSpec:
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
     hidden *= scale
+
+    Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
     """
 
     hidden_size: int
@@ -178,6 +181,8 @@ class LayerSpec:
     feed_forward: FeedForward
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
+    norm_kind: NormKind = "root mean square"
+    is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
 
@@ -246,6 +251,7 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,
         scale=scale,
+        scales_input=facts.scales_input,
         has_shared_gate=has_shared and facts.shared_gate is not None,
     )
 
@@ -299,6 +305,12 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
         last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
         every = fields.integer("moe_layer_interval", 1, MAX_LAYERS)
         return tuple(first <= layer <= last and (layer + 1) % every == 0 for layer in range(layers))
+    if experts.facts.layers == "listed":
+        if "moe_layers" in fields:
+            listed = set(fields.integers("moe_layers", 0, MAX_LAYERS, MAX_LAYERS))
+            return tuple(layer in listed for layer in range(layers))
+        every = fields.integer("interleave_moe_layer_step", 1, MAX_LAYERS)
+        return tuple((layer + 1) % every == 0 for layer in range(layers))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

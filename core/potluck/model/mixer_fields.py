@@ -59,7 +59,12 @@ def read_mixers(
     for window, rope in zip(windows, ropes.layers, strict=True):
         spec = full if window is None else attention
         turned = spec.head_dim if rope is None else ropes.distinct[rope].dim
-        attentions.append(replace(spec, window=window, rope=rope, rotary_dim=turned))
+        if spec.qk_norm_is_plain and rope != 0:
+            spec = replace(spec, qk_norm=None, qk_norm_is_plain=False, qk_norm_eps=0.0)
+        in_chunks = family.chunk_size is not None and window is not None
+        attentions.append(
+            replace(spec, window=window, in_chunks=in_chunks, rope=rope, rotary_dim=turned)
+        )
     delta_net = read_delta_net(fields, family, hidden, stored)
     layers: list[Mixer] = list(attentions)
     if delta_net is not None:
@@ -85,14 +90,14 @@ def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
     """For each layer how many tokens a query sees; None: all."""
-    switch = family.window_switch
+    switch, size = family.window_switch, family.chunk_size or "sliding_window"
     off = switch is not None and not fields.flag(switch, False)
     # `"sliding_window": null` also means no window; only a missing field gets the default.
-    if family.windows == "none" or off or "sliding_window" not in fields:
+    if family.windows == "none" or off or size not in fields:
         return (None,) * layers
-    window = fields.integer("sliding_window", 1, MAX_POSITION)
+    window = fields.integer(size, 1, MAX_POSITION)
     if family.layer_types and "layer_types" in fields:
-        has_window = _layer_types(fields, layers)
+        has_window = _layer_types(fields, family, layers)
     else:
         has_window = _pattern(fields, family, layers)
     if family.ends_full:
@@ -100,9 +105,10 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
     return tuple(window if has else None for has in has_window)
 
 
-def _layer_types(fields: Fields, layers: int) -> list[bool]:
-    kinds = read_kinds(fields, "layer_types", ("full_attention", "sliding_attention"), layers)
-    return [kind == "sliding_attention" for kind in kinds]
+def _layer_types(fields: Fields, family: Family, layers: int) -> list[bool]:
+    windowed = "sliding_attention" if family.chunk_size is None else "chunked_attention"
+    kinds = read_kinds(fields, "layer_types", ("full_attention", windowed), layers)
+    return [kind == windowed for kind in kinds]
 
 
 def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
@@ -116,6 +122,8 @@ def _pattern(fields: Fields, family: Family, layers: int) -> list[bool]:
             return [layer >= first for layer in range(layers)]
         case "without rope":
             return [not rope for rope in listed_ropes(fields, layers)]
+        case "with rope":
+            return listed_ropes(fields, layers)
         case "pattern":
             return _repeated(fields, layers)
 
@@ -151,6 +159,7 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
         qk_norm_names=family.qk_norm_names,
         qk_norm_after_rope=family.qk_norm_after_rope,
+        qk_norm_is_plain=family.qk_norm_is_plain and qk_norm is not None,
         value_norm=family.value_norm,
         qkv_bias=read_fact(fields, family.qkv_bias),
         output_bias=read_fact(fields, family.output_bias),

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, FullCache, KeysAndValues, WindowCache
+from potluck.model.caches import (
+    CacheSizes,
+    CacheSpec,
+    ChunkCache,
+    FullCache,
+    KeysAndValues,
+    WindowCache,
+)
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import QkNormKind
 from potluck.model.latent import LatentSpec
@@ -13,7 +20,10 @@ from potluck.model.row_order import PairedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """Attention over the keys and values of all tokens so far, or of the last `window` ones."""
+    """Attention over the keys and values of all tokens so far, or of the last `window` ones.
+
+    In chunks, a window does not slide: it begins at a multiple of its size.
+    """
 
     hidden_size: int
     heads: int
@@ -22,12 +32,14 @@ class AttentionSpec:
     rotary_dim: int  # the first values of each head, which are rotated
     rope: int | None = None  # which of the model's distinct ropes rotates them; None: no rope
     window: int | None = None  # tokens that a query sees, itself among them; None: all
+    in_chunks: bool = False  # a query sees those of its chunk of `window` tokens
     scale: float  # of the products of queries and keys
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     qk_norm: QkNormKind | None = None
     qk_norm_eps: float = 0.0
     qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
     qk_norm_after_rope: bool = False
+    qk_norm_is_plain: bool = False  # without weights
     value_norm: bool = False  # each head's values are normed too, without weights
     keys_are_values: bool = False  # before their norms and rope: there is no matrix of values
     qkv_bias: bool = False
@@ -85,7 +97,8 @@ class AttentionSpec:
         row = KeysAndValues(heads=heads, size=size, number_bytes=sizes.number_bytes)
         if self.window is None:
             return FullCache(row=row)
-        return WindowCache(row=row, window=self.window, chunk=sizes.chunk, slack=sizes.slack)
+        kind = ChunkCache if self.in_chunks else WindowCache
+        return kind(row=row, window=self.window, chunk=sizes.chunk, slack=sizes.slack)
 
     @property
     def kind(self) -> "AttentionSpec":
@@ -109,17 +122,22 @@ class AttentionSpec:
         return "self_attn.sinks"
 
     @property
-    def qk_norms(self) -> dict[str, Shape]:
-        """The weights of the norms of queries and of keys."""
+    def qk_norm_sizes(self) -> tuple[int, ...]:
+        """Numbers that the norms of queries and of keys multiply with."""
         match self.qk_norm:
             case None:
-                return {}
+                return ()
             case "head":
-                sizes = (self.head_dim, self.head_dim)
+                return self.head_dim, self.head_dim
             case "projection":
-                sizes = (self.q_size, self.kv_size)
-        names = [f"self_attn.{name}.weight" for name in self.qk_norm_names]
-        return {name: (size,) for name, size in zip(names, sizes, strict=True)}
+                return self.q_size, self.kv_size
+
+    @property
+    def qk_norms(self) -> dict[str, Shape]:
+        """The weights of the norms of queries and of keys."""
+        sizes = () if self.qk_norm_is_plain else self.qk_norm_sizes
+        names = (f"self_attn.{name}.weight" for name in self.qk_norm_names)
+        return {name: (size,) for name, size in zip(names, sizes, strict=False)}
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:

@@ -90,6 +90,7 @@ class QueryScale:
 
     beta: float
     original_max_position: int
+    first: int = 0  # the number of the first position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +157,12 @@ def read_ropes(
     """
     parameters = _parameters(fields)
     if family.local_theta is None:
-        whole = _rope(fields, parameters, family, head_dim, max_position)
+        distinct, unturned = [_rope(fields, parameters, family, head_dim, max_position)], None
+        if (scaled := _unturned(fields, family, head_dim)) is not None:
+            distinct, unturned = [*distinct, scaled], 1
         return Ropes(
-            distinct=(whole,),
-            layers=tuple(0 if has else None for has in _has_rope(fields, family, windows)),
+            distinct=tuple(distinct),
+            layers=tuple(0 if has else unturned for has in _has_rope(fields, family, windows)),
         )
     nested = "full_attention" in parameters
     everywhere = parameters.fields("full_attention") if nested else parameters
@@ -176,6 +179,21 @@ def read_ropes(
         distinct=(_rope(fields, everywhere, family, head_dim, max_position), local),
         layers=tuple(0 if window is None else 1 for window in windows),
     )
+
+
+def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
+    """A rope that turns nothing, and scales queries (Llama 4); None: layers without rope have no such scale."""
+    switch = family.unturned_scale
+    # The first files have the number 4 there, and mean that it is so.
+    if switch is None or not (fields.value(switch) == 4 or fields.flag(switch, False)):
+        return None
+    scale = QueryScale(
+        beta=fields.number("attn_scale", 0.0, MAX_FACTOR),
+        original_max_position=fields.integer("floor_scale", 1, MAX_POSITION),
+        first=1,
+    )
+    nothing = ProportionalScaling(pairs=0, factor=1.0)
+    return Rope(dim=head_dim, scaling=nothing, query_scale=scale)
 
 
 def _parameters(fields: Fields) -> Fields:
@@ -209,7 +227,7 @@ def score_factor(fields: Fields) -> float:
 
 def listed_ropes(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a rope: `no_rope_layers` has a 1 there, or all but each n-th have."""
-    if "no_rope_layers" in fields:
+    if "no_rope_layers" in fields and fields.value("no_rope_layers") != []:
         listed = fields.integers("no_rope_layers", 0, 1, MAX_LAYERS)
         if len(listed) < layers:
             raise invalid(
@@ -293,9 +311,9 @@ def _linear(parameters: Fields, dim: int, max_position: int) -> LinearScaling:
 def _llama3(parameters: Fields, dim: int, max_position: int) -> Llama3Scaling:
     low = parameters.number("low_freq_factor", MIN_FACTOR, MAX_FACTOR)
     high = parameters.number("high_freq_factor", MIN_FACTOR, MAX_FACTOR)
-    if high <= low:
+    if high < low:  # Llama 4 has them equal: nothing is blended
         raise invalid(
-            parameters.path("high_freq_factor"), high, f"must be above low_freq_factor = {low:g}"
+            parameters.path("high_freq_factor"), high, f"must be at least low_freq_factor = {low:g}"
         )
     return Llama3Scaling(
         factor=_factor(parameters),

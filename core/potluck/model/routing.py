@@ -18,6 +18,8 @@ class Routing:
     choice = probabilities + bias, of the experts in the best groups
     factors = scale · those of the `per_token` highest choices (/ their sum)
 
+    Factors multiply what experts give, or what they read (`scales_input`, Llama 4).
+
     Experts in sequence form groups of equal size. A group is as good as its highest choice (DeepSeek-V2), or its
     two highest choices together (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
     """
@@ -31,12 +33,18 @@ class Routing:
     groups_per_token: int = 1
     best_in_group: int = 2  # 1 or 2
     scale: float = 1.0
+    scales_input: bool = False
     has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
 
     @property
     def rows(self) -> int:
         """Of the router's matrix."""
         return self.count + self.has_shared_gate
+
+    @property
+    def chooses_products(self) -> bool:
+        """Whether the highest products are chosen: sigmoids have their order, until they are 1 in f32."""
+        return self.function == "sigmoid" and not self.has_bias and self.groups == 1
 
     @property
     def group_size(self) -> int:

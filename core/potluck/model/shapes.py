@@ -191,6 +191,41 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
     # gpt-oss-20b and gpt-oss-120b, mixtures with experts of MXFP4
     "gpt-oss-20b": {**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
     "gpt-oss-120b": {**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
+    # Llama 4 Scout, attention in chunks, and a mixture of which each token has one expert
+    "llama-4-scout": {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "text_config": {
+            "model_type": "llama4_text",
+            "hidden_act": "silu",
+            "vocab_size": 202048,
+            "hidden_size": 5120,
+            "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 1,
+            "use_qk_norm": True,
+            "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+            "max_position_embeddings": 10485760,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 16.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192,
+            },
+            "tie_word_embeddings": False,
+        },
+    },
     # GLM-4.5-Air, a mixture with a shared expert and a first layer without experts
     "glm-4.5-air": {
         "architectures": ["Glm4MoeForCausalLM"],

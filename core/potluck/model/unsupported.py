@@ -31,15 +31,9 @@ _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "Llama4ForConditionalGeneration": Missing(
-        "attention in chunks, and norms of queries and keys without weights", _LLAMA
+    "Cohere2MoeForCausalLM": Missing(
+        "experts beside attention, and the average of these and a shared one", "Cohere2ForCausalLM"
     ),
-    "Llama4ForCausalLM": Missing(
-        "attention in chunks, and norms of queries and keys without weights", _LLAMA
-    ),
-    "CohereForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
-    "Cohere2ForCausalLM": Missing(_PARALLEL, "MistralForCausalLM"),
-    "Cohere2MoeForCausalLM": Missing(_PARALLEL, _MIXTURE),
     "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
     "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
     "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),

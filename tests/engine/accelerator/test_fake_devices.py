@@ -47,6 +47,7 @@ def tried_once() -> Iterator[None]:
         (MPS, "deepseek 3, dense, odd sizes, halves", "bf16"),
         pytest.param(MPS, "deepseek 3, dense, odd sizes, halves", "int4", marks=pytest.mark.slow),
         (CUDA, "gemma 4", "bf16"),
+        (CUDA, "command r", "bf16"),
     ],
 )
 def test_chunks_and_tokens_stay_on_the_device(

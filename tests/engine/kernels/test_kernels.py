@@ -45,6 +45,7 @@ def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> No
         kernels = GeneratedKernels(path)
         return [
             kernels.norm(x, weight, 1e-5),
+            kernels.norm(x, weight, 1e-5, "layer"),
             kernels.gate(x, "silu"),
             kernels.gate(x, "gelu_pytorch_tanh"),
             kernels.softcap(x, 1.5),
@@ -52,6 +53,19 @@ def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> No
 
     for one, other in zip(computed(BEST), computed(PATHS[-1]), strict=True):
         assert torch.equal(one, other)
+
+
+@every_generated
+@pytest.mark.parametrize("width", [5, 64, 301])
+def test_a_layer_norm_is_near_that_of_torch_also_far_from_zero(
+    kernels: GeneratedKernels, width: int
+) -> None:
+    x, weight = 10 + random(3, width), random(width, seed=1)
+
+    normed = kernels.norm(x, weight, 1e-5, "layer")
+
+    expected = torch.layer_norm(x.double(), (width,), weight.double(), None, 1e-5)
+    torch.testing.assert_close(normed, expected.float(), rtol=1e-5, atol=1e-5)
 
 
 @every_generated

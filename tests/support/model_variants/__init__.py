@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from model_variants.cohere import COHERE_VARIANTS
 from model_variants.common import SHAPE
 from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
@@ -26,6 +27,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **GEMMA_VARIANTS,
     **OLMO_VARIANTS,
     **EXAONE_VARIANTS,
+    **COHERE_VARIANTS,
     **ERNIE_VARIANTS,
     **GLM_VARIANTS,
     **HUNYUAN_VARIANTS,

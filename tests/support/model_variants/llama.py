@@ -25,6 +25,16 @@ MULTIPLIERS = {
     "logits_scaling": 5.0,
 }
 
+LLAMA_4 = {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 72,
+    "num_local_experts": 3,
+    "attention_chunk_size": 7,
+    "floor_scale": 5,
+    "rope_parameters": {**LLAMA_3, "high_freq_factor": 1.0},
+}
+
 LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, own head size": ("Llama", {"head_dim": 16}),
@@ -66,6 +76,23 @@ LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_attention_heads": 6,
             "tie_word_embeddings": True,
         },
+    ),
+    "llama 4 scout": ("Llama4", LLAMA_4),
+    "llama 4 maverick, two experts, odd": (
+        "Llama4",
+        {
+            **LLAMA_4,
+            "interleave_moe_layer_step": 2,
+            "num_experts_per_tok": 2,
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "no_rope_layers": [1, 0, 0, 1],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    ),
+    "llama 4, text of a model with pictures": (
+        "Llama4 with pictures",
+        {**LLAMA_4, "attn_temperature_tuning": False, "num_hidden_layers": 2},
     ),
     "seed oss": ("SeedOss", {"head_dim": 16, "attention_out_bias": True}),
     "smollm 3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0]}),

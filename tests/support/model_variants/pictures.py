@@ -10,6 +10,11 @@ TINY_EYE = {
     "image_size": 28,
     "patch_size": 14,
 }
+TINY_LLAMA_EYE = TINY_EYE | {
+    "vision_output_dim": 8,
+    "projector_input_dim": 8,
+    "projector_output_dim": 8,
+}
 TINY_QWEN_EYE = {
     "hidden_size": 8,
     "out_hidden_size": 48,
@@ -24,6 +29,7 @@ TINY_QWEN_3_5_EYE = {
 WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # a family's name here: the configs of its text, of the whole and of its eye
     "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
+    "Llama4 with pictures": ("Llama4TextConfig", "Llama4", TINY_LLAMA_EYE),
     "Mistral with pictures": ("MistralConfig", "Mistral3", TINY_EYE),
     "Ministral 3 with pictures": ("Ministral3Config", "Mistral3", TINY_EYE),
     "Qwen2.5 with pictures": ("Qwen2_5_VLTextConfig", "Qwen2_5_VL", TINY_QWEN_EYE),

@@ -215,4 +215,5 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
 
 def _can_be_captured(block: DecoderLayer) -> bool:
     waits = isinstance(block.mlp, MoE | ParallelMoE)
-    return isinstance(block.mixer, Attention) and not waits
+    mixer = block.mixer
+    return isinstance(mixer, Attention) and not mixer.spec.in_chunks and not waits

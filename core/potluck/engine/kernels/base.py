@@ -9,7 +9,7 @@ from torch import Tensor
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
-from potluck.model.families.facts import Activation
+from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import PackedFormat
 
 
@@ -109,8 +109,12 @@ class Kernels(ABC):
         """Whether the processor multiplies numbers of this dtype as they are, so that torch is fast with it."""
         return dtype == torch.float32
 
-    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """Return the root mean square norm of (tokens, width), f32, times the weight (width,)."""
+    def norm(
+        self, x: Tensor, weight: Tensor, epsilon: float, kind: NormKind = "root mean square"
+    ) -> Tensor:
+        """Return the norm of (tokens, width), f32, times the weight (width,)."""
+        if kind == "layer":
+            x = x - x.mean(-1, keepdim=True)
         return torch.rms_norm(x, weight.shape, weight, epsilon)
 
     def close(self) -> None:

@@ -173,6 +173,7 @@ class Decoder:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
+            chunk=NO_WINDOW if layer.chunk is None else layer.chunk,
             rope=0 if layer.rope is None else 1 + layer.rope,
             experts=addressof(self._experts[index]) if self._experts else 0,
             **places,
@@ -208,7 +209,9 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
-    return {"normed": torch.empty(shape.hidden)} | made if made else made
+    if made or shape.is_side_by_side:
+        made["normed"] = torch.empty(shape.hidden)
+    return made
 
 
 def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:

@@ -10,6 +10,7 @@ from potluck.engine.kernels.head_kernel import HeadShape, HeadStep, emit_head
 from potluck.engine.kernels.layout import groups_of, input_bytes
 from potluck.engine.kernels.lookup_kernel import emit_lookup
 from potluck.engine.kernels.tensors import PackedWeight
+from potluck.model.families.facts import NormKind
 
 
 class EmbeddingLookup:
@@ -32,13 +33,22 @@ class Head:
     """Final norm and packed `lm_head`, both kept alive, and memory for the logits of one token."""
 
     def __init__(
-        self, kernels: GeneratedKernels, norm: Tensor, epsilon: float, weight: PackedWeight
+        self,
+        kernels: GeneratedKernels,
+        norm: Tensor,
+        epsilon: float,
+        weight: PackedWeight,
+        norm_kind: NormKind = "root mean square",
     ) -> None:
         assert norm.dtype == torch.float32
         assert norm.is_contiguous()
         assert norm.shape == (weight.width,)
         shape = HeadShape(
-            hidden=weight.width, rows=weight.rows, weight_format=weight.format, epsilon=epsilon
+            hidden=weight.width,
+            rows=weight.rows,
+            weight_format=weight.format,
+            epsilon=epsilon,
+            norm_kind=norm_kind,
         )
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
         self._kernels, self._run = kernels, kernels.compiled(emit_head, shape)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from ctypes import addressof
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,14 +42,20 @@ class PackedExperts:
         activation: Activation,
         kernels: GeneratedKernels,
         scratch: Scratch,
+        *,
+        scales_input: bool = False,
     ) -> None:
-        """`scratch` holds what a call computes with, as many as `pair_bytes` says, of `model/footprint.py`."""
+        """`scratch` holds what a call computes with, as many as `pair_bytes` says, of `model/footprint.py`.
+
+        `scales_input`: factors multiply what experts read, not what they give.
+        """
         gate_up, down = experts[0].gate_up, experts[0].down
         assert all(_shape(one.gate_up) == _shape(gate_up) for one in experts)
         assert all(_shape(one.down) == _shape(down) for one in experts)
         assert down.rows == gate_up.width
         assert gate_up.rows == 2 * down.width
         self._experts, self._kernels, self._scratch = tuple(experts), kernels, scratch
+        self._scales_input = scales_input
         self._hidden, self._size = gate_up.width, down.width
         self._run = kernels.compiled(emit_experts, gate_up.format, down.format, activation)
         self._gate_up = _addresses([one.gate_up.data for one in experts])
@@ -81,6 +87,10 @@ class PackedExperts:
         chosen = np.ascontiguousarray(given[tokens, experts])
         if scales is not None:
             chosen *= scales.numpy()[experts]
+        if self._scales_input:
+            x = x[pairs.rows] * torch.from_numpy(chosen[pairs.order])[:, None]
+            pairs = replace(pairs, rows=np.arange(len(pairs.rows)))
+            chosen = np.ones_like(chosen)
         self._compute(x, pairs, chosen, out)
         return out
 
@@ -156,7 +166,7 @@ class PackedExperts:
             source=results_at,
             places=pairs.places.ctypes.data,
             factors=factors.ctypes.data,
-            per_token=count // len(x),
+            per_token=count // len(out),
             width=hidden,
             out=out.data_ptr(),
         )
@@ -164,7 +174,7 @@ class PackedExperts:
             **dict(zip(("inputs", "gate_up", "gated", "down"), map(addressof, each), strict=True)),
             added=addressof(added),
             experts=len(first),
-            tokens=len(x),
+            tokens=len(out),
             job=self._kernels.job,
             shares=self._kernels.shares,
         )
@@ -176,6 +186,7 @@ class PackedExperts:
 class _Pairs:
     """Which tokens chose which experts, expert by expert."""
 
+    order: _Numbers  # (pairs,): of each pair, which one it is token by token
     experts: _Numbers  # (n,): that have tokens
     first: _Numbers  # (n,): the first pair of each
     counts: _Numbers  # (n,): its pairs
@@ -191,7 +202,7 @@ class _Pairs:
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
         first = np.cumsum(counts) - counts
-        return cls(active, first[active], counts[active], tokens[order], places)
+        return cls(order, active, first[active], counts[active], tokens[order], places)
 
 
 def _records(record: type[Record], **values: "_Numbers | int") -> _Numbers:

@@ -27,8 +27,8 @@ from potluck.engine.kernels.layout import ROWS, groups_of, input_bytes
 from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
-from potluck.engine.kernels.rows import Reading, Writing, emit_row
-from potluck.model.families.facts import Activation
+from potluck.engine.kernels.rows import NORMED, Reading, Writing, emit_row
+from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import PackedFormat
 
 Emit = Callable[[ir.Module, str], ir.Function]
@@ -56,9 +56,16 @@ class Form(ABC):
     def e(self) -> Emitter:
         return self.pool.e
 
-    def normed(self, source: Pointer, width: int, weight: Pointer, epsilon: float) -> Pointer:
-        """Write the root mean square norm of `width` numbers as an input; returns where it is."""
-        return self._write("normed", source, width, weight, epsilon)
+    def normed(
+        self,
+        source: Pointer,
+        width: int,
+        weight: Pointer,
+        epsilon: float,
+        kind: NormKind = "root mean square",
+    ) -> Pointer:
+        """Write the norm of `width` numbers as an input; returns where it is."""
+        return self._write(NORMED[kind], source, width, weight, epsilon)
 
     def as_is(self, source: Pointer, width: int) -> Pointer:
         """Write the numbers as they are as an input; returns where it is."""

@@ -97,6 +97,22 @@ def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -
     return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [mean + epsilon])
 
 
+def emit_moments(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> tuple[Value, Value]:
+    """Return the mean m of the first `width` numbers, and 1 / sqrt(mean((x - m)²) + epsilon), in the same order everywhere."""
+    zeros, count = constant(vector(F32, _SUMS), 0.0), e.sitofp(e.index(width), F32)
+    sums, squares = e.variable(zeros), e.variable(zeros)
+    for span in e.spans(width, _SUMS):
+        sums.value = sums.value + x[span]
+    mean = sums.value.total() / count
+    for span in e.spans(width, _SUMS):
+        some = x[span] - e.splat(mean, _SUMS)
+        if span.mask is not None:
+            some = e.select(span.mask, some, zeros)
+        squares.value = e.multiply_add(some, some, squares.value)
+    variance = squares.value.total() / count
+    return mean, 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [variance + epsilon])
+
+
 def emit_inverse_length(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:
     """Return 1 / sqrt(x x + epsilon) of the first `width` numbers, in the same order everywhere."""
     return 1.0 / e.intrinsic("llvm.sqrt.f32", F32, [_squares(e, x, width) + epsilon])

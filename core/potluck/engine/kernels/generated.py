@@ -43,9 +43,9 @@ from potluck.engine.kernels.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
-from potluck.engine.kernels.rows import Reading
+from potluck.engine.kernels.rows import NORMED, Reading
 from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput, Router
-from potluck.model.families.facts import Activation
+from potluck.model.families.facts import Activation, NormKind
 
 # How bits of a number are read as a float, after they are shifted so far.
 _FLOAT_BITS = {
@@ -118,10 +118,12 @@ class GeneratedKernels(CompiledKernels, Kernels):
         needed = {torch.bfloat16: ARITHMETIC["bf16"], torch.float16: ARITHMETIC["f16"]}.get(dtype)
         return needed is None or not needed.isdisjoint(host_features())
 
-    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    def norm(
+        self, x: Tensor, weight: Tensor, epsilon: float, kind: NormKind = "root mean square"
+    ) -> Tensor:
         assert weight.dtype == torch.float32
         assert x.shape[1:] == weight.shape
-        return self._rows(x, x.shape[1], weight, "normed", epsilon)
+        return self._rows(x, x.shape[1], weight, NORMED[kind], epsilon)
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """What `mlp.gate` computes, on f32."""

@@ -21,6 +21,7 @@ from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.values import Value
+from potluck.model.families.facts import NormKind
 from potluck.model.formats import PackedFormat
 
 
@@ -51,6 +52,7 @@ class HeadShape:
     rows: int
     weight_format: PackedFormat
     epsilon: float  # of the norm
+    norm_kind: NormKind = "root mean square"
 
 
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
@@ -60,7 +62,8 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     given = HeadStep.load(e.arguments[0])
     pool = Pooled(e, run, given.job, given.shares)
     form = PackedForm(name=name, memory=given.records, pool=pool, weight_format=shape.weight_format)
-    inputs = form.normed(given.hidden, shape.hidden, given.norm, shape.epsilon)
+    norm = shape.epsilon, shape.norm_kind
+    inputs = form.normed(given.hidden, shape.hidden, given.norm, *norm)
     form.multiply(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
     return e.end(_emit_best(e, given.logits, shape.rows))
 

@@ -135,7 +135,7 @@ class _Layer:
             self._product(form, "qkv", self._rates(form, shape.mixer), shape.qkv_rows)
             self._delta_net(shape.mixer)
         else:
-            self._product(form, "qkv", self._read(form, "before_attention"), shape.qkv_rows)
+            self._product(form, "qkv", self._first(form), shape.qkv_rows)
             if shape.latent is None:
                 self._attention(shape.mixer)
             else:
@@ -168,7 +168,11 @@ class _Layer:
     def _mlp(self) -> None:
         shape = self.shape
         form = self.forms[shape.gate_up_format]
-        self._product(form, "gate_up", self._read(form, "before_mlp"), 2 * shape.intermediate)
+        if shape.is_side_by_side:
+            inputs = form.as_is(self.step.normed, shape.hidden)
+        else:
+            inputs = self._read(form, "before_mlp")
+        self._product(form, "gate_up", inputs, 2 * shape.intermediate)
         form = self.forms[shape.down_format]
         inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
         self._add(form, "down", inputs, shape.intermediate, "after_mlp")
@@ -177,14 +181,16 @@ class _Layer:
         """Write what the experts make of the hidden states to `total`."""
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         width, is_beside = shape.hidden, shape.beside is not None
-        norm = layer.router_norm if is_beside else layer.before_mlp
-        normed = self.router.normed(step.hidden, width, norm, shape.epsilon)
+        normed = step.normed
+        if not shape.is_side_by_side:
+            normed = self._normed(layer.router_norm if is_beside else layer.before_mlp)
         addend = layer.router_bias
         self.router.multiply(layer.router, normed, step.routed, addend, routing.rows, width)
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
-        inputs = self.forms[shape.gate_up_format].as_is(normed, width)
+        form = self.forms[shape.gate_up_format]
+        inputs = normed if routing.scales_input else form.as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
         e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
@@ -193,9 +199,14 @@ class _Layer:
             with e.if_then(is_chosen(e, factor)):
                 if shape.has_expert_scales:
                     factor = factor * layer.expert_scales[index]
-                self._expert(layer.experts[index], shape.mlp, inputs, factor)
+                if routing.scales_input:
+                    e.call(self.called.scale, [normed, e.index(width), step.added, NULL, factor])
+                    scaled = form.as_is(step.added, width)
+                    self._expert(layer.experts[index], shape.mlp, scaled, one)
+                else:
+                    self._expert(layer.experts[index], shape.mlp, inputs, factor)
         if shape.shared is not None:
-            if shape.shared.gate_up_format != shape.gate_up_format:
+            if routing.scales_input or shape.shared.gate_up_format != shape.gate_up_format:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
             factor = step.factors[last] if routing.has_shared_gate else one
@@ -228,11 +239,24 @@ class _Layer:
         gated = last.gated(step.wide, size, self.shape.activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
 
+    def _first(self, form: Form) -> Pointer:
+        """Write the input of attention; the MLP beside it reads what is normed, which stays."""
+        if self.shape.is_side_by_side:
+            return form.as_is(self._normed(self.layer.before_attention), self.shape.hidden)
+        return self._read(form, "before_attention")
+
+    def _normed(self, norm: Pointer) -> Pointer:
+        """Write the normed hidden states in f32, to `normed`."""
+        shape = self.shape
+        hidden = self.step.hidden
+        return self.router.normed(hidden, shape.hidden, norm, shape.epsilon, shape.norm_kind)
+
     def _read(self, form: Form, norm: str) -> Pointer:
         """Write the hidden states, normed if there are norms before, as the input of a product."""
         hidden, width = self.step.hidden, self.shape.hidden
         if self.shape.has_norms_before:
-            return form.normed(hidden, width, self.layer[norm], self.shape.epsilon)
+            shape = self.shape
+            return form.normed(hidden, width, self.layer[norm], shape.epsilon, shape.norm_kind)
         return form.as_is(hidden, width)
 
     def _product(self, form: Form, matrix: str, inputs: Pointer, rows: int) -> None:
@@ -312,17 +336,20 @@ class _Layer:
             position=step.position,
         )
         e.call(rope_and_cache, [rope, e.index(0), e.index(1)])
+        # As if the text began with the token's chunk.
+        inside = step.position % layer.chunk
+        start = step.position - inside
         arguments = Attend.store(
             e,
             queries=step.wide,
-            keys=layer.keys,
-            values=layer.values,
+            keys=layer.keys.skip(start, heads.cached_bytes),
+            values=layer.values.skip(start, heads.cached_bytes),
             head_stride=layer.head_stride,
             own_from=layer.own_from,
             shared_keys=layer.shared_keys,
             shared_values=layer.shared_values,
             shared_stride=layer.shared_stride,
-            position=step.position,
+            position=inside,
             window=layer.window,
             sinks=layer.sinks,
             parts=step.parts,

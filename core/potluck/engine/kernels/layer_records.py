@@ -80,6 +80,7 @@ class Layer(Record):
     before = Address(KIND_F32)
     state = Address(KIND_F32)
     window = Number()  # cached tokens that a query sees, itself among them
+    chunk = Number()  # a query sees none before the multiple of it that it follows
     rope = Number()  # which of the angles
     sinks = Address(KIND_F32)
     router = Address(KIND_F32)

@@ -8,7 +8,7 @@ from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.engine.kernels.latent_layer import LatentShape
 from potluck.model import formats
-from potluck.model.families.facts import Activation
+from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import BF16, F16, WeightFormat
 from potluck.model.routing import Routing
 
@@ -46,10 +46,16 @@ class LayerShape:
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
     has_expert_scales: bool = False
     has_scale: bool = False  # the result is multiplied by a number
+    norm_kind: NormKind = "root mean square"  # of norms before
+    is_side_by_side: bool = False  # the MLP or experts read what the mixer reads
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.routing is None or self.has_norms_before
+        if self.norm_kind == "layer" or self.is_side_by_side:
+            assert isinstance(self.mixer, Heads)
+            assert self.has_norms_before
+            assert not self.has_norms_after
         assert isinstance(self.mixer, Heads) or self.has_norms_before
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 

@@ -11,7 +11,7 @@ from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
 from potluck.engine.kernels.tensors import DeltaTensors, Router, Weight
-from potluck.model.families.facts import Activation, LayerNorms, ParallelNorms
+from potluck.model.families.facts import Activation, LayerNorms, NormKind, ParallelNorms
 
 
 class Expert(NamedTuple):
@@ -65,6 +65,7 @@ class LayerWeights:
     delta_net: DeltaTensors | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
+    chunk: int | None = None  # so many tokens see each other alone
     sinks: Tensor | None = None  # (H,)
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
 
@@ -85,6 +86,8 @@ def layer_shape(
     epsilon: float,
     multiplier: float = 1.0,
     activation: Activation = "silu",
+    norm_kind: NormKind = "root mean square",
+    is_side_by_side: bool = False,
 ) -> LayerShape:
     """Return the shape of a layer. Layers of one shape can be in one `Decoder`.
 
@@ -94,6 +97,8 @@ def layer_shape(
         epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
+        norm_kind: of the norms before attention and MLP.
+        is_side_by_side: whether the MLP reads what attention reads.
     """
     gate_up, down = weights.mlp[:2]
     return LayerShape(
@@ -115,6 +120,8 @@ def layer_shape(
         beside=_beside_shape(weights.moe),
         has_expert_scales=weights.moe is not None and weights.moe.router.scales is not None,
         has_scale=weights.scale is not None,
+        norm_kind=norm_kind,
+        is_side_by_side=is_side_by_side,
     )
 
 

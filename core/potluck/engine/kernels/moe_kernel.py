@@ -37,7 +37,8 @@ def emit_choose(module: ir.Module, name: str, path: Path, routing: Routing) -> i
             _emit_divided(e, scores, count, total)
             total = e.value(constant(F32, 1.0))
     else:
-        _emit_sigmoid(e, scores, scores, count)
+        if not routing.chooses_products:
+            _emit_sigmoid(e, scores, scores, count)
         total = e.value(constant(F32, 1.0))
     choice = _Choice(e, scores, bias if routing.has_bias else None)
     _emit_free(e, choice, factors, routing)
@@ -161,7 +162,11 @@ def _emit_best(e: Emitter, choice: _Choice, factors: Pointer, routing: Routing) 
             is_best = is_free & e.fcmp_unordered(">", value, best.value)
             best.value = e.select(is_best, value, best.value)
             place.value = e.select(is_best, expert, place.value)
-        probability = choice.probabilities[place.value]
-        factors[place.value] = probability
+        if routing.chooses_products:
+            _emit_sigmoid(e, choice.probabilities + place.value, factors + place.value, 1)
+            probability = factors[place.value]
+        else:
+            probability = choice.probabilities[place.value]
+            factors[place.value] = probability
         chosen.value = chosen.value + probability
     return chosen.value

@@ -5,7 +5,7 @@ input, or added to what is there. Each pair of reading and writing is a function
 between the two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from llvmlite import ir
@@ -17,6 +17,7 @@ from potluck.engine.kernels.functions import (
     emit_clamped_swiglu,
     emit_integers,
     emit_inverse_rms,
+    emit_moments,
     emit_scale,
     emit_tanh,
 )
@@ -42,14 +43,17 @@ from potluck.engine.kernels.layout import (
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.families.facts import Activation, ClampedSwiglu
+from potluck.model.families.facts import Activation, ClampedSwiglu, NormKind
 
 _LANES = 16
 
-Reading: TypeAlias = Literal["plain", "scaled", "normed", "softcapped"] | Activation
+Reading: TypeAlias = Literal["plain", "scaled", "normed", "centred", "softcapped"] | Activation
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
-softcapped: number · tanh(x / number).
+centred: likewise of x - mean(x), a layer norm. softcapped: number · tanh(x / number).
 An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them."""
+
+NORMED: Mapping[NormKind, Reading] = {"root mean square": "normed", "layer": "centred"}
+"""How a norm of each kind reads a row."""
 
 Writing: TypeAlias = int | Literal["records", "sum"]
 """A kind of numbers; the records of a quantised input; or "sum": f32, added to what is there."""
@@ -94,6 +98,9 @@ def read_row(
         case "normed":
             inverse = emit_inverse_rms(e, x, width, number)
             return lambda span: x[span] * inverse * weight[span]
+        case "centred":
+            mean, inverse = emit_moments(e, x, width, number)
+            return lambda span: (x[span] - mean) * inverse * weight[span]
         case "softcapped":
             return lambda span: emit_tanh(e, x[span] / number) * number
         case "silu" | "gelu_pytorch_tanh" | "sigmoid":

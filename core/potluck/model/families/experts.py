@@ -40,6 +40,22 @@ ERNIE_EXPERTS = replace(
     shared="shared_experts",
     shared_count="moe_num_shared_experts",
 )
+LLAMA_EXPERTS = ExpertFacts(
+    block="feed_forward",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    fused="gate_up_proj",
+    stacked="columns",
+    intermediate="intermediate_size",
+    normalise=False,
+    layers="listed",
+    router="router",
+    function="sigmoid",
+    scales_input=True,
+    shared="shared_expert",
+    shared_size="intermediate_size",
+)
 HUNYUAN_EXPERTS = replace(
     QWEN_EXPERTS,
     layers="all",

@@ -107,14 +107,17 @@ SANDWICH_NORMS = LayerNorms(
     after_mlp="post_feedforward_layernorm",
 )
 
+NormKind = Literal["root mean square", "layer"]
+"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm without a bias)."""
+
 QkNormKind = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
 
-WindowPattern = Literal["none", "all", "last", "pattern", "without rope"]
-"""Which layers have a sliding window, if `layer_types` does not say it.
+WindowPattern = Literal["none", "all", "last", "pattern", "without rope", "with rope"]
+"""Which layers have a window, if `layer_types` does not say it.
 
 `last`: from `max_window_layers` on; `pattern`: all but one of each `sliding_window_pattern`;
-`without rope`: those of `no_rope_layers`.
+`without rope`: those of `no_rope_layers`; `with rope`: the others.
 """
 
 RopeLayers = Literal["all", "listed", "windowed"]
@@ -126,10 +129,10 @@ DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
 
-ExpertLayers = Literal["all", "stepped", "after dense", "between"]
+ExpertLayers = Literal["all", "stepped", "after dense", "between", "listed"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
 the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_layer_end_index`, each
-`moe_layer_interval`-th."""
+`moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th."""
 
 
 Stacking = Literal["rows", "columns"]
@@ -161,6 +164,7 @@ class ExpertFacts:
         None  # the layers also have an MLP, which stands beside them
     )
     function: ScoreFunction = "softmax"
+    scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
     group_method: str | None = None  # the field that is "greedy" where they do not
@@ -183,11 +187,14 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     norms: LayerNorms[str] = PRE_NORMS
+    norm_kind: NormKind = "root mean square"
+    side_by_side: bool = False  # mixer and feed-forward read the same norm, and both are added
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
     qk_norm_switch: str | None = None  # the field that must be true for it
     qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
     qk_norm_after_rope: bool = False
+    qk_norm_is_plain: bool = False  # it has no weights, and only layers with rope have it
     value_norm: bool = False  # each head's values have a norm without weights too
     layer_scale: str | None = None  # the number that a layer's result is multiplied by
 
@@ -195,6 +202,8 @@ class Family:
     output_bias: bool | str = False  # on o_proj
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
+    mlp_block: str = "mlp"  # what files call the MLP
+    mlp_size: str = "intermediate_size"  # the field with its size
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
@@ -210,6 +219,8 @@ class Family:
     sees_all_to: str | None = None
 
     windows: WindowPattern = "none"
+    # The field with how many tokens make a chunk: a window then begins with the token's chunk. None: windows slide.
+    chunk_size: str | None = None
     layer_types: bool = False  # whether the field `layer_types` counts
     window_switch: str | None = None  # the field that must be true for `sliding_window` to count
     ends_full: bool = False  # the last layer has no window
@@ -221,6 +232,8 @@ class Family:
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
+    # The field that must be true for `attn_scale` and `floor_scale` to scale the queries of layers without rope.
+    unturned_scale: str | None = None
     sinks: bool = (
         False  # each head has a score that no token has, and that takes its part of the softmax
     )
@@ -236,6 +249,7 @@ class Family:
     embedding_multiplier: str | None = None
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
+    logits_multiplier: str | None = None
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from potluck.model.families.experts import LLAMA_EXPERTS
 from potluck.model.families.facts import Family
 
 LLAMA: Mapping[str, Family] = {
@@ -11,6 +12,46 @@ LLAMA: Mapping[str, Family] = {
         qkv_bias="attention_bias",
         output_bias="attention_bias",
         mlp_bias="mlp_bias",
+    ),
+    # The text of Llama 4: Scout and Maverick
+    "Llama4ForCausalLM": Family(
+        defaults={
+            "vocab_size": 202048,
+            "hidden_size": 5120,
+            "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 1,
+            "use_qk_norm": True,
+            "no_rope_layer_interval": 4,
+            "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+        },
+        qk_norm="head",
+        qk_norm_switch="use_qk_norm",
+        qk_norm_after_rope=True,
+        qk_norm_is_plain=True,
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_block="feed_forward",
+        mlp_size="intermediate_size_mlp",
+        windows="with rope",
+        chunk_size="attention_chunk_size",
+        layer_types=True,
+        rope_layers="listed",
+        unturned_scale="attn_temperature_tuning",
+        paired_rope=True,
+        experts=LLAMA_EXPERTS,
     ),
     "GraniteForCausalLM": Family(
         defaults={"max_position_embeddings": 2048},

@@ -9,6 +9,7 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 
 from collections.abc import Mapping
 
+from potluck.model.families.cohere import COHERE
 from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
@@ -30,6 +31,7 @@ FAMILIES: Mapping[str, Family] = {
     **GEMMA,
     **OLMO,
     **EXAONE,
+    **COHERE,
     **ERNIE,
     **GLM,
     **HUNYUAN,
@@ -42,6 +44,7 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
+    "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",

@@ -1,0 +1,161 @@
+"""What GGUF files say of mixtures of experts, and of how much of a head is turned."""
+
+from typing import cast
+
+from potluck.model.gguf_keys import Config, Keys
+from potluck.model.latent import ORDERED
+
+_SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
+
+
+def mixtral(keys: Keys, config: Config) -> None:
+    """Set what the first mixtures have."""
+    config["num_local_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["sliding_window"] = None
+
+
+def experts(keys: Keys, config: Config) -> None:
+    """Set what all mixtures have."""
+    size = cast("int", config["intermediate_size"])
+    config["num_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["moe_intermediate_size"] = keys.integer("expert_feed_forward_length", size)
+
+
+def gpt_oss(keys: Keys, config: Config) -> None:
+    """Set the mixture of gpt-oss, and its windows."""
+    config["num_local_experts"] = keys.integer("expert_count")
+    config["num_experts_per_tok"] = keys.integer("expert_used_count")
+    config["intermediate_size"] = keys.integer("expert_feed_forward_length")
+    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
+    if isinstance(scaling := config.get("rope_scaling"), dict):
+        config["rope_scaling"] = scaling | {"truncate": False}  # as it was trained
+
+
+def llama4(keys: Keys, config: Config) -> None:
+    """Set what files say of mixtures; that of attention llama.cpp knows (src/models/llama4.cpp)."""
+    dense, experts = cast("int", config["intermediate_size"]), keys.integer("expert_count")
+    has_chunks = keys.integer("attention.sliding_window", 1) > 0
+    config |= {
+        "intermediate_size_mlp": dense,
+        "intermediate_size": keys.integer("expert_feed_forward_length", dense),
+        "num_local_experts": experts,
+        "num_experts_per_tok": keys.integer("expert_used_count"),
+        "interleave_moe_layer_step": keys.integer("interleave_moe_layer_step", 1),
+        "use_qk_norm": experts != 128,  # Maverick has none
+    }
+    if not has_chunks:
+        layers = cast("int", config["num_hidden_layers"])
+        config |= {"attention_chunk_size": None, "no_rope_layers": [1] * layers}
+
+
+def qwen2_experts(keys: Keys, config: Config) -> None:
+    """Set what mixtures with a shared expert have."""
+    experts(keys, config)
+    config["shared_expert_intermediate_size"] = keys.integer("expert_shared_feed_forward_length")
+
+
+def qwen3_experts(keys: Keys, config: Config) -> None:
+    """Set a mixture whose factors always add up to one."""
+    experts(keys, config)
+    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3moe.cpp)
+
+
+def minimax(keys: Keys, config: Config) -> None:
+    """Set a mixture whose heads are turned in part."""
+    experts(keys, config)
+    partial_rotary(keys, config)
+
+
+def routed(keys: Keys, config: Config) -> None:
+    """Set what routers like DeepSeek's have, and leave out the layers that guess further tokens."""
+    experts(keys, config)
+    partial_rotary(keys, config)
+    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
+    shared = keys.integer("expert_shared_count", 0)
+    config |= {
+        "num_hidden_layers": layers,
+        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
+        "n_shared_experts": shared,
+        "num_shared_experts": shared,
+        "n_group": keys.integer("expert_group_count", 1),
+        "topk_group": keys.integer("expert_group_used_count", 1),
+        "norm_topk_prob": keys.flag("expert_weights_norm", False),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in keys.file.shapes,
+    }
+
+
+def deepseek2(keys: Keys, config: Config) -> None:
+    """Set what latent attention has; its keys and values count as those of the cached rows in newer files."""
+    rotary = keys.integer("rope.dimension_count")
+    size = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
+    values = keys.integer("attention.value_length_mla", keys.integer("attention.value_length"))
+    has_query_latent = "attention.q_lora_rank" in keys
+    config |= {
+        "q_lora_rank": keys.integer("attention.q_lora_rank") if has_query_latent else None,
+        "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": size - rotary,
+        "qk_rope_head_dim": rotary,
+        "v_head_dim": values,
+        "rope_interleave": True,
+        "attention_bias": "blk.0.attn_kv_a_mqa.bias" in keys.file.shapes,
+        ORDERED: "blk.0.attn_k_b.weight" in keys.file.shapes,
+    }
+    del config["head_dim"]
+    scaling = cast("Config | None", config.get("rope_scaling"))
+    if scaling is not None and "rope.scaling.yarn_log_multiplier" in keys:
+        magnitude = 10 * keys.number("rope.scaling.yarn_log_multiplier")  # a tenth of it is stored
+        scaling |= {"mscale": magnitude, "mscale_all_dim": magnitude}
+    deepseek_router(keys, config)
+
+
+def deepseek_router(keys: Keys, config: Config) -> None:
+    """Set the router of V3 where it is one of sigmoids, and else that of V2."""
+    experts(keys, config)
+    groups = keys.integer("expert_group_count", 1)
+    config |= {
+        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
+        "n_shared_experts": keys.integer("expert_shared_count", 0),
+        "n_group": groups,
+        "topk_group": keys.integer("expert_group_used_count", 1),
+        "topk_method": "group_limited_greedy" if groups > 1 else "greedy",
+        "norm_topk_prob": keys.flag("expert_weights_norm", False),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+    }
+    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
+    config["num_hidden_layers"] = layers
+    # Files of the first V2 say nothing of the function.
+    if keys.integer("expert_gating_func", _SOFTMAX) == _SIGMOID:
+        config["architectures"] = ["DeepseekV3ForCausalLM"]
+
+
+def partial_rotary(keys: Keys, config: Config) -> None:
+    """Set which part of a head is turned."""
+    head = cast("int", config["head_dim"])
+    turned = keys.integer("rope.dimension_count", head)
+    if turned != head:
+        config["partial_rotary_factor"] = (turned + 0.5) / head  # the reader rounds down
+
+
+def ernie_experts(keys: Keys, config: Config) -> None:
+    """Set a mixture by the names that ERNIE has for it."""
+    experts(keys, config)
+    routers = [name.split(".")[1] for name in keys.file.shapes if "ffn_gate_inp" in name]
+    numbers = [int(layer) for layer in routers if layer.isdecimal()]
+    config |= {
+        "moe_num_experts": config["num_experts"],
+        "moe_k": config["num_experts_per_tok"],
+        "moe_num_shared_experts": keys.integer("expert_shared_count", 0),
+        "moe_layer_start_index": keys.integer("leading_dense_block_count", 0),
+        "moe_layer_end_index": max(numbers, default=-1),
+        "moe_layer_interval": keys.integer("interleave_moe_layer_step", 1),
+    }
+
+
+def hunyuan_experts(keys: Keys, config: Config) -> None:
+    """Set what all experts have; files have the frequency of rope that follows from its alpha."""
+    experts(keys, config)
+    config["moe_topk"] = config["num_experts_per_tok"]
+    config["intermediate_size"] = config["moe_intermediate_size"]
