@@ -83,11 +83,52 @@ def test_what_makes_no_sense_is_refused_by_its_field(changes: dict[str, Any], fi
     assert caught.value.data["field"] == field
 
 
-def test_attention_that_would_choose_tokens_has_no_more_positions_than_it_sees_all_of() -> None:
-    sparse = {"architectures": ["DeepseekV32ForCausalLM"], "q_lora_rank": 768}
+SPARSE = {"architectures": ["GlmMoeDsaForCausalLM"], "q_lora_rank": 768}
 
-    config, _ = read(**sparse, index_topk=1024)
-    longer, _ = read(**sparse, index_topk=1 << 20)
+
+def test_an_indexer_adds_its_keys_to_the_cache_and_has_a_token_read_those_and_the_chosen_rows() -> (
+    None
+):
+    config, spec = read(**SPARSE, index_topk=1024, index_head_dim=128)
+    cache = spec.cache(CacheSizes(number_bytes=2))
+
+    assert config.max_position == 163840
+    assert cache.nbytes(5000) == 5000 * 2 * (512 + 64 + 128)
+    assert cache.read_bytes(1000) == 1000 * 2 * (512 + 64)
+    assert cache.read_bytes(5000) == 5000 * 2 * 128 + 1024 * 2 * (512 + 64)
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {"indexer_types": ["full"] * 26 + ["shared"]},
+        {"index_topk_freq": 4},
+        {"index_topk_pattern": "FSSF"},
+    ],
+)
+def test_a_model_whose_layers_share_what_is_chosen_has_no_more_positions_than_a_token_sees(
+    shares: dict[str, Any],
+) -> None:
+    config, spec = read(**SPARSE, index_topk=1024, **shares)
 
     assert config.max_position == 1024
-    assert longer.max_position == 163840
+    assert spec.indexer is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"index_head_dim": 32}, "index_head_dim"),
+        ({"index_topk": 0}, "index_topk"),
+        ({"index_n_heads": 1 << 20}, "index_n_heads"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+        ({"indexer_types": ["full"]}, "indexer_types"),
+    ],
+)
+def test_an_indexer_that_makes_no_sense_is_refused_by_its_field(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        read(**{**SPARSE, **changes})
+
+    assert caught.value.data["field"] == field

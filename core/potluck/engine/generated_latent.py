@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
+from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.generated import GeneratedKernels
@@ -36,6 +37,7 @@ class GeneratedLatentAttention(LatentAttention):
         key_up: Linear,
         value_up: Linear,
         output: Linear,
+        indexer: Indexer | None = None,
         kernels: GeneratedKernels,
         cache: torch.dtype,
     ) -> None:
@@ -47,6 +49,7 @@ class GeneratedLatentAttention(LatentAttention):
             key_up=key_up,
             value_up=value_up,
             output=output,
+            indexer=indexer,
         )
         self._kernels, self._heads = kernels, latent_heads(spec, cache)
         kernels.prepare_attention(self._heads.attention)
@@ -87,6 +90,8 @@ class GeneratedLatentAttention(LatentAttention):
 
 def has_latent_kernels(spec: LatentSpec) -> bool:
     """Whether the kernels compute it: of odd sizes, a vector or block would belong to two parts."""
+    if spec.indexer is not None:
+        return False
     return spec.rank % LANES == 0 and spec.rank % ROWS == 0 and spec.value_dim % ROWS == 0
 
 

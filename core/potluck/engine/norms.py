@@ -64,6 +64,24 @@ class KernelNorm(RmsNorm):
         return self._kernels.norm(x.float(), self.weight, self.eps).to(x.dtype)
 
 
+class LayerNorm:
+    """A norm that subtracts the mean first, with weights and biases (n,), f32 (https://arxiv.org/abs/1607.06450)."""
+
+    __slots__ = ("bias", "eps", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        self.weight, self.bias, self.eps = weight, bias, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.float()
+        centred = x - x.mean(-1, keepdim=True)
+        return plain_norm(centred, self.weight.shape, self.weight, self.eps) + self.bias
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + self.bias.nbytes
+
+
 class QkNorm(_Weighted, ABC):
     """The norm of queries and keys, (T, H + Hkv, K), both in one call, or of values too. The result is f32."""
 

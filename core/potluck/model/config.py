@@ -15,6 +15,7 @@ from potluck.model.common_fields import read_fact, read_multiplier, read_norm_ep
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
+from potluck.model.indexer import shares_choices, weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
 from potluck.model.layers import (
     DenseSpec,
@@ -30,6 +31,7 @@ from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_INTERMEDIATE,
+    MAX_LAYERS,
     MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
@@ -125,7 +127,9 @@ class ModelConfig:
         return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the router of a MoE, or weighs its shared expert."""
+        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
+        if weighs_heads(name):
+            return True
         if self.experts is None:
             return False
         facts = self.experts.facts
@@ -235,9 +239,11 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
 
 def _most_positions(fields: Fields, family: Family, trained: int) -> int:
     """As many positions as it was trained with, and as are computed as there."""
-    if family.sees_all_to is None:
+    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
+    if family.indexer is None or not shares_choices(fields, layers):
         return trained
-    return min(trained, fields.integer(family.sees_all_to, 1, MAX_POSITION))
+    # A layer that takes over what another has chosen is not there. Up to so many tokens it sees all.
+    return min(trained, fields.integer("index_topk", 1, MAX_POSITION))
 
 
 def _layers(

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, FullCache, Latent
+from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache, Latent
 from potluck.model.common_fields import read_fact
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN
+from potluck.model.indexer import IndexerSpec, read_indexer, shares_choices
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS
 from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -43,6 +44,7 @@ class LatentSpec:
         False  # files have the matrices that expand latents as they are computed with
     )
     has_bias: bool = False  # on the products with hidden states, and on the output
+    indexer: IndexerSpec | None = None  # chooses which tokens a query sees; None: it sees all
 
     @property
     def query_dim(self) -> int:
@@ -106,7 +108,8 @@ class LatentSpec:
     def projections(self) -> tuple[Projection, ...]:
         queries = () if self.queries is None else (self.queries,)
         ups = self.ups if self.is_ordered else (self.expansion,)
-        return self.input, *queries, *ups, self.output
+        indexer = () if self.indexer is None else self.indexer.projections
+        return self.input, *queries, *ups, self.output, *indexer
 
     @property
     def expands_from(self) -> int:
@@ -120,8 +123,13 @@ class LatentSpec:
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
-        row = Latent(rank=self.rank, rope=self.rotary_dim, number_bytes=sizes.number_bytes)
-        return FullCache(row=row)
+        index = 0 if self.indexer is None else self.indexer.head_dim
+        row = Latent(
+            rank=self.rank, rope=self.rotary_dim, index=index, number_bytes=sizes.number_bytes
+        )
+        if self.indexer is None:
+            return FullCache(row=row)
+        return ChosenCache(row=row, chosen=self.indexer.chosen)
 
     @property
     def kind(self) -> "LatentSpec":
@@ -130,9 +138,10 @@ class LatentSpec:
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
-        """The weights of the norms of both latents."""
+        """The weights of the norms of both latents, and of the indexer's keys."""
         query = {} if self.query_rank is None else {QUERY_NORM: (self.query_rank,)}
-        return query | {LATENT_NORM: (self.rank,)}
+        indexer = {} if self.indexer is None else self.indexer.small_tensors
+        return query | {LATENT_NORM: (self.rank,)} | indexer
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:
@@ -141,7 +150,8 @@ class LatentSpec:
         query = PairedRows(head=self.query_dim, first=self.plain_dim, count=turned)
         row = PairedRows(head=self.row, first=self.rank, count=turned)
         parts = (self.queries or self.input).parts[0], self.input.parts[-1]
-        return {
+        indexer = {} if self.indexer is None else self.indexer.rope_rows
+        return indexer | {
             f"{part}.{kind}": pairs
             for part, pairs in zip(parts, (query, row), strict=True)
             for kind in ("weight", "bias")
@@ -158,10 +168,11 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
     has_bias = read_fact(fields, family.latent_bias)
     if has_bias and not has_latent:
         raise invalid("attention_bias", has_bias, "must be false where q_lora_rank is null")
+    query_rank = fields.integer("q_lora_rank", 1, MAX_HIDDEN) if has_latent else None
     return LatentSpec(
         hidden_size=hidden,
         heads=fields.integer("num_attention_heads", 1, MAX_HEADS),
-        query_rank=fields.integer("q_lora_rank", 1, MAX_HIDDEN) if has_latent else None,
+        query_rank=query_rank,
         rank=fields.integer("kv_lora_rank", 1, MAX_HIDDEN),
         plain_dim=plain,
         rotary_dim=rotary,
@@ -169,4 +180,19 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
         scale=power(plain + rotary, -0.5) * score_factor(fields),
         is_ordered=fields.flag(ORDERED, False),
         has_bias=has_bias,
+        indexer=_indexer(fields, family, hidden, query_rank, rotary),
+    )
+
+
+def _indexer(
+    fields: Fields, family: Family, hidden: int, query_rank: int | None, rotary: int
+) -> IndexerSpec | None:
+    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
+    if family.indexer is None or shares_choices(fields, layers):
+        return None  # see `most_positions`
+    if query_rank is None:
+        raise invalid("q_lora_rank", None, "must be a number: an indexer reads the queries' latent")
+    is_paired = family.indexer == "pairs"
+    return read_indexer(
+        fields, hidden=hidden, query_rank=query_rank, rotary_dim=rotary, is_paired=is_paired
     )
