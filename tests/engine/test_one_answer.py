@@ -26,7 +26,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama, biases", True, "int8", "full"),
     ("gemma 2", True, "int4", "int8"),
     ("llama, biases", True, "f32", "full"),
-    ("deepseek 3", True, "int4", "full"),
+    ("deepseek 3.2", True, "int4", "int8"),
     ("qwen 3.5", True, "int8", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
@@ -34,13 +34,15 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("gemma 3", False, "int4-head8", "full"),
     ("granite, tied, biases", True, "int4", "full"),
     ("deepseek 2 lite", True, "f32", "int8"),
+    ("deepseek 3", True, "int4", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5",
+    "qwen 3 next",
     "qwen 3.5 moe", "gemma 4", "gemma 4, experts",
 ]  # fmt: skip
 EVERYWHERE = [(*case, path.name) for case in (*FAST, *SLOW) for path in host_paths()]
@@ -171,6 +173,7 @@ def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
         ("qwen 3 moe, some layers, odd", True),
         ("gemma 3", False),
         ("deepseek 2 lite", True),
+        ("deepseek 3.2", True),
     ],
 )
 def test_every_kind_of_processor_has_the_same_bits(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from potluck.engine.accelerator import (
     find_graphs,
@@ -25,9 +26,7 @@ from potluck.engine.gates import gate
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
-from potluck.engine.linear import (
-    PackedLinear,
-)
+from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import HeadNorm, LayerNorm, ProjectionNorm, QkNorm
@@ -196,7 +195,9 @@ class _Builder(MatrixBuilder):
         )
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()
-        return Indexer(spec, queries, keys, norm, self._filled(prefix + name, *shape))
+        product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
+        weights = FloatLinear(self._filled(prefix + name, *shape), None, product)
+        return Indexer(spec, queries, keys, norm, weights)
 
     def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
         if self.generated is None:

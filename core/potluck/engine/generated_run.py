@@ -13,11 +13,13 @@ from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
-from potluck.engine.generated_latent import latent_heads
+from potluck.engine.generated_latent import index_heads, latent_heads
+from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.index_kernel import IndexHeads
 from potluck.engine.kernels.latent_kernel import LatentHeads
-from potluck.engine.kernels.latent_weights import LatentWeights
+from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
@@ -139,7 +141,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
-            mixer, heads = _latent(latent, whole), whole.attention
+            mixer, heads = _latent(latent, whole, cache), whole.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case _:
@@ -195,11 +197,15 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
 
 
-def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
+def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:
     qkv, output = _weight(latent.input), _weight(latent.output)
     key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
     queries = None if latent.queries is None else _weight(latent.queries)
     is_whole = latent.queries is None or queries is not None
+    index = None
+    if latent.indexer is not None:
+        index = _index(latent.indexer, index_heads(latent.spec, cache))
+        is_whole = is_whole and index is not None
     if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
         return None
     return {
@@ -215,8 +221,23 @@ def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
             norm=latent.latent_norm.weight,
             key_up=key_up,
             value_up=value_up,
+            index=index,
         ),
     }
+
+
+def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
+    queries, keys = _weight(indexer.queries), _weight(indexer.keys)
+    if queries is None or keys is None or heads is None:
+        return None
+    return IndexWeights(
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        head_weights=indexer.weights.weight,
+        norm=indexer.norm.weight,
+        norm_bias=indexer.norm.bias,
+    )
 
 
 def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | None:

@@ -10,7 +10,7 @@ from potluck.engine.attention import Step
 from potluck.engine.choosing import choose
 from potluck.engine.kernels.tensors import Angles
 from potluck.engine.kvcache import LatentCache, LayerCache
-from potluck.engine.linear import Linear
+from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.norms import LayerNorm
 from potluck.engine.rotary import rotate
 from potluck.model.footprint import HEADS_AT_ONCE, INDEX_QUERIES
@@ -31,16 +31,20 @@ class Indexer:
     __slots__ = ("keys", "norm", "queries", "spec", "weights")
 
     def __init__(
-        self, spec: IndexerSpec, queries: Linear, keys: Linear, norm: LayerNorm, weights: Tensor
+        self,
+        spec: IndexerSpec,
+        queries: Linear,
+        keys: Linear,
+        norm: LayerNorm,
+        weights: FloatLinear,
     ) -> None:
-        """Make it of its parts; `weights` (H, D), f32, makes those of the heads."""
+        """Make it of its parts; `weights`, f32, makes those of the heads."""
         self.spec, self.queries, self.keys = spec, queries, keys
         self.norm, self.weights = norm, weights
 
     def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normed hidden states (T, D) and queries' latents → queries (T, H·K), keys (T, K), weights (T, H)."""
-        weights = (x.float() @ self.weights.T).to(x.dtype)
-        return self.queries(latents), self.keys(x), weights
+        return self.queries(latents), self.keys(x), self.weights(x.float()).to(x.dtype)
 
     def turn(self, rows: Tensor, angles: Angles) -> Turned:
         """What `project` gave of some tokens, keys normed, and both turned by rope."""
@@ -49,8 +53,7 @@ class Indexer:
         k = self.norm(k).to(rows.dtype)
         both = torch.cat((q.view(T, spec.heads, -1), k[:, None]), 1)  # (T, H + 1, K)
         rotate(both[..., : spec.rotary_dim], angles.cosines, angles.sines)
-        scale = (spec.head_dim * spec.heads) ** -0.5
-        return Turned(both[:, :-1], both[:, -1], weights.float() * scale)
+        return Turned(both[:, :-1], both[:, -1], weights.float() * spec.scale)
 
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Tensor:
         """For each token which cached ones it sees, (T, length); the chosen ones of those before it, and itself."""
@@ -70,9 +73,9 @@ class Indexer:
 
     @property
     def matrices(self) -> Sequence[Linear]:
-        return self.queries, self.keys
+        return self.queries, self.keys, self.weights
 
     @property
     def small_bytes(self) -> int:
         """Bytes of its other tensors."""
-        return self.norm.nbytes + self.weights.nbytes
+        return self.norm.nbytes

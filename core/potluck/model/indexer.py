@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from potluck.model.common_fields import read_kinds
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITION
+from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
@@ -36,6 +37,11 @@ class IndexerSpec:
     @property
     def q_size(self) -> int:
         return self.heads * self.head_dim
+
+    @property
+    def scale(self) -> float:
+        """Of scores."""
+        return power(self.head_dim * self.heads, -0.5)
 
     @property
     def row(self) -> int:

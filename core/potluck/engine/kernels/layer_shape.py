@@ -51,6 +51,7 @@ class LayerShape:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.routing is None or self.has_norms_before
         assert isinstance(self.mixer, Heads) or self.has_norms_before
+        assert self.latent is None or self.latent.index is None or self.has_norms_before
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 
     @property
