@@ -35,6 +35,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("granite, tied, biases", True, "int4", "full"),
     ("deepseek 2 lite", True, "f32", "int8"),
     ("deepseek 3", True, "int4", "full"),
+    ("glm 5.2", True, "f32", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
 ]

@@ -101,18 +101,29 @@ def test_an_indexer_adds_its_keys_to_the_cache_and_has_a_token_read_those_and_th
 @pytest.mark.parametrize(
     "shares",
     [
-        {"indexer_types": ["full"] * 26 + ["shared"]},
-        {"index_topk_freq": 4},
-        {"index_topk_pattern": "FSSF"},
+        {
+            "indexer_types": ["full"]
+            + ["shared"] * 3
+            + (["full"] + ["shared"] * 3) * 5
+            + ["full"] * 3
+        },
+        {"index_topk_pattern": "FSSS" * 6 + "FFF"},
     ],
 )
-def test_a_model_whose_layers_share_what_is_chosen_has_no_more_positions_than_a_token_sees(
-    shares: dict[str, Any],
-) -> None:
+def test_layers_may_see_what_an_earlier_one_has_chosen(shares: dict[str, Any]) -> None:
     config, spec = read(**SPARSE, index_topk=1024, **shares)
 
-    assert config.max_position == 1024
+    assert [config.follows(layer) for layer in range(5)] == [None, 1024, 1024, 1024, None]
     assert spec.indexer is None
+    assert not any("indexer" in name for name in config.layer_tensors(1))
+    assert spec.cache(CacheSizes(number_bytes=2)).read_bytes(5000) == 1024 * 2 * (512 + 64)
+
+
+def test_the_layers_with_an_indexer_may_be_given_by_how_many_lie_between_them() -> None:
+    config, _ = read(**SPARSE, index_topk=1024, index_topk_freq=4, index_skip_topk_offset=3)
+
+    follow = [config.follows(layer) is not None for layer in range(9)]
+    assert follow == [False] * 3 + [True] * 3 + [False] + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -123,6 +134,8 @@ def test_a_model_whose_layers_share_what_is_chosen_has_no_more_positions_than_a_
         ({"index_n_heads": 1 << 20}, "index_n_heads"),
         ({"q_lora_rank": None}, "q_lora_rank"),
         ({"indexer_types": ["full"]}, "indexer_types"),
+        ({"indexer_types": ["shared"] * 27}, "indexer_types"),
+        ({"index_topk_pattern": "FX"}, "index_topk_pattern"),
     ],
 )
 def test_an_indexer_that_makes_no_sense_is_refused_by_its_field(

@@ -4,20 +4,22 @@ Queries are always absorbed, also those of a whole chunk: so a token has the sam
 expand what is cached would take fewer products for a chunk of hundreds of tokens, but other sums.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
+from potluck.engine.choosing import Choice
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.index_kernel import IndexHeads
-from potluck.engine.kernels.indexing import TokenChooser, cache_index_keys
+from potluck.engine.kernels.indexing import ChosenRows, TokenChooser, cache_index_keys
 from potluck.engine.kernels.latent import cache_latents
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.layout import ROWS
-from potluck.engine.kernels.tensors import Angles
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
@@ -71,10 +73,13 @@ class GeneratedLatentAttention(LatentAttention):
         for head in range(H):
             absorbed[:, head, : spec.rank] = self._multiply(self.key_up, plain[:, head], head)
         queries = absorbed.view(T, -1)
-        if self._index is None:
+        of_index = rows[:, spec.q_size + spec.row :]
+        if self._index is not None:
+            self._cache_keys(of_index, cache, step)
+        if spec.sees is None:
             mixed = self._attend_all(queries, cache, step.position)
         else:
-            mixed = self._attend_chosen(self._index, queries, rows, cache, step)
+            mixed = self._attend_chosen(spec.sees, queries, of_index, cache, step)
         mixed = mixed.view(T, H, -1)
         out = rows.new_empty((T, H, spec.value_dim))
         for head in range(H):
@@ -86,29 +91,51 @@ class GeneratedLatentAttention(LatentAttention):
         return self._kernels.attend(self._heads.attention, queries, *place)
 
     def _attend_chosen(
-        self, index: IndexHeads, queries: Tensor, rows: Tensor, cache: LayerCache, step: Step
+        self, sees: int, queries: Tensor, rows: Tensor, cache: LayerCache, step: Step
     ) -> Tensor:
-        """Cache the indexer's keys; have each token attend to all that is cached, or to what it chooses of more."""
-        kernels, indexer, position = self._kernels, self.indexer, step.position
-        assert indexer is not None
-        assert self.spec.rope is not None
-        angles, norm = step.angles[self.spec.rope], (indexer.norm.weight, indexer.norm.bias)
-        sizes = (index.q_size, index.head_dim, index.heads)
-        of_index, keys, weights = rows[:, -sum(sizes) :].split(sizes, -1)
-        memory, first = cache.both, cache.first
-        cache_index_keys(kernels, index, keys, memory, position, angles, norm, first)
-        see_all = min(max(index.chosen - position, 0), step.tokens)
-        parts = [self._attend_all(queries[:see_all], cache, position)] if see_all else []
+        """Have each token attend to all that is cached, or of more to those that are chosen."""
+        kernels, heads = self._kernels, self._heads.attention
+        see_all = min(max(sees - step.position, 0), step.tokens)
+        parts = [self._attend_all(queries[:see_all], cache, step.position)] if see_all else []
         if see_all < step.tokens:
-            choose = TokenChooser(
-                kernels, index, memory, step.end, first=first, shared=cache.shared
-            )
-        for token in range(see_all, step.tokens):
-            here = Angles(*(None if one is None else one[token : token + 1] for one in angles))
-            chosen = choose(of_index[token], weights[token], position + token, here)
-            one = queries[token : token + 1]
-            parts.append(kernels.attend(index.cached, one, chosen, index.chosen - 1, None))
+            place = cache.both, cache.first, cache.shared
+            chosen = ChosenRows(kernels, heads, place, sees)
+            for token, memory in enumerate(self._chosen(chosen, see_all, rows, step), see_all):
+                one = queries[token : token + 1]
+                parts.append(kernels.attend(heads, one, memory, sees - 1, None))
         return torch.cat(parts)
+
+    def _chosen(
+        self, chosen: ChosenRows, see_all: int, rows: Tensor, step: Step
+    ) -> Iterator[Tensor]:
+        """Of each token after the first ones, which see all, the rows that it sees, as a cache."""
+        index, spec = self._index, self.spec
+        if index is None:
+            assert step.choice is not None
+            for places in step.choice.places[see_all:].long().contiguous():
+                yield chosen.copy(places)
+            return
+        assert spec.rope is not None
+        of_index, _, weights = rows.split(index.parts, -1)
+        choose = TokenChooser(self._kernels, index, chosen, step.end)
+        places = torch.zeros((step.tokens, index.chosen + 1), dtype=torch.int64)
+        step.choice = Choice(index.chosen, step.position, places=places[:, :-1])
+        for token in range(see_all, step.tokens):
+            here = step.angles[spec.rope].of(token)
+            position = step.position + token
+            yield choose(of_index[token], weights[token], position, here, places[token])
+
+    def _cache_keys(self, rows: Tensor, cache: LayerCache, step: Step) -> None:
+        """Cache the indexer's keys of the tokens."""
+        assert self.indexer is not None
+        assert self._index is not None
+        assert self.spec.rope is not None
+        norm = self.indexer.norm.weight, self.indexer.norm.bias
+        _, keys, _ = rows.split(self._index.parts, -1)
+        cache_index_keys(
+            self._kernels, self._index, keys, cache.both, step.position,
+            step.angles[self.spec.rope], norm, cache.first,
+        )  # fmt: skip
 
     def _multiply(self, ups: Linear, x: Tensor, head: int) -> Tensor:
         """(T, width) of a head times its matrix."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
@@ -29,6 +30,7 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
+from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
@@ -54,10 +56,17 @@ class GeneratedRun(Run):
     """Consecutive layers of one shape."""
 
     def __init__(
-        self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels
+        self,
+        first: int,
+        layers: Sequence[GeneratedLayer],
+        kernels: GeneratedKernels,
+        chosen: Tensor | None = None,
     ) -> None:
+        """Make it; `chosen` is where all runs of the stage have what was chosen for the token."""
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
-        self._decoder = Decoder(kernels, [weights for _, weights in layers], layers[0][0])
+        shape, weights = layers[0][0], [weights for _, weights in layers]
+        self._decoder = Decoder(kernels, weights, shape, chosen)
+        self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
@@ -92,7 +101,12 @@ class GeneratedRun(Run):
         angles = [angles.float() for angles in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
         shared = [one.shared for one in own]
+        if self._chosen is not None and step.choice is not None:
+            self._chosen[:-1].copy_(step.choice.places[0])
         self._decoder(hidden, memory, step.position, angles, firsts, shared)
+        if self._chosen is not None and self._sees is not None and step.position >= self._sees:
+            places = self._chosen[None, :-1].clone()
+            step.choice = Choice(self._sees, step.position, places=places)
         return hidden.to(x.dtype)
 
 
@@ -115,16 +129,24 @@ def cut_into_runs(
     """
     layers = [generated_layer(block, cache) for block in blocks]
     runs: list[Run] = []
-    first = 0
+    first, chosen = 0, _chosen(blocks)
     for _, group in groupby(layers, lambda layer: layer and layer[0]):
         some = list(group)
         generated = [layer for layer in some if layer is not None]
         if generated:
-            runs.append(GeneratedRun(first, generated, kernels))
+            runs.append(GeneratedRun(first, generated, kernels, chosen))
         else:
             runs.append(LayerRun(first, blocks[first : first + len(some)]))
         first += len(some)
     return tuple(runs)
+
+
+def _chosen(blocks: Sequence[DecoderLayer]) -> Tensor | None:
+    """Memory for the positions that layers choose for a token; None: they see all."""
+    mixers = [block.spec.mixer for block in blocks]
+    sees = {mixer.sees for mixer in mixers if isinstance(mixer, LatentSpec)}
+    most = max((one for one in sees if one is not None), default=None)
+    return None if most is None else torch.zeros(most + 1, dtype=torch.int64)
 
 
 def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
@@ -222,6 +244,7 @@ def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> 
             key_up=key_up,
             value_up=value_up,
             index=index,
+            follows=latent.spec.follows,
         ),
     }
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.choosing import choose
+from potluck.engine.choosing import Choice, choose
 from potluck.engine.kernels.tensors import Angles
 from potluck.engine.kvcache import LatentCache, LayerCache
 from potluck.engine.linear import FloatLinear, Linear
@@ -55,12 +55,13 @@ class Indexer:
         rotate(both[..., : spec.rotary_dim], angles.cosines, angles.sines)
         return Turned(both[:, :-1], both[:, -1], weights.float() * spec.scale)
 
-    def choose(self, made: Turned, cache: LayerCache, step: Step) -> Tensor:
-        """For each token which cached ones it sees, (T, length); the chosen ones of those before it, and itself."""
+    def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
+        """For each token which cached ones it sees, of those up to itself."""
         assert isinstance(cache, LatentCache)
         keys = cache.read_index(step.end)  # (length, K)
         parts = [each.split(INDEX_QUERIES) for each in (made.queries, made.weights, step.causal)]
-        return torch.cat([self._choose(keys, *some) for some in zip(*parts, strict=True)])
+        chosen = [self._choose(keys, *some) for some in zip(*parts, strict=True)]
+        return Choice(self.spec.chosen, step.position, mask=torch.cat(chosen))
 
     def _choose(self, keys: Tensor, queries: Tensor, weights: Tensor, causal: Tensor) -> Tensor:
         scores = keys.new_zeros((len(queries), len(keys)))

@@ -72,25 +72,23 @@ class LatentAttention:
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """What `project` gave → (T, H·value_dim). The latents and shared keys are cached."""
-        spec = self.spec
-        rows, of_index = rows.split(
-            (spec.q_size + spec.row, rows.shape[1] - spec.q_size - spec.row), -1
-        )
-        index = (
-            None
-            if self.indexer is None
-            else self.indexer.turn(of_index, step.angles[spec.rope or 0])
-        )
+        spec, own = self.spec, self.spec.q_size + self.spec.row
+        index = None
+        if self.indexer is not None:
+            index = self.indexer.turn(rows[:, own:], step.angles[spec.rope or 0])
+            rows = rows[:, :own]
         plain, turned = self._cache_rows(rows, None if index is None else index.keys, cache, step)
         keys, values = cache.read(0, step.end, rows.dtype)  # (1, 1, length, row), (…, rank)
         cached, mask = (keys[0, 0], values[0, 0]), step.causal if step.tokens > 1 else None
-        if index is not None and self.indexer is not None and step.end > self.indexer.spec.chosen:
-            chosen = self.indexer.choose(index, cache, step)  # (T, length)
+        if spec.sees is not None and step.end > spec.sees:
+            if self.indexer is not None and index is not None:
+                step.choice = self.indexer.choose(index, cache, step)
+            assert step.choice is not None
             if step.tokens == 1:
-                (places,) = chosen[0].nonzero(as_tuple=True)
-                cached = (cached[0][places], cached[1][places])
+                places = step.choice.places[0].to(keys.device, torch.int64)
+                cached = cached[0][places], cached[1][places]
             else:
-                mask = chosen
+                mask = step.choice.mask(step.causal)
         attend = self._absorbed if step.tokens < spec.expands_from else self._expanded
         out = attend(plain, turned, cached, mask)
         return out.transpose(0, 1).reshape(step.tokens, -1)

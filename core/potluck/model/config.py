@@ -15,8 +15,8 @@ from potluck.model.common_fields import read_fact, read_multiplier, read_norm_ep
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
-from potluck.model.indexer import shares_choices, weighs_heads
-from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
+from potluck.model.indexer import weighs_heads
+from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
     DenseSpec,
     Experts,
@@ -31,7 +31,6 @@ from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_INTERMEDIATE,
-    MAX_LAYERS,
     MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
@@ -109,6 +108,11 @@ class ModelConfig:
             )
             for layer, spec in enumerate(self.layers)
         )
+
+    def follows(self, layer: int) -> int | None:
+        """How many tokens a layer sees that an earlier one has chosen; None: it asks no earlier one."""
+        mixer = self.layers[layer].mixer if layer < self.num_layers else None
+        return mixer.follows if isinstance(mixer, LatentSpec) else None
 
     def layer_prefix(self, layer: int) -> str:
         return f"{BASE}layers.{layer}."
@@ -218,7 +222,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
         head_dim=mixers.head_dim,
-        max_position=_most_positions(fields, family, max_position),
+        max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         layers=_layers(fields, family, mixers.layers, experts),
         ropes=mixers.ropes,
@@ -235,15 +239,6 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
-
-
-def _most_positions(fields: Fields, family: Family, trained: int) -> int:
-    """As many positions as it was trained with, and as are computed as there."""
-    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
-    if family.indexer is None or not shares_choices(fields, layers):
-        return trained
-    # A layer that takes over what another has chosen is not there. Up to so many tokens it sees all.
-    return min(trained, fields.integer("index_topk", 1, MAX_POSITION))
 
 
 def _layers(

@@ -102,18 +102,30 @@ def read_indexer(
     )
 
 
-def shares_choices(fields: Fields, layers: int) -> bool:
-    """Whether some layers have no indexer, but see what that of an earlier layer has chosen (GLM-5.2)."""
-    if "indexer_types" in fields:
-        return "shared" in read_kinds(fields, "indexer_types", ("full", "shared"), layers)
-    if "index_topk_pattern" in fields:
-        pattern = fields.value("index_topk_pattern")
-        return (
-            "S" in pattern
-            if isinstance(pattern, str)
-            else "shared" in fields.texts("index_topk_pattern")
-        )
-    return fields.integer("index_topk_freq", 0, MAX_LAYERS, 1) > 1
+def read_followers(fields: Fields, layers: int) -> list[bool]:
+    """For each layer whether it sees what an earlier one has chosen (IndexCache, https://arxiv.org/abs/2603.12201)."""
+    follow = _followers(fields, layers)
+    if follow[0]:
+        raise invalid("indexer_types", "shared", "must be full for the first layer")
+    return follow
+
+
+def _followers(fields: Fields, layers: int) -> list[bool]:
+    pattern = "index_topk_pattern"
+    if "indexer_types" not in fields and isinstance(fields.value(pattern), str):
+        letters = fields.text(pattern)
+        if len(letters) != layers or set(letters) - set("FS"):
+            raise invalid(
+                pattern, letters, f"must have a letter F or S for each of {layers} layers"
+            )
+        return [letter == "S" for letter in letters]
+    for name in ("indexer_types", pattern):
+        if name in fields:
+            kinds = read_kinds(fields, name, ("full", "shared"), layers)
+            return [kind == "shared" for kind in kinds]
+    every = max(1, fields.integer("index_topk_freq", 0, MAX_LAYERS, 1))
+    offset = fields.integer("index_skip_topk_offset", 0, MAX_LAYERS, 2)
+    return [max(layer - offset + 1, 0) % every != 0 for layer in range(layers)]
 
 
 def is_of_indexer(name: str) -> bool:

@@ -6,8 +6,8 @@ from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache, 
 from potluck.model.common_fields import read_fact
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.indexer import IndexerSpec, read_indexer, shares_choices
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS
+from potluck.model.indexer import IndexerSpec, read_indexer
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN
 from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -44,7 +44,9 @@ class LatentSpec:
         False  # files have the matrices that expand latents as they are computed with
     )
     has_bias: bool = False  # on the products with hidden states, and on the output
-    indexer: IndexerSpec | None = None  # chooses which tokens a query sees; None: it sees all
+    indexer: IndexerSpec | None = None  # chooses which tokens a query sees
+    # Or a query sees, of more than so many, those that the last layer with an indexer has chosen. None: neither.
+    follows: int | None = None
 
     @property
     def query_dim(self) -> int:
@@ -54,6 +56,11 @@ class LatentSpec:
     @property
     def q_size(self) -> int:
         return self.heads * self.query_dim
+
+    @property
+    def sees(self) -> int | None:
+        """The most tokens that a query sees; None: it sees all."""
+        return self.follows if self.indexer is None else self.indexer.chosen
 
     @property
     def row(self) -> int:
@@ -127,9 +134,7 @@ class LatentSpec:
         row = Latent(
             rank=self.rank, rope=self.rotary_dim, index=index, number_bytes=sizes.number_bytes
         )
-        if self.indexer is None:
-            return FullCache(row=row)
-        return ChosenCache(row=row, chosen=self.indexer.chosen)
+        return FullCache(row=row) if self.sees is None else ChosenCache(row=row, chosen=self.sees)
 
     @property
     def kind(self) -> "LatentSpec":
@@ -187,9 +192,8 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
 def _indexer(
     fields: Fields, family: Family, hidden: int, query_rank: int | None, rotary: int
 ) -> IndexerSpec | None:
-    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
-    if family.indexer is None or shares_choices(fields, layers):
-        return None  # see `most_positions`
+    if family.indexer is None:
+        return None
     if query_rank is None:
         raise invalid("q_lora_rank", None, "must be a number: an indexer reads the queries' latent")
     is_paired = family.indexer == "pairs"

@@ -73,6 +73,15 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "GlmMoeDsa",
         {**_SIZES, **_ROUTED, **_INDEXER, "qk_nope_head_dim": 24, "first_k_dense_replace": 1},
     ),
+    "glm 5.2": (
+        "GlmMoeDsa",
+        {
+            **_SIZES,
+            **_INDEXER,
+            "first_k_dense_replace": 4,
+            "indexer_types": ["full", "shared", "shared", "full"],
+        },
+    ),
     "glm 4.7 flash": (
         "Glm4MoeLite",
         {**_SIZES, **_ROUTED, "qk_nope_head_dim": 24, "v_head_dim": 48},

@@ -33,8 +33,13 @@ class Decoder:
     """
 
     def __init__(
-        self, kernels: GeneratedKernels, layers: Sequence[LayerWeights], shape: LayerShape
+        self,
+        kernels: GeneratedKernels,
+        layers: Sequence[LayerWeights],
+        shape: LayerShape,
+        chosen: Tensor | None = None,
     ) -> None:
+        """Make it; `chosen` (sees + 1,), i64, is where layers that choose tokens have those chosen last."""
         for layer in layers:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
@@ -46,6 +51,12 @@ class Decoder:
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
         self._memory = _memory(shape)
+        if shape.latent is not None and shape.latent.sees is not None:
+            count = shape.latent.sees + 1  # the last is written to, but is none
+            places = torch.zeros(count, dtype=torch.int64) if chosen is None else chosen
+            assert places.shape == (count,)
+            assert places.dtype == torch.int64
+            self._memory["places"] = places
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -257,6 +268,9 @@ def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
     heads = shape.heads
     widest = max(heads.plain_dim, heads.rank)
     index = {} if shape.index is None else _index_memory(shape.index)
+    if shape.sees is not None:
+        row = heads.attention.cached_bytes
+        index["rows"] = torch.empty(shape.sees * row, dtype=torch.uint8)
     return index | {
         "queries": torch.empty(shape.queries),
         "absorbed": torch.empty(heads.heads * heads.row),
@@ -271,8 +285,6 @@ def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
         "index_queries": torch.empty(heads.q_size),
         "index_key": torch.empty(heads.head_dim),
         "head_weights": torch.empty(heads.heads),
-        "places": torch.empty(heads.chosen + 1, dtype=torch.int64),
-        "rows": torch.empty(heads.chosen * heads.cached.cached_bytes, dtype=torch.uint8),
     }
 
 

@@ -62,6 +62,11 @@ class IndexHeads:
         return self.heads * self.head_dim
 
     @property
+    def parts(self) -> tuple[int, int, int]:
+        """Numbers of what a token has: queries, key, weights of the heads."""
+        return self.q_size, self.head_dim, self.heads
+
+    @property
     def padded(self) -> int:
         """Numbers in the vectors of a key."""
         return -(-self.head_dim // LANES) * LANES
@@ -154,7 +159,7 @@ def emit_choose_tokens(
 ) -> ir.Function:
     """Write a token's choice. `run` shares it with the pool: a function that `emit_run` has written."""
     score = _emit_score(module, f"{name}_score", path, shape)
-    copy = _emit_copy(module, f"{name}_copy", path, shape)
+    copy = emit_copy_rows(module, f"{name}_copy", path, shape.cached)
     run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, CHOOSE_TOKENS, name), path)
     given = Choose.load(e.arguments[0])
@@ -163,7 +168,8 @@ def emit_choose_tokens(
     pool = Pooled(e, run, given.job, given.shares)
     pool.call(score, e.arguments[0], given.position // PANEL + 1)
     _find(e, shape, given)
-    pool.call(copy, e.arguments[0], shape.chosen)
+    arguments = CopyRows.store(e, **{field: given[field] for field in CopyRows.fields})
+    pool.call(copy, arguments, shape.chosen)
     return e.end()
 
 
@@ -271,10 +277,19 @@ def _count(e: Emitter, scores: Pointer, whole: Value, condition: Callable[[Value
     return e.zext(sums.value.reduce("add"), I64)
 
 
-def _emit_copy(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> ir.Function:
-    """Write a `PIECE` whose blocks are the chosen tokens: it copies what attention reads of their rows."""
-    e, given, first, last = begin_piece(module, name, path, Choose)
-    cached = shape.cached
+class CopyRows(Record):
+    """The arguments of copying chosen rows. A block of the job is a row."""
+
+    keys = Address(I8)  # as `Choose` has these
+    own_from = Number()
+    shared_keys = Address(I8)
+    places = Address(I64)
+    rows = Address(I8)
+
+
+def emit_copy_rows(module: ir.Module, name: str, path: Path, cached: Heads) -> ir.Function:
+    """Write a job of the pool that copies what attention reads of the chosen rows, one after the other."""
+    e, given, first, last = begin_piece(module, name, path, CopyRows)
     with e.loop(first, last) as index:
         position = given.places[index]
         is_shared = position < given.own_from
@@ -283,4 +298,4 @@ def _emit_copy(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> i
         target = given.rows.skip(index, cached.cached_bytes)
         for span in e.spans(cached.row_bytes, _COPIED):
             target.of(I8)[span] = source.of(I8)[span]
-    return internal(e.end())
+    return e.end()

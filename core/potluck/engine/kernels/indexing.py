@@ -5,13 +5,16 @@ from ctypes import addressof
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_fields import cache_fields, shared_fields
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.index_kernel import (
     Choose,
+    CopyRows,
     IndexHeads,
     IndexKeys,
     emit_choose_tokens,
+    emit_copy_rows,
     emit_index_keys,
     score_numbers,
 )
@@ -61,70 +64,89 @@ def cache_index_keys(
     kernels.run(kernels.compiled(emit_index_keys, shape), addressof(arguments), tokens)
 
 
-class TokenChooser:
-    """Chooses for one token after the other of a session, in memory of its own."""
+class ChosenRows:
+    """The rows that tokens of a session see, one token after the other, in memory of its own."""
 
     def __init__(
         self,
         kernels: GeneratedKernels,
-        shape: IndexHeads,
-        cache: Tensor,
-        end: int,
-        *,
-        first: int = 0,
-        shared: Tensor | None = None,
+        cached: Heads,
+        place: tuple[Tensor, int, Tensor | None],
+        count: int,
     ) -> None:
-        """Prepare it for tokens before the position `end`; cache, `first` and `shared` as `attend` has them.
+        """Prepare it.
 
-        Attributes:
-            rows: the chosen rows of the last token, as a cache (1, 1, chosen, numbers of a row).
+        Args:
+            kernels: that compute.
+            cached: the heads of attention.
+            place: the cache, the position of its first row, and the rows before, as `attend` has them.
+            count: how many rows a token sees.
         """
-        self._kernels, self._shape = kernels, shape
-        self._choose = kernels.compiled(emit_choose_tokens, shape)
-        self._memory = (
-            torch.empty(score_numbers(end), dtype=torch.int32),
-            torch.empty(shape.chosen + 1, dtype=torch.int64),
+        cache, first, shared = place
+        self._kernels, self._copy = kernels, kernels.compiled(emit_copy_rows, cached)
+        self.rows = cache.new_empty((1, 1, count, cache.shape[3]))
+        self.fields = cache_fields(cached, cache, first) | shared_fields(cached, shared)
+
+    def copy(self, places: Tensor) -> Tensor:
+        """Return the rows of these positions, (count,), i64, as a cache (1, 1, count, numbers of a row)."""
+        assert places.shape == (self.rows.shape[2],)
+        assert places.dtype == torch.int64
+        assert places.is_contiguous()
+        arguments = CopyRows.structure(
+            places=places.data_ptr(),
+            rows=self.rows.data_ptr(),
+            **{name: self.fields[name] for name in ("keys", "own_from", "shared_keys")},
         )
-        self.rows = cache.new_empty((1, 1, shape.chosen, cache.shape[3]))
-        fields = cache_fields(shape.cached, cache, first) | shared_fields(shape.cached, shared)
-        self._fields = {name: fields[name] for name in Choose.fields if name in fields}
-        self._end = end
+        self._kernels.run(self._copy, addressof(arguments), len(places))
+        return self.rows
 
-    @property
-    def places(self) -> Tensor:
-        """The positions that were chosen last, in their order: (chosen,)."""
-        return self._memory[1][:-1]
 
-    def __call__(self, queries: Tensor, weights: Tensor, position: int, angles: Angles) -> Tensor:
-        """Choose for a token, and return the chosen `rows`.
+class TokenChooser:
+    """Chooses for one token after the other of a session."""
+
+    def __init__(
+        self, kernels: GeneratedKernels, shape: IndexHeads, rows: ChosenRows, end: int
+    ) -> None:
+        """Prepare it for tokens before the position `end`, whose chosen rows are written to those."""
+        self._kernels, self._shape, self._rows, self._end = kernels, shape, rows, end
+        self._choose = kernels.compiled(emit_choose_tokens, shape)
+        self._scores = torch.empty(score_numbers(end), dtype=torch.int32)
+        self._fields = {name: rows.fields[name] for name in Choose.fields if name in rows.fields}
+
+    def __call__(
+        self, queries: Tensor, weights: Tensor, position: int, angles: Angles, places: Tensor
+    ) -> Tensor:
+        """Choose for a token, and return the chosen rows, as a cache.
 
         Args:
             queries: (H·K,), f32, turned in place.
             weights: (H,), f32.
             position: of the token, before which at least as many tokens are cached as it sees.
             angles: of the token, f32.
+            places: (chosen + 1,), i64, where the positions are written; the last number is nothing.
         """
         shape, kernels = self._shape, self._kernels
         assert shape.chosen <= position < self._end
         assert queries.shape == (shape.q_size,)
         assert weights.shape == (shape.heads,)
-        assert queries.is_contiguous()
-        assert weights.is_contiguous()
+        assert places.shape == (shape.chosen + 1,)
+        assert places.dtype == torch.int64
+        for each in (queries, weights, places):
+            assert each.is_contiguous()
         cosines, sines, _ = angles.addresses(shape.rotary_dim)
-        scores, places = self._memory
         arguments = Choose.structure(
             queries=queries.data_ptr(),
             weights=weights.data_ptr(),
             cosines=cosines,
             sines=sines,
             position=position,
-            scores=scores.data_ptr(),
+            scores=self._scores.data_ptr(),
             places=places.data_ptr(),
-            rows=self.rows.data_ptr(),
+            rows=self._rows.rows.data_ptr(),
             job=kernels.job,
             shares=kernels.shares,
             **self._fields,
         )
         kernels.wake()
         self._choose(addressof(arguments))
-        return self.rows
+        return self._rows.rows

@@ -8,11 +8,10 @@ from llvmlite import ir
 from potluck.engine.kernels.attention_kernel import Attend
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form
-from potluck.engine.kernels.index_kernel import Choose, IndexHeads, IndexKeys
+from potluck.engine.kernels.index_kernel import Choose, CopyRows, IndexHeads, IndexKeys
 from potluck.engine.kernels.ir_types import NULL
 from potluck.engine.kernels.latent_kernel import HeadProducts, LatentHeads, LatentRows
 from potluck.engine.kernels.memory import Pointer, Record
-from potluck.engine.kernels.values import Value
 from potluck.model.formats import WeightFormat
 
 
@@ -26,8 +25,14 @@ class LatentShape:
     key_format: WeightFormat
     value_format: WeightFormat
     index: IndexHeads | None = None  # of the indexer, if there is one
+    follows: int | None = None  # tokens that it sees of those that an earlier layer has chosen
     index_queries_format: WeightFormat | None = None
     index_keys_format: WeightFormat | None = None
+
+    @property
+    def sees(self) -> int | None:
+        """The most tokens that a query sees; None: it sees all."""
+        return self.follows if self.index is None else self.index.chosen
 
     @property
     def queries(self) -> int:
@@ -50,9 +55,9 @@ class LatentCalls:
     router: FloatForm  # of a matrix of f32
     rows: ir.Function  # made by `emit_latent_rows`
     attend: ir.Function
-    index: tuple[
-        ir.Function, ...
-    ]  # made by `emit_index_keys` and `emit_choose_tokens`, if there is an indexer
+    # Made by `emit_index_keys` and `emit_choose_tokens` if there is an indexer, by `emit_copy_rows` if the layer
+    # follows another's.
+    index: tuple[ir.Function, ...]
     step: Record
     layer: Record
     normed: tuple[Pointer, int]  # the normed hidden states in f32, and how many; for an indexer
@@ -129,35 +134,39 @@ class LatentCalls:
         )
         e.call(self.index[0], [arguments, e.index(0), e.index(1)])
 
-    def _choose(self, index: IndexHeads) -> Value:
-        """Choose where more is cached than the token sees; return whether it is."""
+    def _choose(self, index: IndexHeads) -> None:
+        """Choose what the token sees, and copy these rows."""
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
-        is_longer = step["position"] >= index.chosen
-        with e.if_then(is_longer):
-            normed, width = self.normed
-            self.router.multiply(
-                layer["head_weights"], normed, step["head_weights"], NULL, index.heads, width
-            )
-            assert shape.index_queries_format is not None
-            assert shape.query_rank is not None
-            form, rank = self.forms[shape.index_queries_format], shape.query_rank
-            inputs = form.normed(step["wide"], rank, layer["query_norm"], shape.heads.epsilon)
-            out = step["index_queries"]
-            form.multiply(layer["index_queries"], inputs, out, NULL, index.q_size, rank)
-            angles = step["angles"][layer["rope"]]
-            cached = ("keys", "head_stride", "own_from", "shared_keys", "shared_stride")
-            memory = ("position", "scores", "places", "rows", "job", "shares")
-            arguments = Choose.store(
-                e,
-                queries=out,
-                weights=step["head_weights"],
-                cosines=angles.cosines,
-                sines=angles.sines,
-                **{name: layer[name] for name in cached},
-                **{name: step[name] for name in memory},
-            )
-            e.call(self.index[1], [arguments])
-        return is_longer
+        normed, width = self.normed
+        self.router.multiply(
+            layer["head_weights"], normed, step["head_weights"], NULL, index.heads, width
+        )
+        assert shape.index_queries_format is not None
+        assert shape.query_rank is not None
+        form, rank = self.forms[shape.index_queries_format], shape.query_rank
+        inputs = form.normed(step["wide"], rank, layer["query_norm"], shape.heads.epsilon)
+        out = step["index_queries"]
+        form.multiply(layer["index_queries"], inputs, out, NULL, index.q_size, rank)
+        angles = step["angles"][layer["rope"]]
+        cached = ("keys", "head_stride", "own_from", "shared_keys", "shared_stride")
+        memory = ("position", "scores", "places", "rows", "job", "shares")
+        arguments = Choose.store(
+            e,
+            queries=out,
+            weights=step["head_weights"],
+            cosines=angles.cosines,
+            sines=angles.sines,
+            **{name: layer[name] for name in cached},
+            **{name: step[name] for name in memory},
+        )
+        e.call(self.index[1], [arguments])
+
+    def _copy(self, follows: int) -> None:
+        """Copy the rows that an earlier layer has chosen."""
+        step, layer = self.step, self.layer
+        cached = {name: layer[name] for name in ("keys", "own_from", "shared_keys")}
+        arguments = CopyRows.store(self.e, places=step["places"], rows=step["rows"], **cached)
+        self.router.pool.call(self.index[0], arguments, follows)
 
     def _attend(self) -> None:
         e, step, layer = self.e, self.step, self.layer
@@ -165,9 +174,14 @@ class LatentCalls:
         shared = ("shared_keys", "shared_values", "shared_stride")
         cached = {name: layer[name] for name in (*names, *shared)}
         cached["position"] = step["position"]
-        if (index := self.shape.index) is not None:
-            is_longer = self._choose(index)
-            last = e.index(index.chosen - 1)
+        if (sees := self.shape.sees) is not None:
+            is_longer = step["position"] >= sees
+            with e.if_then(is_longer):
+                if self.shape.index is not None:
+                    self._choose(self.shape.index)
+                else:
+                    self._copy(sees)
+            last = e.index(sees - 1)
             chosen = {"keys": step["rows"], "values": step["rows"], "own_from": e.index(0)}
             for name, value in (chosen | {"position": last}).items():
                 cached[name] = e.select(is_longer, value, cached[name])

@@ -23,6 +23,7 @@ class LatentWeights:
     key_up: Weight  # (H·rank, plain_dim)
     value_up: Weight  # (H·value_dim, rank)
     index: "IndexWeights | None" = None  # of the indexer, if there is one
+    follows: int | None = None  # see `LatentShape`
 
     @property
     def shape(self) -> LatentShape:
@@ -34,6 +35,7 @@ class LatentWeights:
             key_format=self.key_up.format,
             value_format=self.value_up.format,
             index=None if self.index is None else self.index.heads,
+            follows=self.follows,
             index_queries_format=None if self.index is None else self.index.queries.format,
             index_keys_format=None if self.index is None else self.index.keys.format,
         )

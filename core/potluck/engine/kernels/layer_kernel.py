@@ -24,7 +24,11 @@ from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_ga
 from potluck.engine.kernels.delta_kernel import DeltaHeads, call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
-from potluck.engine.kernels.index_kernel import emit_choose_tokens, emit_index_keys
+from potluck.engine.kernels.index_kernel import (
+    emit_choose_tokens,
+    emit_copy_rows,
+    emit_index_keys,
+)
 from potluck.engine.kernels.ir_types import (
     F32,
     I64,
@@ -89,6 +93,12 @@ def _emit_mixer(
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index
+    if index is None and latent.follows is not None:
+        return (
+            rows,
+            attend,
+            emit_copy_rows(module, f"{name}_copy_rows", path, latent.heads.attention),
+        )
     if index is None:
         return rows, attend
     keys = emit_index_keys(module, f"{name}_index", path, index)
