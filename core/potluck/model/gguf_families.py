@@ -151,6 +151,24 @@ def _deepseek2(keys: Keys, config: Config) -> None:
     _deepseek_router(keys, config)
 
 
+def _glm_dsa(keys: Keys, config: Config) -> None:
+    """Set what GLM-5's indexers have. Older files do not say which layers have one: their tensors do."""
+    _deepseek2(keys, config)
+    layers, types = cast("int", config["num_hidden_layers"]), "attention.indexer.types"
+    if types in keys:
+        are_full = [bool(one) for one in keys.each(types, layers)]
+    else:
+        shapes = keys.file.shapes
+        are_full = [f"blk.{layer}.indexer.attn_k.weight" in shapes for layer in range(layers)]
+    config |= {
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "index_n_heads": keys.integer("attention.indexer.head_count"),
+        "index_head_dim": keys.integer("attention.indexer.key_length"),
+        "index_topk": keys.integer("attention.indexer.top_k"),
+        "indexer_types": ["full" if is_full else "shared" for is_full in are_full],
+    }
+
+
 def _deepseek_router(keys: Keys, config: Config) -> None:
     """Set the router of V3 where it is one of sigmoids, and else that of V2."""
     _experts(keys, config)
@@ -338,6 +356,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "deepseek2": GgufFamily(
         architecture="DeepseekV2ForCausalLM", has_latents=True, more=_deepseek2
     ),
+    "glm-dsa": GgufFamily(architecture="GlmMoeDsaForCausalLM", has_latents=True, more=_glm_dsa),
     "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=_routed),
     "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
     "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),
