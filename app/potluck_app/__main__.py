@@ -2,7 +2,7 @@
 
 import gc
 
-gc.disable()  # a tenth of the time to the window; `collect_in_this_thread` takes its place
+gc.disable()  # a twentieth of the time to the window; `collect_in_this_thread` takes its place
 
 import argparse
 import logging

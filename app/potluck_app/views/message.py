@@ -98,6 +98,7 @@ class ReplyMessage(QWidget):
         actions = (self.copy, self.regenerate, self.edit, self.branch)
         for flat in actions:
             flat.setProperty("kind", "inline")
+            flat.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)  # equal gaps
         self._foot = hbox(*actions, STRETCH, spacing=4)
         self._figures = hbox(self._foot, (self.stats, 1), parent=self._footer, spacing=4)
         self._tail.addWidget(self._footer)
@@ -213,6 +214,8 @@ class ReplyMessage(QWidget):
     def _show_blocks(self, are_shown: bool) -> None:
         for part in (*self._blocks, self._footer):
             part.setVisible(are_shown)
+        for number, block in enumerate(self._splitter.blocks):
+            self._set_space(number, block)
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words in all blocks. Returns the place of the first from the top, in pixels."""
@@ -265,7 +268,8 @@ class ReplyMessage(QWidget):
 
     def _set_space(self, number: int, block: Block) -> None:
         is_next_item = isinstance(block, Prose) and block.goes_on
-        space = 0 if number == 0 else BETWEEN_ITEMS if is_next_item else _BETWEEN
+        is_alone = number == 0 or self._editor is not None
+        space = 0 if is_alone else BETWEEN_ITEMS if is_next_item else _BETWEEN
         item = self._body.itemAt(2 * number)
         spacer = item.spacerItem() if item is not None else None
         if spacer is not None and spacer.sizeHint().height() != space:

@@ -113,6 +113,15 @@ def chat_options(stage: Stage) -> QWidget:
 
 
 @scene
+def chat_options_advanced(stage: Stage) -> QWidget:
+    window = stage.talking()
+    window.chat.toggle_options()
+    stage.chat.set_settings(Settings(temperature=0.2))
+    window.chat.drawer.show_advanced(True)
+    return window
+
+
+@scene
 def chat_presets(stage: Stage) -> QWidget:
     window = stage.talking()
     stage.chat.save_preset("Short answers")
@@ -151,6 +160,15 @@ def chat_edit(stage: Stage) -> QWidget:
     files = (Attachment(name="chunks.py", text=talk.REPLY), Attachment(name="notes.md", text="-"))
     page.composer.show_draft(Draft(text="Why does this fail?", attachments=files))
     page.sidebar.toast.offer("Deleted: Old recipes")
+    return window
+
+
+@scene
+def chat_edit_reply(stage: Stage) -> QWidget:
+    window = stage.talking()
+    reply = window.chat.transcript.last_reply()
+    assert reply is not None
+    reply.open_editor()
     return window
 
 

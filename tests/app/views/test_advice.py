@@ -132,3 +132,22 @@ def test_the_advice_can_be_closed_and_a_new_chat_takes_the_options_along(
 
     assert chat.shown_id is None
     assert chat.settings == Settings(temperature=0.5)
+
+
+def test_a_chat_without_figures_is_counted_by_its_letters_as_it_changes(
+    window: MainWindow, backend: ScriptedBackend, chat: Chat
+) -> None:
+    def ask_without_figures(text: str, reply: str) -> None:
+        window.chat.composer.sent.emit(text, ())
+        backend.replies[-1].text.emit(reply)
+        backend.replies[-1].finished.emit(ReplyEnd())
+
+    ask_without_figures("a" * 400, "b" * 800)
+    assert window.chat.advice.used == 100 + 200
+    ask_without_figures("c" * 40, "d" * 400)
+    assert window.chat.advice.used == 100 + 200 + 10 + 100
+    first = chat.messages.at(0)
+    chat.edit(first.id, "e" * 4000)
+    backend.replies[-1].text.emit("f" * 8)
+
+    assert window.chat.advice.used == 1000 + 2
