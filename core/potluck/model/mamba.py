@@ -149,10 +149,10 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
 
 def _is_unlimited(limits: object) -> bool:
     """Whether steps have no other limits than 0 and infinity, as in all published models."""
-    if not isinstance(limits, list | tuple) or len(limits) != 2:
+    if not isinstance(limits, list | tuple):
         return False
-    low, high = cast("Sequence[object]", limits)
-    return low == 0 and high in _ENDLESS
+    both = tuple(cast("Sequence[object]", limits))
+    return len(both) == 2 and both[0] == 0 and both[1] in _ENDLESS
 
 
 def mamba_layers(fields: Fields, layers: int) -> list[bool]:
