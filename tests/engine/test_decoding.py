@@ -34,6 +34,7 @@ FAMILIES = [
     "gemma 4",
     "command a",
     pytest.param("qwen 3.5", marks=pytest.mark.slow),
+    pytest.param("granite 4", marks=pytest.mark.slow),
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (

@@ -30,7 +30,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("deepseek 3.2", True, "int4", "int8"),
     ("qwen 3.5", True, "int8", "full"),
     ("llama 4 scout", True, "int4", "full"),
-    ("command a", True, "int8", "full"),
+    ("granite 4", True, "int8", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
@@ -41,12 +41,14 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("glm 5.2", True, "f32", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
+    ("command a", True, "int8", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5", "qwen 3 next",
-    "ernie 4.5 moe", "glm 4", "hunyuan a13b", "qwen 3.5 moe", "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5",
+    "qwen 3 next", "ernie 4.5 moe", "granite 4, dense, groups, rope", "glm 4", "hunyuan a13b", "qwen 3.5 moe",
+    "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 EACH: list[tuple[str, bool, Scheme, Cache]] = [

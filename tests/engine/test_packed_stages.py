@@ -38,6 +38,7 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "deepseek 3",
                 "gemma 4",
                 "qwen 3.5",
+                "granite 4",
             )
         ),
     ],
@@ -50,13 +51,16 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
     weights = load_file(reference.tensors[0].path)
     for name, weight in weights.items():
         # a matrix (out, in), or those of all experts, each (in, out)
-        matrices = weight.mT if weight.dim() == 3 else weight[None]
+        if name.endswith("conv1d.weight"):  # which stays f32
+            continue
+        stacked = None if config.experts is None else config.experts.facts.stacked
+        is_turned = weight.dim() == 3 and stacked == "columns"
+        matrices = weight.mT if is_turned else weight if weight.dim() == 3 else weight[None]
         held = tensor_format(config, name, tuple(matrices[0].shape), scheme)
         if isinstance(held, PackedFormat):
             packed = [kernels.pack(matrix.float(), held).dequantise() for matrix in matrices]
-            weights[name] = (
-                torch.stack(packed).mT if weight.dim() == 3 else packed[0]
-            ).contiguous()
+            whole = torch.stack(packed) if weight.dim() == 3 else packed[0]
+            weights[name] = (whole.mT if is_turned else whole).contiguous()
     save_file(weights, folder / "model.safetensors")
     shutil.copy(reference.tensors[0].path.with_name("config.json"), folder)
     return dataclasses.replace(reference, tensors=stored_tensors(folder))

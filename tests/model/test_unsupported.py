@@ -29,8 +29,8 @@ def test_a_known_family_is_refused_with_its_missing_block_and_the_nearest_that_r
     error = refusal({"architectures": ["NemotronHForCausalLM"], "num_experts": 8})
 
     assert "NemotronHForCausalLM" in error.message
-    assert "a state space (Mamba)" in error.message
-    assert "nearest family that runs is Qwen3MoeForCausalLM" in error.message
+    assert "an MLP without gates" in error.message
+    assert "nearest family that runs is GraniteMoeHybridForCausalLM" in error.message
 
 
 @pytest.mark.parametrize(

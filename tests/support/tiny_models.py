@@ -238,6 +238,8 @@ def whole_blocks(variant: str) -> dict[str, Any]:
         changes["moe_intermediate_size"] = 32
     if "shared_expert_intermediate_size" in fields:
         changes["shared_expert_intermediate_size"] = 48
+    if "shared_intermediate_size" in fields:
+        changes["shared_intermediate_size"] = 48
     if "intermediate_size_mlp" in fields:
         changes["intermediate_size_mlp"] = 96
     if "linear_value_head_dim" in fields:

@@ -27,6 +27,9 @@ from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, PackedLinear
+from potluck.engine.mamba import Mamba
+from potluck.engine.mamba import empty_tensors as mamba_tensors
+from potluck.engine.mamba import finish_tensors as finish_mamba
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
@@ -39,6 +42,7 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
+from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.powers import power
@@ -135,6 +139,8 @@ class _Builder(MatrixBuilder):
                 mixer = self._latent(prefix, latent)
             case DeltaNetSpec() as delta_net:
                 mixer = self._delta_net(prefix, delta_net)
+            case MambaSpec() as mamba:
+                mixer = self._mamba(prefix, mamba)
         match spec.feed_forward:
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
@@ -241,6 +247,19 @@ class _Builder(MatrixBuilder):
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
 
         return GeneratedDeltaNet(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
+
+    def _mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
+        first = self._linear(prefix, spec.input)
+        tensors, memory = mamba_tensors(spec, self._device)
+        for name, part in memory.items():
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_mamba(tensors))
+        output = self._linear(prefix, spec.output)
+        if (kernels := as_generated(self.run_kernels)) is None:
+            return Mamba(spec, first, tensors, output, dtype=self.dtype)
+        from potluck.engine.generated_mamba import GeneratedMamba
+
+        return GeneratedMamba(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)

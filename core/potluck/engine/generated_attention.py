@@ -13,6 +13,7 @@ from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
+from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 
 
@@ -76,7 +77,7 @@ def _pieces(position: int, tokens: int, size: int) -> list[int]:
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec() | DeltaNetSpec():
+        case AttentionSpec() | DeltaNetSpec() | MambaSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)

@@ -15,6 +15,7 @@ from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import index_heads, latent_heads
+from potluck.engine.generated_mamba import mamba_heads
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.generated import GeneratedKernels
@@ -23,10 +24,11 @@ from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
-from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
+from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, MambaTensors, Weight
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
+from potluck.engine.mamba import Mamba
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
@@ -52,6 +54,7 @@ class MixerWeights(TypedDict):
     rope: int | None
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
+    mamba: NotRequired[MambaTensors]
 
 
 class GeneratedRun(Run):
@@ -168,6 +171,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = _latent(latent, whole, cache), whole.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
+        case Mamba() as mamba:
+            mixer, heads = _mamba(mamba), mamba_heads(mamba.spec)
         case _:
             return None
     weights = None if mixer is None else _layer_weights(block, mixer)
@@ -227,6 +232,20 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     if qkv is None or output is None:
         return None
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
+
+
+def _mamba(mixer: Mamba) -> MixerWeights | None:
+    first, output = _weight(mixer.input), _weight(mixer.output)
+    if first is None or output is None:
+        return None
+    return {
+        "qkv": first,
+        "qkv_bias": _bias(mixer.input),
+        "output": output,
+        "output_bias": _bias(mixer.output),
+        "rope": None,
+        "mamba": mixer.tensors,
+    }
 
 
 def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:

@@ -92,8 +92,10 @@ class StageWeights:
         from potluck.engine.generated_attention import GeneratedAttention
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
+        from potluck.engine.generated_mamba import GeneratedMamba
 
-        generated = (GeneratedAttention, GeneratedLatentAttention, GeneratedDeltaNet)
+        attention = (GeneratedAttention, GeneratedLatentAttention)
+        generated = (*attention, GeneratedDeltaNet, GeneratedMamba)
         return all(isinstance(block.mixer, generated) for block in self.blocks)
 
     @property

@@ -279,8 +279,12 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     names, rows = ("gate_proj", "up_proj"), (size, size)
     if family.fused or family.fused_mlp:
         names, rows = ("gate_up_proj",), (2 * size,)
+    last = "down_proj"
+    if family.mlp_names is not None:
+        (first, last), rows = family.mlp_names, (2 * size,)
+        names = (first,)
     parts = tuple(block + name for name in names)
-    down = Projection(parts=(f"{block}down_proj",), rows=(hidden,), width=size, has_bias=has_bias)
+    down = Projection(parts=(block + last,), rows=(hidden,), width=size, has_bias=has_bias)
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,

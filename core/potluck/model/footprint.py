@@ -10,6 +10,7 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import IndexerSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
+from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
@@ -126,6 +127,10 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             nbytes = _ITEM * (chunk * wide + (mixer.row + expanded) * context)
             nbytes += (scores + _MASK * chunk) * context
             return nbytes + _indexer_bytes(mixer.indexer, chunk, context)
+        case MambaSpec():
+            # As of a delta net, and B and C of each head where torch computes.
+            wide = 2 * (mixer.channels + 2 * mixer.values_size)
+            return _ITEM * chunk * (wide + 2 * mixer.heads * mixer.state_size)
         case DeltaNetSpec():
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.

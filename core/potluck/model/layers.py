@@ -105,7 +105,9 @@ class MoeSpec:
     def shared(self) -> DenseSpec | None:
         """The expert that all tokens go through."""
         name, size = self.experts.facts.shared, self.experts.shared_size
-        return None if name is None or size == 0 else self._gated(name, size)
+        if name is None or size == 0:
+            return None
+        return self._gated(name, size, names=self.experts.facts.shared_names)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -120,15 +122,22 @@ class MoeSpec:
         named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
         return {name: shape for name, shape in named if name is not None}
 
-    def _gated(self, name: str, size: int, fused: str | None = None) -> DenseSpec:
+    def _gated(
+        self,
+        name: str,
+        size: int,
+        fused: str | None = None,
+        names: tuple[str, str] | None = None,
+    ) -> DenseSpec:
         facts, hidden = self.experts.facts, self.hidden_size
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
+        last = facts.down
+        if names is not None:
+            fused, last = names
         if fused is not None:
             parts, rows = (prefix + fused,), (2 * size,)
-        down = Projection(
-            parts=(prefix + facts.down,), rows=(hidden,), width=size, has_bias=has_bias
-        )
+        down = Projection(parts=(prefix + last,), rows=(hidden,), width=size, has_bias=has_bias)
         return DenseSpec(
             gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
             down=down,
@@ -216,6 +225,8 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     """
     facts = family.experts
     if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
+        return None
+    if fields.value("num_local_experts") == 0:
         return None
     if splits_gates:
         facts = replace(facts, fused=None)

@@ -15,6 +15,7 @@ from potluck.model.fields import Fields, invalid
 from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
+from potluck.model.mamba import mamba_layers, read_mamba
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
@@ -66,13 +67,13 @@ def read_mixers(
         attentions.append(
             replace(spec, window=window, in_chunks=in_chunks, rope=rope, rotary_dim=turned)
         )
-    delta_net = read_delta_net(fields, family, hidden, stored)
     layers: list[Mixer] = list(attentions)
-    if delta_net is not None:
+    if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))
-        layers = [
-            delta_net if is_net else one for one, is_net in zip(attentions, are_nets, strict=True)
-        ]
+        layers = [delta_net if net else one for one, net in zip(layers, are_nets, strict=True)]
+    if (mamba := read_mamba(fields, family, hidden)) is not None:
+        are_spaces = mamba_layers(fields, len(layers))
+        layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 

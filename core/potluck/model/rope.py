@@ -209,6 +209,9 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
             return [True] * len(windows)
         case "listed":
             return listed_ropes(fields, len(windows))
+        case "named":
+            kind = fields.value("position_embedding_type")
+            return [kind == "rope"] * len(windows)
         case "windowed":
             # The field counts even if no layer has a window.
             has_windows = "sliding_window" in fields

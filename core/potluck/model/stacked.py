@@ -55,6 +55,9 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
         return []
     if (found := _MLX_STACK.fullmatch(name)) is not None:
         return _mlx_slices(config, experts, found, shape, nbytes)
+    for theirs, ours in experts.facts.stack_names.items():
+        if name.endswith(theirs):
+            name = name.removesuffix(theirs) + ours
     if (found := _STACK.fullmatch(name)) is None or experts.facts.stacked is None:
         return []
     facts, count = experts.facts, experts.routing.count

@@ -19,7 +19,7 @@ class Missing:
     nearest: str  # a family that runs
 
 
-_STATE_SPACE = "layers with a state space (Mamba)"
+_STATE_SPACE = "layers with a state space of its own kind (Mamba)"
 _LAYER_NORM = "norms that subtract the mean (LayerNorm)"
 _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _SQUARES = "an MLP without gates (squared ReLU)"
@@ -29,8 +29,8 @@ _DEEPSEEK_4 = (
     "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
 )
 _GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
-_OWN_EXPERTS = "experts that are stored in a form of their own"
 _QWEN_4 = "several residual streams, tables of n-grams, and an indexer that chooses tokens"
+_HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
@@ -41,16 +41,13 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
     "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
     "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),
-    "NemotronHForCausalLM": Missing(f"{_STATE_SPACE}, and {_SQUARES}", _MIXTURE),
-    "FalconH1ForCausalLM": Missing(_STATE_SPACE, _LLAMA),
-    "GraniteMoeHybridForCausalLM": Missing(_STATE_SPACE, "GraniteForCausalLM"),
-    "GraniteMoeForCausalLM": Missing(_OWN_EXPERTS, "GraniteForCausalLM"),
-    "GraniteMoeSharedForCausalLM": Missing(_OWN_EXPERTS, "GraniteForCausalLM"),
-    "BambaForCausalLM": Missing(_STATE_SPACE, _LLAMA),
-    "JambaForCausalLM": Missing(_STATE_SPACE, _MIXTURE),
-    "Zamba2ForCausalLM": Missing(_STATE_SPACE, _LLAMA),
-    "MambaForCausalLM": Missing(_STATE_SPACE, _LLAMA),
-    "Mamba2ForCausalLM": Missing(_STATE_SPACE, _LLAMA),
+    "NemotronHForCausalLM": Missing(f"layers of a mixer or an MLP alone, and {_SQUARES}", _HYBRID),
+    "FalconH1ForCausalLM": Missing("attention beside a state space in one layer", _HYBRID),
+    "BambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
+    "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
+    "Zamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
+    "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
+    "Mamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "RwkvForCausalLM": Missing("layers with a recurrent state (RWKV)", _LLAMA),
     "Lfm2ForCausalLM": Missing(_CONVOLUTIONS, "Qwen3ForCausalLM"),
     "Lfm2MoeForCausalLM": Missing(_CONVOLUTIONS, _MIXTURE),

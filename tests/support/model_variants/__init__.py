@@ -8,6 +8,7 @@ from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.gemma import GEMMA_VARIANTS
 from model_variants.glm import GLM_VARIANTS
+from model_variants.granite import GRANITE_VARIANTS
 from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
@@ -30,6 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **COHERE_VARIANTS,
     **ERNIE_VARIANTS,
     **GLM_VARIANTS,
+    **GRANITE_VARIANTS,
     **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,

@@ -18,13 +18,6 @@ LONG_FACTORS = {
     "short_factor": [1.0, 1.1, 1.3],
     "long_factor": [1.5, 2.0, 8.0],
 }
-MULTIPLIERS = {
-    "embedding_multiplier": 3.0,
-    "residual_multiplier": 0.37,
-    "attention_multiplier": 0.21,
-    "logits_scaling": 5.0,
-}
-
 LLAMA_4 = {
     "head_dim": 16,
     "intermediate_size": 40,
@@ -99,11 +92,6 @@ LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm 3, window, biases": (
         "SmolLM3",
         {"attention_bias": True, "mlp_bias": True, "use_sliding_window": True, **SLIDING},
-    ),
-    "granite": ("Granite", MULTIPLIERS),
-    "granite, tied, biases": (
-        "Granite",
-        {**MULTIPLIERS, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
     ),
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
 }

@@ -21,6 +21,8 @@ from potluck.engine.kernels.layer_kernel import emit_decode
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import LayerWeights, Moe, check_layer
 from potluck.engine.kernels.layout import GROUP, input_bytes
+from potluck.engine.kernels.mamba import mamba_fields, space_fields
+from potluck.engine.kernels.mamba_kernel import MambaHeads
 from potluck.engine.kernels.tensors import Angles
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
@@ -64,7 +66,7 @@ class Decoder:
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
         self._places, self._capacity = [(0, 0, 0, 0)] * len(layers), 0
-        if isinstance(shape.mixer, DeltaHeads):
+        if not isinstance(shape.mixer, Heads):
             self._capacity = _ENDLESS
 
     def __call__(
@@ -186,6 +188,9 @@ class Decoder:
             assert layer.delta_net is not None
             tensors["rates"] = layer.delta_net.rates
             places = delta_fields(mixer, layer.delta_net)
+        elif isinstance(mixer, MambaHeads):
+            assert layer.mamba is not None
+            places = mamba_fields(mixer, layer.mamba)
         elif layer.qk_norm is not None:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
@@ -199,7 +204,7 @@ class Decoder:
 
     def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
         own, mixer = self._own[index], self._shape.mixer
-        if isinstance(mixer, DeltaHeads):
+        if not isinstance(mixer, Heads):
             fields = _state_fields(mixer, cache)
         else:
             fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
@@ -207,12 +212,15 @@ class Decoder:
             setattr(own, name, value)
 
 
-def _state_fields(heads: DeltaHeads, cache: Tensor) -> dict[str, int]:
-    """Check a delta net's cache; return where its state is, by the names of a record's fields."""
+def _state_fields(heads: DeltaHeads | MambaHeads, cache: Tensor) -> dict[str, int]:
+    """Check the cache of a state; return where its state is, by the names of a record's fields."""
     assert cache.dtype == torch.float32
     current = cache[0, 0, 0]
     split = (heads.inputs - 1) * heads.channels
     before = current[:split].view(heads.inputs - 1, heads.channels)
+    if isinstance(heads, MambaHeads):
+        state = current[split:].view(heads.heads, heads.state_size, heads.head_size)
+        return space_fields(heads, before, state)
     state = current[split:].view(heads.value_heads, heads.key_size, heads.value_size)
     return state_fields(heads, before, state)
 

@@ -3,7 +3,7 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, or with a gated delta net in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+for each layer, or with a gated delta net or a state space in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
 after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
@@ -44,6 +44,7 @@ from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.layer_records import Expert, Layer, Step
 from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
+from potluck.engine.kernels.mamba_kernel import MambaHeads, call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
@@ -89,6 +90,8 @@ def _emit_mixer(
     mixer = shape.mixer
     if isinstance(mixer, DeltaHeads):
         return (emit_delta_net(module, f"{name}_delta", path, mixer),)
+    if isinstance(mixer, MambaHeads):
+        return emit_mamba(module, f"{name}_mamba", path, mixer)
     attend = emit_attend(module, f"{name}_attend", path, mixer, run)
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
@@ -149,7 +152,9 @@ class _Layer:
             self._delta_net(shape.mixer)
         else:
             self._product(form, "qkv", self._first(form), shape.qkv_rows)
-            if shape.latent is None:
+            if isinstance(shape.mixer, MambaHeads):
+                self._mamba(shape.mixer)
+            elif shape.latent is None:
                 self._attention(shape.mixer)
             else:
                 self._latent(shape.latent)
@@ -316,6 +321,10 @@ class _Layer:
         (kernel,), step = self.called.mix, self.step
         places = {"inputs": step.wide, "rates": step.rates, "out": step.attended}
         call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
+
+    def _mamba(self, heads: MambaHeads) -> None:
+        places = {"inputs": self.step.wide, "out": self.step.attended}
+        call_mamba(self.router.pool, self.called.mix, heads, self.layer, **places)
 
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix

@@ -78,7 +78,9 @@ class Layer(Record):
     shared_keys = Address(I8)  # likewise, of those
     shared_values = Address(I8)
     shared_stride = Number()
-    rates = Address(KIND_F32)  # of a delta net, and what follows
+    rates = Address(KIND_F32)  # of a delta net; what follows, of a state space too
+    bias = Address(KIND_F32)  # of the convolution of a state space, as are the next ones
+    skips = Address(KIND_F32)
     convolution = Address(KIND_F32)
     decays = Address(KIND_F32)
     offsets = Address(KIND_F32)

@@ -7,6 +7,7 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.engine.kernels.latent_layer import LatentShape
+from potluck.engine.kernels.mamba_kernel import MambaHeads
 from potluck.model import formats
 from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import BF16, F16, WeightFormat
@@ -30,7 +31,7 @@ class LayerShape:
 
     hidden: int
     intermediate: int  # of the MLP, or of each expert
-    mixer: Heads | DeltaHeads
+    mixer: Heads | DeltaHeads | MambaHeads
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
@@ -99,13 +100,13 @@ class LayerShape:
 
     @property
     def qkv_rows(self) -> int:
-        if isinstance(self.mixer, DeltaHeads):
+        if not isinstance(self.mixer, Heads):
             return self.mixer.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
     def attended(self) -> int:
-        if isinstance(self.mixer, DeltaHeads):
+        if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
         head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

@@ -10,7 +10,8 @@ from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
-from potluck.engine.kernels.tensors import DeltaTensors, Router, Weight
+from potluck.engine.kernels.mamba_kernel import MambaHeads
+from potluck.engine.kernels.tensors import DeltaTensors, MambaTensors, Router, Weight
 from potluck.model.families.facts import Activation, LayerNorms, NormKind, ParallelNorms
 
 
@@ -46,7 +47,7 @@ class Beside:
 class LayerWeights:
     """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
 
-    It has either one MLP or experts. For a delta net, `qkv` is its input.
+    It has either one MLP or experts. For a delta net or a state space, `qkv` is its input.
     """
 
     norms: LayerNorms[Tensor]  # (D,) each
@@ -63,6 +64,7 @@ class LayerWeights:
     moe: Moe | None = None
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
+    mamba: MambaTensors | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -81,7 +83,7 @@ class LayerWeights:
 
 def layer_shape(
     weights: LayerWeights,
-    mixer: Heads | DeltaHeads,
+    mixer: Heads | DeltaHeads | MambaHeads,
     *,
     epsilon: float,
     multiplier: float = 1.0,
@@ -93,7 +95,7 @@ def layer_shape(
 
     Args:
         weights: of the layer.
-        mixer: the heads of its attention or delta net.
+        mixer: the heads of its attention, delta net or state space.
         epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
@@ -155,11 +157,12 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     if (latent := layer.latent) is not None:
         latent.check()
     assert (layer.latent is None) == (shape.latent is None)
-    assert (layer.delta_net is None) == isinstance(mixer, Heads)
+    assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
+    assert (layer.mamba is None) != isinstance(mixer, MambaHeads)
     heads = normed = rates = 0
     if isinstance(mixer, DeltaHeads):
         rates = 2 * mixer.value_heads
-    else:
+    elif isinstance(mixer, Heads):
         assert (layer.qk_norm is None) == (mixer.qk_norm is None)
         assert (layer.sinks is None) != mixer.has_sinks
         heads = mixer.heads

@@ -61,6 +61,23 @@ class DeltaTensors:
         return sum(part.nbytes for part in parts)
 
 
+@dataclass(slots=True)
+class MambaTensors:
+    """What a state space has beside its two large matrices, in f32."""
+
+    convolution: Tensor  # (inputs, channels)
+    bias: Tensor  # (channels,), of the convolution
+    decays: Tensor  # (H,), below zero: what a decay's logarithm is per step
+    offsets: Tensor  # (H,), of the steps
+    skips: Tensor  # (H,), what of x is added to the result
+    norm: Tensor  # (H·P,)
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.convolution, self.bias, self.decays, self.offsets, self.skips, self.norm)
+        return sum(part.nbytes for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""

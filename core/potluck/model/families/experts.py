@@ -93,6 +93,21 @@ DEEPSEEK_DEFAULTS: dict[str, object] = {
     "first_k_dense_replace": 0,
     "routed_scaling_factor": 1.0,
 }
+GRANITE_EXPERTS = ExpertFacts(
+    block="",
+    gate="gate_proj",
+    up="up_proj",
+    down="down_proj",
+    intermediate="intermediate_size",
+    normalise=True,
+    router="block_sparse_moe.router.layer",
+    stacked="rows",
+    stacked_gates="gate_up_proj",
+    stack_names={
+        "block_sparse_moe.input_linear.weight": "experts.gate_up_proj",
+        "block_sparse_moe.output_linear.weight": "experts.down_proj",
+    },
+)
 OPENAI_EXPERTS = ExpertFacts(
     block="mlp",
     gate="gate_proj",

@@ -120,9 +120,9 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope", "with 
 `without rope`: those of `no_rope_layers`; `with rope`: the others.
 """
 
-RopeLayers = Literal["all", "listed", "windowed"]
+RopeLayers = Literal["all", "listed", "windowed", "named"]
 """Which layers have a rope: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
-where `sliding_window` is null."""
+where `sliding_window` is null; `named`: all where `position_embedding_type` is rope."""
 
 
 IndexerRope = Literal["halves", "pairs"]
@@ -160,6 +160,7 @@ class ExpertFacts:
     expert_bias: bool = False  # the experts' matrices have biases
     stacked: Stacking | None = None  # how files stack the experts of a layer; None: they do not
     fused: str | None = None  # the name of gates and ups in one matrix, unless it is a GGUF file's
+    stack_names: Mapping[str, str] = field(default_factory=dict[str, str])  # a stack's own → ours
     stacked_gates: str | None = None  # that of the stack of all gates before all ups, cut in two
     router_norm: str | None = None  # the weights of a norm before it, also divided by the root of D
     expert_scales: str | None = None  # what multiplies the factors of the chosen ones at last
@@ -176,6 +177,7 @@ class ExpertFacts:
     shared: str | None = None  # the name, below the block, of the expert that all tokens go through
     shared_size: str | None = None  # the field with its size
     shared_count: str | None = None  # or the field with its size in sizes of one expert
+    shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
 
     def name(self, part: str) -> str:
@@ -206,6 +208,7 @@ class Family:
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     mlp_block: str = "mlp"  # what files call the MLP
+    mlp_names: tuple[str, str] | None = None  # of gates and ups in one, and of down
     mlp_size: str = "intermediate_size"  # the field with its size
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
@@ -216,6 +219,9 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
+    mamba: str | None = (
+        None  # what files call the state space of those that `layer_types` calls mamba
+    )
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses

@@ -53,16 +53,6 @@ LLAMA: Mapping[str, Family] = {
         paired_rope=True,
         experts=LLAMA_EXPERTS,
     ),
-    "GraniteForCausalLM": Family(
-        defaults={"max_position_embeddings": 2048},
-        qkv_bias="attention_bias",
-        output_bias="attention_bias",
-        mlp_bias="mlp_bias",
-        attention_multiplier="attention_multiplier",
-        embedding_multiplier="embedding_multiplier",
-        residual_multiplier="residual_multiplier",
-        logits_divisor="logits_scaling",
-    ),
     "SmolLM3ForCausalLM": Family(
         defaults={
             "num_key_value_heads": 4,

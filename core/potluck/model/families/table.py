@@ -15,6 +15,7 @@ from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
 from potluck.model.families.gemma import GEMMA
 from potluck.model.families.glm import GLM
+from potluck.model.families.granite import GRANITE
 from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
 from potluck.model.families.llama import LLAMA
@@ -26,6 +27,7 @@ from potluck.model.families.qwen import QWEN
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
+    **GRANITE,
     **MISTRAL,
     **QWEN,
     **GEMMA,

@@ -1,0 +1,50 @@
+"""A state space layer by kernels that are generated for this computer's CPU."""
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.mamba import mamba
+from potluck.engine.kernels.mamba_kernel import MambaHeads
+from potluck.engine.kernels.tensors import MambaTensors
+from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.linear import Linear
+from potluck.engine.mamba import Mamba
+from potluck.model.mamba import MambaSpec
+
+
+class GeneratedMamba(Mamba):
+    """The mixer with hidden states of any dtype; what is between its products is f32."""
+
+    __slots__ = ("_heads", "_kernels")
+
+    def __init__(
+        self,
+        spec: MambaSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        tensors: MambaTensors,
+        output: Linear,
+        *,
+        dtype: torch.dtype,
+        kernels: GeneratedKernels,
+    ) -> None:
+        super().__init__(spec, input, tensors, output, dtype=dtype)
+        self._kernels, self._heads = kernels, mamba_heads(spec)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        assert isinstance(cache, StateCache)
+        state = cache.state(step.position)
+        return mamba(self._kernels, self._heads, rows, self.tensors, *state).to(self._dtype)
+
+
+def mamba_heads(spec: MambaSpec) -> MambaHeads:
+    """The parameters of the kernels."""
+    return MambaHeads(
+        heads=spec.heads,
+        head_size=spec.head_size,
+        groups=spec.groups,
+        state_size=spec.state_size,
+        inputs=spec.inputs,
+        epsilon=spec.norm_eps,
+    )

@@ -1,0 +1,146 @@
+"""A state space layer (Mamba 2) of one session: convolution, recurrent state, gated norm."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from potluck.engine.attention import Step
+from potluck.engine.kernels.tensors import MambaTensors
+from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.linear import Linear
+from potluck.model.mamba import MambaSpec
+from potluck.model.powers import exponential
+
+_CHUNK = 64  # tokens that are computed by products of matrices at a time
+
+
+def empty_tensors(spec: MambaSpec, device: torch.device) -> tuple[MambaTensors, dict[str, Tensor]]:
+    """Allocate the small tensors.
+
+    Returns:
+        The tensors, and by the name in files the memory to fill. Call `finish_tensors` after that.
+    """
+
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(shape, device=device)
+
+    tensors = MambaTensors(
+        convolution=empty(spec.channels, 1, spec.inputs),
+        bias=torch.zeros(spec.channels, device=device),
+        decays=empty(spec.heads),
+        offsets=empty(spec.heads),
+        skips=empty(spec.heads),
+        norm=empty(spec.values_size),
+    )
+    small = (
+        tensors.convolution, tensors.offsets, tensors.decays, tensors.skips, tensors.norm, tensors.bias
+    )  # fmt: skip
+    return tensors, dict(zip(spec.small_tensors, small, strict=False))
+
+
+def finish_tensors(tensors: MambaTensors) -> None:
+    """Bring what was loaded into the form that is computed with."""
+    tensors.convolution = tensors.convolution[:, 0].t().contiguous()
+    if tensors.decays.device.type == "cpu":  # not by torch: libraries round exp differently
+        decays = torch.tensor([-exponential(one) for one in tensors.decays.tolist()])
+        tensors.decays.copy_(decays)
+    else:
+        tensors.decays.exp_().neg_()
+
+
+class Mamba:
+    """The mixer in torch."""
+
+    __slots__ = ("_dtype", "input", "output", "spec", "tensors")
+
+    def __init__(
+        self,
+        spec: MambaSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        tensors: MambaTensors,
+        output: Linear,
+        *,
+        dtype: torch.dtype,
+    ) -> None:
+        """Make a mixer of hidden states of this dtype."""
+        self.spec, self.input, self.tensors, self.output = spec, input, tensors, output
+        self._dtype = dtype
+
+    @property
+    def matrices(self) -> Sequence[Linear]:
+        return self.input, self.output
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self.tensors.nbytes + self.output.nbytes
+
+    def project(self, x: Tensor) -> Tensor:
+        """Normed (T, D) → the rows of `MambaSpec.input`, (T, …), f32."""
+        return self.input(x).float()
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """What `project` gave → (T, H·P). The cache gets the state after these tokens."""
+        assert isinstance(cache, StateCache)
+        spec, tensors = self.spec, self.tensors
+        before, state = cache.state(step.position)
+        z, mixed, steps = rows.split([spec.values_size, spec.channels, spec.heads], 1)
+        mixed = self._convolve(mixed, before)
+        x, b, c = mixed.split([spec.values_size, spec.shared_size, spec.shared_size], 1)
+        x = x.reshape(len(x), spec.heads, spec.head_size)
+        b, c = (self._of_heads(each) for each in (b, c))
+        steps = F.softplus(steps + tensors.offsets)  # (T, H)
+        out = scan(x * steps[..., None], b, c, tensors.decays * steps, state)
+        out += x * tensors.skips[:, None]
+        return self._gate(out.flatten(1), z).to(self._dtype)
+
+    def _gate(self, out: Tensor, z: Tensor) -> Tensor:
+        groups = (out * F.silu(z)).unflatten(1, (self.spec.groups, -1))
+        normed = torch.rms_norm(groups, groups.shape[-1:], None, self.spec.norm_eps)
+        return normed.flatten(1).mul_(self.tensors.norm)
+
+    def _of_heads(self, each: Tensor) -> Tensor:
+        """(T, G·N) → (T, H, N): those of the group of each head."""
+        spec = self.spec
+        whole = each.reshape(len(each), spec.groups, spec.state_size)
+        return whole.repeat_interleave(spec.heads // spec.groups, 1)
+
+    def _convolve(self, mixed: Tensor, before: Tensor) -> Tensor:
+        """The convolution of (T, channels), with the inputs (inputs - 1, channels) before, which become the last ones."""
+        everything, tokens = torch.cat([before, mixed]), len(mixed)
+        before.copy_(everything[tokens:])
+        out = torch.addcmul(self.tensors.bias, everything[:tokens], self.tensors.convolution[0])
+        for index, weight in enumerate(self.tensors.convolution[1:], 1):
+            out.addcmul_(everything[index : index + tokens], weight)
+        return F.silu(out, inplace=True)
+
+
+def scan(x: Tensor, b: Tensor, c: Tensor, log_decays: Tensor, state: Tensor) -> Tensor:
+    """What the tokens read from the state, (T, H, P); the state (H, N, P) becomes that after them.
+
+    Args:
+        x: (T, H, P), times the steps.
+        b: (T, H, N), what is written where.
+        c: (T, H, N), what is read.
+        log_decays: (T, H), at most 0.
+        state: (H, N, P).
+    """
+    out = torch.empty_like(x)
+    for first in range(0, len(x), _CHUNK):
+        some = slice(first, first + _CHUNK)
+        out[some] = _chunk(x[some], b[some], c[some], log_decays[some], state)
+    return out
+
+
+def _chunk(x: Tensor, b: Tensor, c: Tensor, log_decays: Tensor, state: Tensor) -> Tensor:
+    """The same of a chunk, by products of matrices (https://arxiv.org/abs/2405.21060, section 6)."""
+    x, b, c = (each.transpose(0, 1) for each in (x, b, c))  # (H, T, …)
+    sums = log_decays.t().cumsum(-1)  # (H, T): the decay from the chunk's beginning to each token
+    seen = torch.ones(len(sums[0]), len(sums[0]), dtype=torch.bool, device=x.device).tril()
+    between = (sums[:, :, None] - sums[:, None]).masked_fill_(~seen, -torch.inf).exp_()  # (H, T, T)
+    inside = (c @ b.transpose(1, 2)).mul_(between) @ x
+    out = inside.add_((c * sums.exp()[..., None]) @ state)
+    left = (sums[:, -1:] - sums).exp()[..., None]  # (H, T, 1): from each token to the chunk's end
+    state.mul_(sums[:, -1].exp()[:, None, None]).add_((b * left).transpose(1, 2) @ x)
+    return out.transpose(0, 1)
