@@ -15,7 +15,7 @@ from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, PackedLinear
-from potluck.engine.norms import LayerNorm, RmsNorm
+from potluck.engine.norms import BiasedLayerNorm, RmsNorm
 from potluck.engine.rotary import Rotary
 from potluck.model.caches import CacheSizes
 from potluck.model.formats import INT8
@@ -50,7 +50,7 @@ def make_spec(**changes: Any) -> LatentSpec:
 
 def make_indexer(spec: IndexerSpec) -> Indexer:
     queries, keys, weights = (plain(one.rows[0], one.width) for one in spec.projections)
-    norm = LayerNorm(torch.rand(spec.head_dim) + 0.5, torch.randn(spec.head_dim) / 9, 1e-6)
+    norm = BiasedLayerNorm(torch.rand(spec.head_dim) + 0.5, torch.randn(spec.head_dim) / 9, 1e-6)
     return Indexer(spec, queries, keys, norm, weights)
 
 

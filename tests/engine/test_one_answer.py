@@ -184,7 +184,7 @@ def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
         ("qwen 3 moe, some layers, odd", True, "int4-offset"),
         ("gemma 3", False, "int4-head8"),
         ("deepseek 2 lite", True, "f32"),
-        ("deepseek 3.2", True, "int4"),
+        ("deepseek 3.2", True, "int8"),
         ("qwen 3.5", True, "int8"),
     ],
 )

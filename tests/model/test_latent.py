@@ -131,6 +131,7 @@ def test_the_layers_with_an_indexer_may_be_given_by_how_many_lie_between_them() 
     [
         ({"index_head_dim": 32}, "index_head_dim"),
         ({"index_topk": 0}, "index_topk"),
+        ({"index_topk": 1 << 20}, "index_topk"),
         ({"index_n_heads": 1 << 20}, "index_n_heads"),
         ({"q_lora_rank": None}, "q_lora_rank"),
         ({"indexer_types": ["full"]}, "indexer_types"),

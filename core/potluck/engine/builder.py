@@ -199,6 +199,7 @@ class _Builder(MatrixBuilder):
             self._filled(prefix + KEY_NORM, spec.head_dim),
             self._filled(prefix + KEY_NORM_BIAS, spec.head_dim),
             spec.norm_eps,
+            self._ops.norm,
         )
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()

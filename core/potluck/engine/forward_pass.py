@@ -123,7 +123,7 @@ class ForwardPass:
 
     def _sent(self, hidden: Tensor, part: Step) -> Tensor:
         """Hidden states, with what was chosen for the tokens behind them, if the next stage begins with it."""
-        if column_count(self._weights.is_followed, part.end, hidden.dtype):
+        if column_count(self._weights.next_follows, part.end, hidden.dtype):
             return with_columns(hidden, part.choice)
         return hidden
 

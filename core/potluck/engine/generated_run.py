@@ -17,7 +17,7 @@ from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import index_heads, latent_heads
 from potluck.engine.generated_mamba import mamba_heads
 from potluck.engine.indexer import Indexer
-from potluck.engine.kernels.decode import Decoder
+from potluck.engine.kernels.decode import ChosenMemory, Decoder
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.index_kernel import IndexHeads
 from potluck.engine.kernels.latent_kernel import LatentHeads
@@ -32,7 +32,6 @@ from potluck.engine.mamba import Mamba
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
@@ -65,7 +64,7 @@ class GeneratedRun(Run):
         first: int,
         layers: Sequence[GeneratedLayer],
         kernels: GeneratedKernels,
-        chosen: Tensor | None = None,
+        chosen: ChosenMemory | None = None,
     ) -> None:
         """Make it; `chosen` is where all runs of the stage have what was chosen for the token."""
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
@@ -107,10 +106,10 @@ class GeneratedRun(Run):
         memory, firsts = [one.both for one in own], [one.first for one in own]
         shared = [one.shared for one in own]
         if self._chosen is not None and step.choice is not None:
-            self._chosen[:-1].copy_(step.choice.places[0])
+            self._chosen.places[:-1].copy_(step.choice.places[0])
         self._decoder(hidden, memory, step.position, angles, firsts, shared)
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:
-            places = self._chosen[None, :-1].clone()
+            places = self._chosen.places[None, :-1].clone()
             step.choice = Choice(self._sees, step.position, places=places)
         return hidden.to(x.dtype)
 
@@ -134,7 +133,9 @@ def cut_into_runs(
     """
     layers = [generated_layer(block, cache) for block in blocks]
     runs: list[Run] = []
-    first, chosen = 0, _chosen(blocks)
+    latents = [layer[0].latent for layer in layers if layer is not None]
+    chosen = ChosenMemory.of([latent for latent in latents if latent is not None])
+    first = 0
     for _, group in groupby(layers, lambda layer: layer and layer[0]):
         some = list(group)
         generated = [layer for layer in some if layer is not None]
@@ -144,14 +145,6 @@ def cut_into_runs(
             runs.append(LayerRun(first, blocks[first : first + len(some)]))
         first += len(some)
     return tuple(runs)
-
-
-def _chosen(blocks: Sequence[DecoderLayer]) -> Tensor | None:
-    """Memory for the positions that layers choose for a token; None: they see all."""
-    mixers = [block.spec.mixer for block in blocks]
-    sees = {mixer.sees for mixer in mixers if isinstance(mixer, LatentSpec)}
-    most = max((one for one in sees if one is not None), default=None)
-    return None if most is None else torch.zeros(most + 1, dtype=torch.int64)
 
 
 def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:

@@ -80,12 +80,14 @@ class KernelNorm(RmsNorm):
 
 
 class BiasedLayerNorm(LayerNorm):
-    """`LayerNorm` with biases (n,), f32. The result is f32."""
+    """The same with a bias (n,), f32. The result is f32."""
 
     __slots__ = ("bias",)
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
-        super().__init__(weight, eps, plain_norm)
+    def __init__(
+        self, weight: Tensor, bias: Tensor, eps: float, norm: Norm = torch.rms_norm
+    ) -> None:
+        super().__init__(weight, eps, norm)
         self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -93,7 +95,7 @@ class BiasedLayerNorm(LayerNorm):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.bias.nbytes
+        return self.weight.nbytes + self.bias.nbytes
 
 
 class QkNorm(_Weighted, ABC):

@@ -71,7 +71,7 @@ class StageWeights:
         return self.config.follows(self.layers[0]) if self.layers else None
 
     @property
-    def is_followed(self) -> int | None:
+    def next_follows(self) -> int | None:
         """The same of the layer behind its last one."""
         return self.config.follows(self.layers[-1] + 1) if self.layers else None
 

@@ -91,7 +91,7 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
     runs = _generated(weights.runs)
     if runs is None or weights.dtype != torch.float32:
         return None
-    if weights.follows is not None or weights.is_followed is not None:
+    if weights.follows is not None or weights.next_follows is not None:
         return None  # what is chosen comes and goes with hidden states
     kernels = runs[0].kernels if runs else _kernels(weights.lm_head)
     if kernels is None:

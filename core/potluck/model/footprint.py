@@ -19,6 +19,7 @@ CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torc
 INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
+_POSITION = 8  # bytes of a position
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
 _MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
 _SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
@@ -126,7 +127,9 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             scores = HEADS_AT_ONCE * _SCORE * chunk
             nbytes = _ITEM * (chunk * wide + (mixer.row + expanded) * context)
             nbytes += (scores + _MASK * chunk) * context
-            return nbytes + _indexer_bytes(mixer.indexer, chunk, context)
+            return (
+                nbytes + _chosen_bytes(mixer, chunk) + _indexer_bytes(mixer.indexer, chunk, context)
+            )
         case MambaSpec():
             # As of a delta net, and B and C of each head where torch computes.
             wide = 2 * (mixer.channels + 2 * mixer.values_size)
@@ -135,6 +138,12 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.
             return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size)
+
+
+def _chosen_bytes(mixer: LatentSpec, chunk: int) -> int:
+    """Bytes of the rows that a token sees if these are chosen, and of the positions for each token."""
+    index = 0 if mixer.indexer is None else mixer.indexer.head_dim
+    return (mixer.sees or 0) * (_ITEM * (mixer.row + index) + _POSITION * chunk)
 
 
 def _indexer_bytes(indexer: IndexerSpec | None, chunk: int, context: int) -> int:

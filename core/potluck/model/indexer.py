@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from potluck.model.common_fields import read_kinds
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITION
+from potluck.model.limits import MAX_CHOSEN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
 from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -97,7 +97,7 @@ def read_indexer(
         heads=fields.integer("index_n_heads", 1, MAX_HEADS),
         head_dim=head_dim,
         rotary_dim=rotary_dim,
-        chosen=fields.integer("index_topk", 1, MAX_POSITION),
+        chosen=fields.integer("index_topk", 1, MAX_CHOSEN),
         is_paired=is_paired,
     )
 

@@ -10,6 +10,7 @@ MAX_INTERMEDIATE = 1 << 18
 MAX_LAYERS = 1024
 MAX_HEADS = 1024
 MAX_HEAD_DIM = 1024
+MAX_CHOSEN = 1 << 14  # tokens that an indexer chooses for a query; 2,048 are in use
 MAX_EXPERTS = 1024
 MAX_EXPERT_MATRICES = 1 << 17  # of all layers together; DeepSeek V3 has 44,544, Qwen3-Next 73,728
 MAX_VOCAB = 1 << 21

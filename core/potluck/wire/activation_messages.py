@@ -114,7 +114,10 @@ class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, tag="forward"):
-    """Run these tokens of a session. Payload: token ids (I32, [T]) or hidden states ([T, D])."""
+    """Run these tokens of a session. Payload: token ids (I32, [T]) or hidden states ([T, D]).
+
+    Behind these may be columns with the positions that an earlier layer has chosen (`engine/choosing.py`).
+    """
 
     epoch: Count
     session: SessionName

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from ctypes import addressof
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,26 @@ from potluck.engine.kernels.tensors import Angles
 _ENDLESS = 1 << 62  # tokens that a state has seen
 
 
+class ChosenMemory(NamedTuple):
+    """The tokens that the last layer which chose some has chosen for a token."""
+
+    places: Tensor  # (sees + 1,), i64: their positions; the last number is written to, but is none
+    rows: Tensor  # bytes of their cached rows
+
+    @classmethod
+    def of(cls, shapes: Sequence[LatentShape]) -> "ChosenMemory | None":
+        """Memory for layers of all these shapes; None: they see all tokens."""
+        sizes = [
+            (shape.sees, shape.sees * shape.heads.attention.cached_bytes)
+            for shape in shapes
+            if shape.sees is not None
+        ]
+        if not sizes:
+            return None
+        most, nbytes = map(max, zip(*sizes, strict=True))
+        return cls(torch.zeros(most + 1, dtype=torch.int64), torch.empty(nbytes, dtype=torch.uint8))
+
+
 class Decoder:
     """Some layers of one shape, and the memory that computing a token in them needs.
 
@@ -39,9 +59,9 @@ class Decoder:
         kernels: GeneratedKernels,
         layers: Sequence[LayerWeights],
         shape: LayerShape,
-        chosen: Tensor | None = None,
+        chosen: ChosenMemory | None = None,
     ) -> None:
-        """Make it; `chosen` (sees + 1,), i64, is where layers that choose tokens have those chosen last."""
+        """Make it; `chosen` is for layers that see chosen tokens, whose decoders share it. None: it is made."""
         for layer in layers:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
@@ -54,11 +74,11 @@ class Decoder:
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
         self._memory = _memory(shape)
         if shape.latent is not None and shape.latent.sees is not None:
-            count = shape.latent.sees + 1  # the last is written to, but is none
-            places = torch.zeros(count, dtype=torch.int64) if chosen is None else chosen
-            assert places.shape == (count,)
-            assert places.dtype == torch.int64
-            self._memory["places"] = places
+            chosen = chosen or ChosenMemory.of([shape.latent])
+            assert chosen is not None
+            assert len(chosen.places) > shape.latent.sees
+            assert chosen.rows.nbytes >= shape.latent.sees * shape.attention.cached_bytes
+            self._memory |= chosen._asdict()
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -279,9 +299,6 @@ def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
     heads = shape.heads
     widest = max(heads.plain_dim, heads.rank)
     index = {} if shape.index is None else _index_memory(shape.index)
-    if shape.sees is not None:
-        row = heads.attention.cached_bytes
-        index["rows"] = torch.empty(shape.sees * row, dtype=torch.uint8)
     return index | {
         "queries": torch.empty(shape.queries),
         "absorbed": torch.empty(heads.heads * heads.row),

@@ -16,7 +16,6 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attention import LANES, PANEL, WIDE, Cached, Heads, rows_of
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import emit_inverse_rms
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
@@ -30,16 +29,19 @@ from potluck.engine.kernels.ir_types import (
     internal,
     vector,
 )
+from potluck.engine.kernels.layout import CACHE_LINE
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.rope_kernel import quantise
+from potluck.engine.kernels.rows import read_row
 from potluck.engine.kernels.values import Value
 
 _INTEGERS = vector(I32, LANES)
 _LOWEST = -(1 << 31)  # of the integers: below that of any score
 _INFINITY = float("inf")
 _COPIED = 32  # bytes that are copied at a time
+_AHEAD = 4 * LANES  # tokens whose keys are prefetched before they are scored
 
 # A `Choose`.
 CHOOSE_TOKENS = ir.FunctionType(VOID, [POINTER])
@@ -105,16 +107,10 @@ def emit_index_keys(module: ir.Module, name: str, path: Path, shape: IndexHeads)
 
 def _norm(e: Emitter, shape: IndexHeads, key: Pointer, weight: Pointer, bias: Pointer) -> None:
     """Write the LayerNorm of a key in its place."""
-    width = shape.head_dim
-    sums = e.variable(constant(WIDE, 0.0))
-    for span in e.spans(width, LANES):
-        sums.value = sums.value + key[span]
-    mean = sums.value.total() / float(width)
-    for span in e.spans(width, LANES):
-        key[span] = key[span] - mean
-    inverse = emit_inverse_rms(e, key, width, constant(F32, shape.epsilon))
-    for span in e.spans(width, LANES):
-        key[span] = e.multiply_add(key[span] * inverse, weight[span], bias[span])
+    epsilon = constant(F32, shape.epsilon)
+    row = read_row(e, "centred", key, shape.head_dim, weight, epsilon)
+    for span in e.spans(shape.head_dim, LANES):
+        key[span] = row(span) + bias[span]
 
 
 def _turn(
@@ -183,6 +179,7 @@ def _emit_score(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> 
         keys = rows("keys", start)
         count = (given.position + 1 - start).at_most(PANEL)
         with e.loop(0, count, LANES) as token:
+            _prefetch(e, shape, keys, token + _AHEAD)
             _load_columns(e, shape, keys, token, count, columns)
             number = token + constant(vector(I64, LANES), range(LANES))
             key = e.select(
@@ -193,6 +190,15 @@ def _emit_score(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> 
 
 
 _LOWEST_OF_EACH = constant(_INTEGERS, _LOWEST)
+
+
+def _prefetch(e: Emitter, shape: IndexHeads, keys: Cached, first: Value) -> None:
+    """Prefetch the keys of 16 tokens: they lie so far apart that the processor does not foresee them."""
+    width = shape.cached.cached_bytes - shape.cached.row_bytes
+    with e.loop(first, first + LANES) as token:
+        key = keys.at(token).skip(shape.cached.row_bytes)
+        for offset in range(0, width + CACHE_LINE, CACHE_LINE):
+            key.skip(offset).prefetch()
 
 
 def _load_columns(
