@@ -13,15 +13,17 @@ from potluck.engine.kernels.attention import (
     LANES,
     LOWEST,
     PANEL,
+    SUMS,
     WIDE,
+    Ahead,
     Cached,
     Heads,
-    Tile,
-    add_scaled,
-    merge,
+    blocks_of,
+    others_at_once,
     rows_at_once,
     rows_of,
 )
+from potluck.engine.kernels.attention_tile import Tile, add_scaled, merge
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_sigmoid
 from potluck.engine.kernels.ir_types import (
@@ -60,7 +62,7 @@ class Attend(Record):
     shares = Number()  # how many parts the work is cut into
 
 
-_TOGETHER = 2  # rows of latent attention that are multiplied with some queries at a time
+_MOST_HEADS = 8  # that are multiplied with a key at a time
 
 # an `Attend`
 ATTEND = ir.FunctionType(VOID, [POINTER])
@@ -94,12 +96,7 @@ class _Part:
 
     @property
     def size(self) -> int:
-        return self.rows + (0 if self.shape.rank is None else LANES * self.shape.padded)
-
-    @property
-    def rows(self) -> int:
-        """Where 16 cached rows of latent attention are, in f32."""
-        return self.products + self.shape.group * LANES * LANES
+        return self.products + _MOST_HEADS * SUMS * LANES
 
 
 def emit_attend(
@@ -163,18 +160,13 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
             values=values,
             scores=memory + layout.scores,
             stats=target,
-            out=target + layout.out,
-            out_stride=shape.value_padded,
+            totals=target + layout.out,
             seen_by=lambda _, low=low, high=high: (low, high),
-            is_merged=False,
             next_keys=next_keys,
         )
         queries = given.queries + part // panels * (shape.group * shape.query_step)
         products = memory + layout.products
-        if shape.rank is None:
-            _score(tile, queries, keys, products, (low, high))
-        else:
-            _score_rows(tile, queries, keys, (products, memory + layout.rows), (low, high))
+        _score(tile, queries, keys, products, (low, high))
         tile.attend(low, high)
     return internal(e.end())
 
@@ -182,83 +174,76 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
 def _score(
     tile: Tile, queries: Pointer, keys: Cached, products: Pointer, bounds: tuple[Value, Value]
 ) -> None:
-    """Write the scores of all heads of a group, for 16 tokens at a time."""
-    shape, e, (low, high) = tile.shape, keys.e, bounds
-    spans = shape.spans(e, range(shape.vectors))
-    scales = stack(e, F32, LANES).of(WIDE)
-    with e.loop(low - low % LANES, high, LANES) as first:
-        with e.loop(0, LANES) as member:
-            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
-            numbers = keys.key_vectors(token)
-            tile.values.prefetch(token)
-            for head in range(shape.group):
-                query, total = queries + head * shape.query_step, e.value(constant(WIDE, 0.0))
-                for span, some in zip(spans, numbers, strict=True):
-                    total = e.multiply_add(some, query[span], total)
-                products.of(WIDE)[member + head * LANES] = total
-            if shape.scales_scores:
-                scales.of(KIND_F32)[member] = keys.scale(token)
-        factor = scales[0] * shape.scale if shape.scales_scores else shape.scale
-        for head in range(shape.group):
-            rows = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
-            (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(rows) * factor
+    """Write the scores of all heads of a group, for 16 tokens at a time.
 
-
-def _score_rows(
-    tile: Tile,
-    queries: Pointer,
-    keys: Cached,
-    memory: tuple[Pointer, Pointer],
-    bounds: tuple[Value, Value],
-) -> None:
-    """Write the scores of latent attention, for 16 tokens at a time.
-
-    A row is wider than all registers and has many heads. So rows are first written in f32, and a few of
-    them are multiplied with a few queries at a time, vector by vector.
+    Some heads at a time are multiplied with some keys, each of which is read once for them. A vector has the sums
+    of two tokens, `SUMS` apart, so that the totals of `SUMS` vectors are the scores of 16 tokens in their order.
     """
     shape, e, (low, high) = tile.shape, keys.e, bounds
-    products, rows = memory
-    blocks = _blocks_of_heads(e.path, shape.group)
+    scales = stack(e, F32, LANES).of(WIDE)
+    products = products.of(WIDE)
+    blocks = [
+        (*block, _pairs_at_once(e.path, block[2]))
+        for block in blocks_of(shape.group, min(_MOST_HEADS, rows_at_once(e.path)))
+    ]
+    ahead = None
+    if shape.rank is None:
+        steps = sum((stop - start) // heads * SUMS // pairs for start, stop, heads, pairs in blocks)
+        ahead = Ahead(tile.values, low, LANES, steps)
     with e.loop(low - low % LANES, high, LANES) as first:
-        with e.loop(0, LANES) as member:
-            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
-            for index, numbers in enumerate(keys.key_vectors(token)):
-                (rows + member * shape.padded)[Span(index * LANES, LANES)] = numbers
-        for start, stop, heads in blocks:
+
+        def token_of(lane: Operand) -> Value:
+            return (first + lane).at_least(low).at_most(high - 1)  # others are not cached
+
+        if shape.scales_scores:
+            with e.loop(0, LANES) as lane:
+                scales.of(KIND_F32)[lane] = keys.scale(token_of(lane))
+        factor = scales[0] * shape.scale if shape.scales_scores else shape.scale
+        for start, stop, heads, pairs in blocks:
             with e.loop(start, stop, heads) as head:
-                query = queries + head * shape.head_dim
-                with e.loop(0, LANES, _TOGETHER) as member:
-                    out = products.of(WIDE) + (head * LANES + member)
-                    _multiply(e, shape, (query, heads), rows + member * shape.padded, out)
-        with e.loop(0, shape.group) as head:
-            lanes = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
-            (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(lanes) * shape.scale
+                query = queries + head * shape.query_step
+                with e.loop(0, SUMS, pairs) as pair:
+                    tokens = [
+                        (token_of(pair + i), token_of(pair + (i + SUMS))) for i in range(pairs)
+                    ]
+                    if ahead is not None:
+                        ahead.step()
+                    _multiply(e, shape, (query, heads), keys, tokens, products + pair)
+                for member in range(heads):
+                    rows = [products[member * SUMS + row] for row in range(SUMS)]
+                    scores = tile.scores + (head + member) * PANEL
+                    (scores + first).of(WIDE)[0] = e.total_of_each(rows) * factor
 
 
-def _blocks_of_heads(path: Path, group: int) -> list[tuple[int, int, int]]:
-    """Return from which head to which so many at a time are multiplied with `_TOGETHER` rows."""
-    most = max(1, rows_at_once(path) // _TOGETHER)
-    whole = group - group % most
-    blocks = [(0, whole, most), (whole, group, group % most)]
-    return [block for block in blocks if block[0] < block[1]]
+def _pairs_at_once(path: Path, heads: int) -> int:
+    """Return how many pairs of keys are multiplied with so many heads' queries at a time."""
+    return next(pairs for pairs in (4, 2, 1) if pairs <= others_at_once(path, heads))
 
 
 def _multiply(
-    e: Emitter, shape: Heads, queries: tuple[Pointer, int], rows: Pointer, out: Pointer
+    e: Emitter,
+    shape: Heads,
+    queries: tuple[Pointer, int],
+    keys: Cached,
+    tokens: list[tuple[Value, Value]],
+    out: Pointer,
 ) -> None:
-    """Write the lanes' sums of some heads and `_TOGETHER` rows, (heads, LANES)."""
+    """Write the sums that scores are made of, for some heads and pairs of tokens: (heads, SUMS, LANES)."""
     query, heads = queries
-    pairs = [(head, row) for head in range(heads) for row in range(_TOGETHER)]
-    totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
-    for (span,) in shape.each_span(e, 1, shape.head_dim):
-        keys = [(rows + row * shape.padded)[Span(span.first, LANES)] for row in range(_TOGETHER)]
-        for head in range(heads):
-            numbers = (query + head * shape.head_dim)[span]
-            for row, key in enumerate(keys):
-                total = totals[head, row]
-                total.value = e.multiply_add(key, numbers, total.value)
-    for (head, row), total in totals.items():
-        out[head * LANES + row] = total.value
+    places = [(head, pair) for head in range(heads) for pair in range(len(tokens))]
+    totals = {place: e.variable(constant(WIDE, 0.0)) for place in places}
+    for begin, size, part in shape.key_parts:
+        for span in shape.each_sum(e, size):
+            here = Span(span.first + begin, SUMS, span.mask)
+            numbers = [e.join([keys.key(token, here, part) for token in pair]) for pair in tokens]
+            for head in range(heads):
+                some = (query + head * shape.query_step)[here]
+                some = e.join([some, some])
+                for pair, key in enumerate(numbers):
+                    total = totals[head, pair]
+                    total.value = e.multiply_add(key, some, total.value)
+    for (head, pair), total in totals.items():
+        out[head * SUMS + pair] = total.value
 
 
 def _combine(

@@ -15,14 +15,15 @@ from potluck.engine.kernels.attention import (
     LANES,
     LOWEST,
     PANEL,
+    SUMS,
     WIDE,
     Cached,
     Heads,
-    Tile,
     columns_at_once,
     rows_at_once,
     rows_of,
 )
+from potluck.engine.kernels.attention_tile import Tile
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
     F32,
@@ -113,7 +114,12 @@ class _Scratch:
 
     @property
     def size(self) -> int:
-        return self.sums + LANES * self.rows * self.columns
+        return self.totals + self.rows * self.shape.value_padded
+
+    @property
+    def totals(self) -> int:
+        """Where the sums of values are."""
+        return self.sums + SUMS * self.rows * self.columns
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
@@ -232,10 +238,9 @@ def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.
         values=Cached(e, shape, values),
         scores=scratch + layout.scores,
         stats=stats.of(KIND_F32),
-        out=out.of(KIND_F32),
-        out_stride=shape.heads * shape.value_dim,
+        totals=scratch + layout.totals,
         seen_by=seen_by,
-        is_merged=True,
+        merged=(out.of(KIND_F32), shape.heads * shape.value_dim),
     )
     low, high = seen_by(0)[0], seen_by(rows - 1)[1]
     with e.if_then(low < high):
@@ -255,14 +260,14 @@ def _score(tile: Tile, layout: _Scratch, scratch: Pointer, bounds: tuple[Value, 
     columns, sums = layout.columns, scratch + layout.sums
     with e.loop(low - low % columns, high, columns) as token:
         keys = scratch + token * shape.padded
-        with e.loop(0, LANES) as lane:
+        with e.loop(0, SUMS) as lane:
             _sum_lane(tile, layout, keys, scratch + layout.queries, (lane, sums))
         with e.loop(0, tile.rows) as row:
             for part in range(0, columns, LANES):
                 here = Span(token + part, LANES)
                 parts = [
                     (sums + lane * (tile.rows * columns) + row * columns)[Span(part, LANES)]
-                    for lane in range(LANES)
+                    for lane in range(SUMS)
                 ]
                 while half := len(parts) // 2:  # as `total_of_each` adds lanes
                     parts = [parts[lane] + parts[lane + half] for lane in range(half)]
@@ -278,12 +283,12 @@ def _sum_lane(
     queries: Pointer,
     target: tuple[Value, Pointer],
 ) -> None:
-    """Write one of the `LANES` sums of which a score is made, for a row of columns and all rows of the tile."""
+    """Write one of the `SUMS` sums of which a score is made, for a row of columns and all rows of the tile."""
     e, shape, (lane, sums) = tile.values.e, tile.shape, target
     vectors = layout.columns // LANES
     pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
     totals = {pair: e.value(constant(WIDE, 0.0)) for pair in pairs}
-    for first in range(0, shape.padded, LANES):
+    for first in range(0, shape.padded, SUMS):
         index = lane + first
         column = (keys + index * layout.columns).of(WIDE)
         parts = [column[part] for part in range(vectors)]
