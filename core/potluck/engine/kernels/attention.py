@@ -19,12 +19,11 @@ scale after each (see `layout`). Whole panels at its beginning may lie elsewhere
 once for all of them and never expanded.
 
 In latent attention, the cache is (1, 1, capacity, row): all heads have the row as their key, and its first numbers
-as their value. As int8 both parts of a row have a scale, and keys are multiplied with theirs when they are loaded.
+as their value. As int8 both parts of a row have a scale.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import (
@@ -48,7 +47,7 @@ SUMS = 8  # of which a score is made: a vector has those of two tokens
 # Cached tokens of a panel. Keys of 64 numbers then take 64 kB as columns, which stay in the second cache.
 PANEL = 256
 _WRITTEN_OUT = 128  # numbers of a key that are multiplied without a loop
-KeyPart = Literal["whole", "latent", "turned"]
+_IN_A_LOOP = 4  # vectors of a key that are multiplied in a loop's body
 LOWEST = -1e30  # below any score, but finite, so that differences are numbers
 
 
@@ -128,11 +127,6 @@ class Heads:
         return self.cache_kind == KIND_INT8
 
     @property
-    def scales_scores(self) -> bool:
-        """Whether scores are multiplied with the scales of the keys."""
-        return self.has_scales and self.rank is None
-
-    @property
     def cached_bytes(self) -> int:
         """Bytes from one key, or from one value, in the cache to the next."""
         scale_bytes = CACHE_SCALE_BYTES if self.has_scales and self.index_dim else 0
@@ -145,25 +139,6 @@ class Heads:
         scale_bytes = parts * CACHE_SCALE_BYTES if self.has_scales else 0
         return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
 
-    @property
-    def key_parts(self) -> tuple[tuple[int, int, KeyPart], ...]:
-        """The parts of a key that `Cached.key` loads: where each begins, and how many numbers it has."""
-        if self.rank is None:
-            return ((0, self.head_dim, "whole"),)
-        return (0, self.rank, "latent"), (self.rank, self.rotary_dim, "turned")
-
-    def each_sum(self, e: Emitter, size: int) -> Iterator[Span]:
-        """Write the body for each `SUMS` of so many numbers: in a loop if they are many, then for the rest."""
-        whole = size - size % SUMS
-        if size <= _WRITTEN_OUT:
-            for first in range(0, whole, SUMS):
-                yield Span(e.index(first), SUMS)
-        else:
-            with e.loop(0, whole, SUMS) as first:
-                yield Span(first, SUMS)
-        if whole < size:
-            yield Span(e.index(whole), SUMS, e.first_lanes(e.index(size - whole), SUMS))
-
     def each_span(self, e: Emitter, count: int, size: int | None = None) -> Iterator[list[Span]]:
         """Write the body for `count` vectors at a time: in a loop for whole vectors, then for the rest.
 
@@ -175,6 +150,19 @@ class Heads:
             yield [Span((first + index) * LANES, LANES) for index in range(count)]
         for start in range(whole, vectors, count):
             yield [_span(e, size, part) for part in range(start, min(start + count, vectors))]
+
+
+def each_some(e: Emitter, size: int, lanes: int) -> Iterator[Span]:
+    """Write the body for so many lanes of a key's numbers at a time: in a loop if they are many, then for the rest."""
+    looped = 0 if size <= _WRITTEN_OUT else size - size % (_IN_A_LOOP * lanes)
+    if looped:
+        with e.loop(0, looped, _IN_A_LOOP * lanes) as first:
+            for index in range(_IN_A_LOOP):
+                yield Span(first + index * lanes, lanes)
+    for first in range(looped, size, lanes):
+        left = size - first
+        mask = None if left >= lanes else e.first_lanes(e.index(left), lanes)
+        yield Span(e.index(first), lanes, mask)
 
 
 def _span(e: Emitter, size: int, part: int) -> Span:
@@ -228,17 +216,6 @@ class Cached:
     def scale(self, token: Operand) -> Value:
         """What the integers of a token are multiplied with; of a latent row, those of the value."""
         return self.at(token).skip(self.shape.value_dim).of(KIND_F32)[0]
-
-    def key(self, token: Operand, span: Span, part: KeyPart) -> Value:
-        """A vector of a token's key: as it lies there, or of a part of a latent row, multiplied with its scale."""
-        shape, start = self.shape, self.at(token)
-        if part == "whole" or not shape.has_scales:
-            return start[span]
-        if part == "turned":
-            start = start.skip(CACHE_SCALE_BYTES)
-        place = shape.value_dim if part == "latent" else shape.head_dim
-        scale = start.skip(place).of(KIND_F32)[0]
-        return start[span] * self.e.splat(scale, span.lanes)
 
 
 class Ahead:

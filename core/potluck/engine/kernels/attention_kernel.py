@@ -13,15 +13,16 @@ from potluck.engine.kernels.attention import (
     LANES,
     LOWEST,
     PANEL,
-    SUMS,
     WIDE,
-    Ahead,
     Cached,
     Heads,
-    blocks_of,
-    others_at_once,
-    rows_at_once,
     rows_of,
+)
+from potluck.engine.kernels.attention_scores import (
+    Scores,
+    scales_floats,
+    scratch_floats,
+    value_scales,
 )
 from potluck.engine.kernels.attention_tile import Tile, add_scaled, merge
 from potluck.engine.kernels.emit import Emitter
@@ -36,7 +37,7 @@ from potluck.engine.kernels.ir_types import (
     constant,
     internal,
 )
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.values import Value
@@ -61,8 +62,6 @@ class Attend(Record):
     job = Address(I8)  # of the pool; null: there is none
     shares = Number()  # how many parts the work is cut into
 
-
-_MOST_HEADS = 8  # that are multiplied with a key at a time
 
 # an `Attend`
 ATTEND = ir.FunctionType(VOID, [POINTER])
@@ -91,12 +90,16 @@ class _Part:
         return self.out + self.shape.group * self.shape.value_padded
 
     @property
-    def products(self) -> int:
+    def scales(self) -> int:
         return self.scores + self.shape.group * PANEL
 
     @property
+    def memory(self) -> int:
+        return self.scales + scales_floats(self.shape)
+
+    @property
     def size(self) -> int:
-        return self.products + _MOST_HEADS * SUMS * LANES
+        return self.memory + scratch_floats(self.shape)
 
 
 def emit_attend(
@@ -154,96 +157,28 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
         end = given.position + 1 - start
         low, high = (end - given.window).at_least(0), end.at_most(PANEL)
         target = given.parts + part * layout.size
-        tile = Tile(
+        scores, scales = memory + layout.scores, memory + layout.scales
+        Scores(
+            shape=shape,
+            keys=keys,
+            values=values,
+            queries=given.queries + part // panels * (shape.group * shape.query_step),
+            out=scores,
+            scales=scales,
+            memory=memory + layout.memory,
+        ).write(low, high)
+        Tile(
             shape=shape,
             rows=shape.group,
             values=values,
-            scores=memory + layout.scores,
+            scores=scores,
+            value_scales=value_scales(shape, scales),
             stats=target,
             totals=target + layout.out,
             seen_by=lambda _, low=low, high=high: (low, high),
             next_keys=next_keys,
-        )
-        queries = given.queries + part // panels * (shape.group * shape.query_step)
-        products = memory + layout.products
-        _score(tile, queries, keys, products, (low, high))
-        tile.attend(low, high)
+        ).attend(low, high)
     return internal(e.end())
-
-
-def _score(
-    tile: Tile, queries: Pointer, keys: Cached, products: Pointer, bounds: tuple[Value, Value]
-) -> None:
-    """Write the scores of all heads of a group, for 16 tokens at a time.
-
-    Some heads at a time are multiplied with some keys, each of which is read once for them. A vector has the sums
-    of two tokens, `SUMS` apart, so that the totals of `SUMS` vectors are the scores of 16 tokens in their order.
-    """
-    shape, e, (low, high) = tile.shape, keys.e, bounds
-    scales = stack(e, F32, LANES).of(WIDE)
-    products = products.of(WIDE)
-    blocks = [
-        (*block, _pairs_at_once(e.path, block[2]))
-        for block in blocks_of(shape.group, min(_MOST_HEADS, rows_at_once(e.path)))
-    ]
-    ahead = None
-    if shape.rank is None:
-        steps = sum((stop - start) // heads * SUMS // pairs for start, stop, heads, pairs in blocks)
-        ahead = Ahead(tile.values, low, LANES, steps)
-    with e.loop(low - low % LANES, high, LANES) as first:
-
-        def token_of(lane: Operand) -> Value:
-            return (first + lane).at_least(low).at_most(high - 1)  # others are not cached
-
-        if shape.scales_scores:
-            with e.loop(0, LANES) as lane:
-                scales.of(KIND_F32)[lane] = keys.scale(token_of(lane))
-        factor = scales[0] * shape.scale if shape.scales_scores else shape.scale
-        for start, stop, heads, pairs in blocks:
-            with e.loop(start, stop, heads) as head:
-                query = queries + head * shape.query_step
-                with e.loop(0, SUMS, pairs) as pair:
-                    tokens = [
-                        (token_of(pair + i), token_of(pair + (i + SUMS))) for i in range(pairs)
-                    ]
-                    if ahead is not None:
-                        ahead.step()
-                    _multiply(e, shape, (query, heads), keys, tokens, products + pair)
-                for member in range(heads):
-                    rows = [products[member * SUMS + row] for row in range(SUMS)]
-                    scores = tile.scores + (head + member) * PANEL
-                    (scores + first).of(WIDE)[0] = e.total_of_each(rows) * factor
-
-
-def _pairs_at_once(path: Path, heads: int) -> int:
-    """Return how many pairs of keys are multiplied with so many heads' queries at a time."""
-    return next(pairs for pairs in (4, 2, 1) if pairs <= others_at_once(path, heads))
-
-
-def _multiply(
-    e: Emitter,
-    shape: Heads,
-    queries: tuple[Pointer, int],
-    keys: Cached,
-    tokens: list[tuple[Value, Value]],
-    out: Pointer,
-) -> None:
-    """Write the sums that scores are made of, for some heads and pairs of tokens: (heads, SUMS, LANES)."""
-    query, heads = queries
-    places = [(head, pair) for head in range(heads) for pair in range(len(tokens))]
-    totals = {place: e.variable(constant(WIDE, 0.0)) for place in places}
-    for begin, size, part in shape.key_parts:
-        for span in shape.each_sum(e, size):
-            here = Span(span.first + begin, SUMS, span.mask)
-            numbers = [e.join([keys.key(token, here, part) for token in pair]) for pair in tokens]
-            for head in range(heads):
-                some = (query + head * shape.query_step)[here]
-                some = e.join([some, some])
-                for pair, key in enumerate(numbers):
-                    total = totals[head, pair]
-                    total.value = e.multiply_add(key, some, total.value)
-    for (head, pair), total in totals.items():
-        out[head * SUMS + pair] = total.value
 
 
 def _combine(
