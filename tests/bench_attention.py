@@ -6,6 +6,7 @@
     --path avx2               the code path (default: the best that the processor has)
     --rounds 7                rounds; the best one counts
     --tokens 128              of the chunk whose attention is measured after the cached tokens; 0: none
+    --only-layers             measure whole layers instead, in int4
 
 For each shape, cache and depth: how long attention of one token takes, beside a kernel that only reads the
 same bytes of keys and values, in the same round; and how many multiplications and additions a second it does for
@@ -21,9 +22,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bench_kernels import LLAMA, QWEN, LayerParts, Model
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.model.formats import INT4
 
 BEYOND_CACHES = 128e6  # bytes
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8}
@@ -40,6 +43,8 @@ SHAPES = {
     "deepseek-v2-lite, latent, 16": (16, 1, 576, 512),
     "deepseek-v3, latent, 128": (128, 1, 576, 512),
 }
+
+MODELS = (QWEN, LLAMA, Model("llama-3.1-8b", 4096, 14336, 32, 8, 128))
 
 
 def make_heads(name: str, dtype: torch.dtype) -> Heads:
@@ -109,6 +114,30 @@ def measure(
     )
 
 
+def measure_layers(
+    kernels: GeneratedKernels, model: Model, dtype: torch.dtype, depth: int, rounds: int
+) -> None:
+    """Time one token through whole layers, beside reading their weights and caches: the floor of a token."""
+    parts = LayerParts(kernels, model, INT4, dtype, depth + 1)
+    for cache in parts.caches:
+        cache.copy_(make_cache(parts.heads, depth + 1, dtype))
+
+    def read() -> None:
+        parts.read()
+        for cache in parts.caches:
+            kernels.read(cache)
+
+    pairs = [(seconds(read), seconds(partial(parts.step, depth))) for _ in range(rounds)]
+    best = [min(column) / len(parts.layers) for column in zip(*pairs, strict=True)]
+    weights = sum(matrix.nbytes for matrix in parts.weights) / len(parts.layers)
+    print(
+        f"{model.name:32} int4, {str(dtype)[6:]:9} {depth:6}  {best[1] * 1e6:7.0f} µs a layer, reading"
+        f" {best[0] * 1e6:7.0f} ({weights / 1e6:.0f} MB and {parts.caches[0].nbytes / 1e6:.0f} MB of cache):"
+        f" {best[0] / best[1]:4.0%}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     known = {path.name: path for path in host_paths()}
@@ -118,11 +147,16 @@ def main() -> None:
     parser.add_argument("--path", default=next(iter(known)))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--only-layers", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     kernels = GeneratedKernels(known[options.path])
     wanted = options.shapes.split(",")
-    for name in SHAPES:
+    for model in MODELS if options.only_layers else ():
+        for cache in options.caches.split(","):
+            for depth in map(int, options.depths.split(",")):
+                measure_layers(kernels, model, DTYPES[cache], depth, options.rounds)
+    for name in () if options.only_layers else SHAPES:
         if not any(name.startswith(one) for one in wanted):
             continue
         for cache in options.caches.split(","):
