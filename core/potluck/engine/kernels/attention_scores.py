@@ -34,6 +34,7 @@ from potluck.engine.kernels.attention_integers import (
     widened,
 )
 from potluck.engine.kernels.ir_types import I16, Operand, constant
+from potluck.engine.kernels.layout import CACHE_LINE
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
@@ -46,6 +47,7 @@ class Products(Protocol):
     """How queries are multiplied with keys, of which each part has a sum of its own."""
 
     parts: int
+    lanes: int  # numbers of a key that are multiplied at a time
     zero: ir.Constant
 
     def begin(self, low: Value, high: Value) -> None: ...
@@ -101,18 +103,22 @@ class Scores:
             for block in blocks_of(shape.group, min(_MOST_HEADS, rows_at_once(e.path)))
         ]
         steps = sum((stop - start) // heads * SUMS // pairs for start, stop, heads, pairs in blocks)
-        ahead = Ahead(self.values, low, LANES, steps) if shape.rank is None else None
+        # The values of 16 tokens are prefetched a line or two at a time, between vectors of keys.
+        vectors = shape.head_dim // products.lanes or 1
+        lines = max(1, LANES * shape.cached_bytes // CACHE_LINE)
+        apart = next(n for n in (4, 2, 1) if n == 1 or steps * vectors >= n * lines)
+        ahead = None
+        if shape.rank is None:
+            ahead = Ahead(self.values, low, LANES, steps * -(-vectors // apart)), apart
         with e.loop(low - low % LANES, high, LANES) as first:
             for start, stop, heads, pairs in blocks:
                 with e.loop(start, stop, heads) as head:
                     with e.loop(0, SUMS, pairs) as pair:
-                        if ahead is not None:
-                            ahead.step()
                         tokens = [
                             self._tokens(first + (pair + index), low, high)
                             for index in range(pairs)
                         ]
-                        self._multiply(products, (head, heads), tokens, pair)
+                        self._multiply(products, (head, heads), tokens, pair, ahead)
                     for member in range(heads):
                         totals = [
                             e.total_of_each(
@@ -139,19 +145,26 @@ class Scores:
         return first.of(products.zero.type) + number
 
     def _multiply(
-        self, products: Products, heads: tuple[Value, int], tokens: list[_Pair], pair: Value
+        self,
+        products: Products,
+        heads: tuple[Value, int],
+        tokens: list[_Pair],
+        pair: Value,
+        ahead: tuple[Ahead, int] | None,
     ) -> None:
         """Write the sums that scores are made of, for some heads and pairs of tokens."""
         e, (head, count) = self.keys.e, heads
         for part in range(products.parts):
             places = [(member, number) for member in range(count) for number in range(len(tokens))]
             totals = {place: e.variable(products.zero) for place in places}
-            for span in products.spans(part):
+            for number, span in enumerate(products.spans(part)):
+                if ahead is not None and number % ahead[1] == 0:
+                    ahead[0].step()
                 keys = [products.key(part, some, span) for some in tokens]
                 for member in range(count):
                     query = products.query(part, head + member, span)
-                    for number, key in enumerate(keys):
-                        total = totals[member, number]
+                    for index, key in enumerate(keys):
+                        total = totals[member, index]
                         total.value = products.add(total.value, key, query)
             for (member, number), total in totals.items():
                 self._sums(products, part, member, pair + number)[0] = total.value
@@ -160,7 +173,7 @@ class Scores:
 class _Floats:
     """Sums of every `SUMS`th product, each rounded once."""
 
-    parts = 1
+    parts, lanes = 1, SUMS
     zero = constant(WIDE, 0.0)
 
     def __init__(self, scores: Scores) -> None:
@@ -190,7 +203,7 @@ class _Floats:
 class _Integers:
     """Exact sums of an int8 cache's products with rounded queries."""
 
-    zero = constant(TOTALS, 0)
+    lanes, zero = LANES, constant(TOTALS, 0)
 
     def __init__(self, scores: Scores) -> None:
         self._e, self._keys, self._shape = scores.keys.e, scores.keys, scores.shape
