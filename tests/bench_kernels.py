@@ -191,6 +191,7 @@ class LayerParts:
         model: Model,
         weight_format: PackedFormat,
         dtype: torch.dtype,
+        capacity: int = 1024,
     ) -> None:
         self.kernels, self.heads = kernels, model.attention(dtype)
         self.layers = random_layers(kernels, model, weight_format)
@@ -199,7 +200,7 @@ class LayerParts:
         )
         width = cached_width(self.heads.head_dim, dtype)
         self.caches = [
-            torch.zeros((2, self.heads.kv_heads, 1024, width), dtype=dtype) for _ in self.layers
+            torch.zeros((2, self.heads.kv_heads, capacity, width), dtype=dtype) for _ in self.layers
         ]
         ones = torch.ones(self.heads.rotary_dim)
         self.angles = [Angles(ones, ones)]

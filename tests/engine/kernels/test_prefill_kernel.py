@@ -57,7 +57,9 @@ def test_attention_is_that_of_float64(
         start = 0 if window is None else max(0, end - window)
         expected = attend(qkv[token, : heads.heads], heads, cache, start, end, sinks)
         got = out[token].view(heads.heads, -1)
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+        # Over an int8 cache, queries and powers are rounded to 16 bits.
+        tolerances = (1e-3, 3e-4) if cache.dtype == INT8 else (1e-4, 2e-5)
+        torch.testing.assert_close(got, expected, rtol=tolerances[0], atol=tolerances[1])
 
 
 @pytest.mark.parametrize("name", ["plain", "int8, window"])

@@ -1,55 +1,53 @@
-"""Attention of a tile: some rows of queries over a panel of cached tokens, by an online softmax.
+"""What kernels of attention share: its shape, and how they read the cache.
+
+It is an online softmax, tile by tile: some rows of queries over a panel of cached tokens.
 
     score         scores = scale q Kᵀ, which `attention_kernel` and `prefill_kernel` compute
     softmax       scores are capped and become powers, relative to the highest score of the panel
     accumulate    the output of the panel is the sum of values times their powers
     merge         what the panels before have, and this one, are scaled to the same highest score, and added
 
+All but the scores is in `attention_tile`.
+
 The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). A row has the
 same bits whoever computes it, one token or many, alone or among threads: panels begin at positions that are
 multiples of `PANEL`, each is computed by itself, and they are merged in their order. A score is the sum of
-`LANES` sums, which are added as `Emitter.total_of_each` does.
+`SUMS` sums, of every `SUMS`th product each, which are added as `Emitter.total_of_each` does.
 
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
 scale after each (see `layout`). Whole panels at its beginning may lie elsewhere, in rows that sessions share. The heads of a group share a key head, whose keys and values are read
 once for all of them and never expanded.
 
 In latent attention, the cache is (1, 1, capacity, row): all heads have the row as their key, and its first numbers
-as their value. As int8 both parts of a row have a scale, and keys are multiplied with theirs when they are loaded.
+as their value. As int8 both parts of a row have a scale.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
-
-from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import emit_exp, emit_tanh
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
-    I32,
-    I64,
     KIND_BYTES,
     KIND_F32,
     KIND_INT8,
     Operand,
-    constant,
     vector,
 )
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
-from potluck.engine.kernels.memory import Pointer, Record, Span, stack
+from potluck.engine.kernels.memory import Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
 from potluck.model.families.facts import QkNormKind
 
 LANES = 16  # numbers of a vector; also how many cached tokens are scored together
 WIDE = vector(F32, LANES)
+SUMS = 8  # of which a score is made: a vector has those of two tokens
 # Cached tokens of a panel. Keys of 64 numbers then take 64 kB as columns, which stay in the second cache.
 PANEL = 256
-KeyPart = Literal["whole", "latent", "turned"]
+_WRITTEN_OUT = 128  # numbers of a key that are multiplied without a loop
+_IN_A_LOOP = 4  # vectors of a key that are multiplied in a loop's body
 LOWEST = -1e30  # below any score, but finite, so that differences are numbers
 
 
@@ -129,11 +127,6 @@ class Heads:
         return self.cache_kind == KIND_INT8
 
     @property
-    def scales_scores(self) -> bool:
-        """Whether scores are multiplied with the scales of the keys."""
-        return self.has_scales and self.rank is None
-
-    @property
     def cached_bytes(self) -> int:
         """Bytes from one key, or from one value, in the cache to the next."""
         scale_bytes = CACHE_SCALE_BYTES if self.has_scales and self.index_dim else 0
@@ -146,17 +139,6 @@ class Heads:
         scale_bytes = parts * CACHE_SCALE_BYTES if self.has_scales else 0
         return self.head_dim * KIND_BYTES[self.cache_kind] + scale_bytes
 
-    @property
-    def key_parts(self) -> tuple[tuple[int, int, KeyPart], ...]:
-        """The parts of a key that `Cached.key` loads: where each begins, and how many numbers it has."""
-        if self.rank is None:
-            return ((0, self.head_dim, "whole"),)
-        return (0, self.rank, "latent"), (self.rank, self.rotary_dim, "turned")
-
-    def spans(self, e: Emitter, parts: range) -> list[Span]:
-        """Return these vectors of a key, as indices."""
-        return [_span(e, self.head_dim, part) for part in parts]
-
     def each_span(self, e: Emitter, count: int, size: int | None = None) -> Iterator[list[Span]]:
         """Write the body for `count` vectors at a time: in a loop for whole vectors, then for the rest.
 
@@ -168,6 +150,19 @@ class Heads:
             yield [Span((first + index) * LANES, LANES) for index in range(count)]
         for start in range(whole, vectors, count):
             yield [_span(e, size, part) for part in range(start, min(start + count, vectors))]
+
+
+def each_some(e: Emitter, size: int, lanes: int) -> Iterator[Span]:
+    """Write the body for so many lanes of a key's numbers at a time: in a loop if they are many, then for the rest."""
+    looped = 0 if size <= _WRITTEN_OUT else size - size % (_IN_A_LOOP * lanes)
+    if looped:
+        with e.loop(0, looped, _IN_A_LOOP * lanes) as first:
+            for index in range(_IN_A_LOOP):
+                yield Span(first + index * lanes, lanes)
+    for first in range(looped, size, lanes):
+        left = size - first
+        mask = None if left >= lanes else e.first_lanes(e.index(left), lanes)
+        yield Span(e.index(first), lanes, mask)
 
 
 def _span(e: Emitter, size: int, part: int) -> Span:
@@ -184,6 +179,22 @@ def rows_at_once(path: Path) -> int:
 def columns_at_once(path: Path) -> int:
     """Return how many vectors each row is multiplied with at a time."""
     return 2 if path.registers >= 32 else 1
+
+
+def others_at_once(path: Path, rows: int) -> int:
+    """Return with how many vectors so many rows are multiplied at a time, with a sum of each in a register.
+
+    Beside the sums, registers hold these vectors, and a number of a row. A single row needs each vector once.
+    """
+    return path.registers - 2 if rows == 1 else max(1, (path.registers - 1) // (rows + 1))
+
+
+def blocks_of(count: int, most: int) -> list[tuple[int, int, int]]:
+    """Cut into blocks of about the same size: (from, to, so many at a time), for a loop and what is left."""
+    size = -(-count // -(-count // most))
+    whole = count - count % size
+    blocks = [(0, whole, size), (whole, count, count - whole)]
+    return [block for block in blocks if block[0] < block[1]]
 
 
 @dataclass(frozen=True)
@@ -206,31 +217,25 @@ class Cached:
         """What the integers of a token are multiplied with; of a latent row, those of the value."""
         return self.at(token).skip(self.shape.value_dim).of(KIND_F32)[0]
 
-    def key(self, token: Operand, span: Span, part: KeyPart) -> Value:
-        """A vector of a token's key: as it lies there, or of a part of a latent row, multiplied with its scale."""
-        shape, start = self.shape, self.at(token)
-        if part == "whole" or not shape.has_scales:
-            return start[span]
-        if part == "turned":
-            start = start.skip(CACHE_SCALE_BYTES)
-        place = shape.value_dim if part == "latent" else shape.head_dim
-        scale = start.skip(place).of(KIND_F32)[0]
-        return start[span] * self.e.splat(scale, LANES)
 
-    def key_vectors(self, token: Operand) -> list[Value]:
-        """All vectors of a token's key, as `key` returns them."""
-        return [
-            self.key(
-                token, Span(begin + LANES * index, LANES, _span(self.e, size, index).mask), part
-            )
-            for begin, size, part in self.shape.key_parts
-            for index in range(-(-size // LANES))
-        ]
+class Ahead:
+    """What is read later is prefetched, a piece each time that `step` is written into a loop.
 
-    def prefetch(self, token: Operand) -> None:
-        """Prefetch a token, because the processor does not foresee the first tokens of a head."""
-        for offset in range(0, self.shape.cached_bytes, CACHE_LINE):
-            self.at(token).skip(offset).prefetch()
+    So the processor reads memory all the time while it computes, and never waits for many lines at once.
+    """
+
+    def __init__(self, cached: Cached, first: Operand, tokens: int, steps: int) -> None:
+        """Begin with a token; `tokens` of them are prefetched in so many steps."""
+        self._e, self._base = cached.e, cached.at(first)
+        self._bytes = -(-tokens * cached.shape.cached_bytes // steps)
+        self._offset = cached.e.variable(cached.e.index(0))
+
+    def step(self) -> None:
+        """Prefetch the next piece."""
+        here = self._base.skip(self._offset.value)
+        for offset in range(0, self._bytes, CACHE_LINE):
+            here.skip(offset).prefetch()
+        self._offset.value = self._offset.value + self._bytes
 
 
 def rows_of(e: Emitter, shape: Heads, given: Record, head: Value) -> Callable[[str, Value], Cached]:
@@ -250,137 +255,3 @@ def rows_of(e: Emitter, shape: Heads, given: Record, head: Value) -> Callable[[s
         return Cached(e, shape, Pointer(e, memory, I8).skip(head, stride)).past(start)
 
     return at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """Some rows of queries over a panel. Tokens are counted from the first of the panel."""
-
-    shape: Heads
-    rows: int
-    values: Cached
-    scores: Pointer  # (rows, PANEL), f32
-    stats: Pointer  # (rows, 2), f32: highest score, sum of powers
-    out: Pointer  # (rows, …), f32
-    out_stride: int  # numbers from one row to the next
-    # Of a row: the first token that it sees, and the one after the last.
-    seen_by: Callable[[Operand], tuple[Value, Value]]
-    is_merged: (
-        bool  # whether the panel is merged into stats and output; otherwise it is written there
-    )
-    next_keys: Cached | None = None  # those of the next tile, prefetched meanwhile
-
-    def attend(self, low: Value, high: Value) -> None:
-        """Compute the panel; the tokens from low to high, which some row sees, have scores."""
-        factors = stack(self.values.e, F32, 2 * self.rows)
-        self._softmax(low, high, factors)
-        self._accumulate(low, high, factors)
-
-    def _softmax(self, low: Value, high: Value, factors: Pointer) -> None:
-        """Turn scores into powers, zero for tokens that a row does not see; write the factors of `merge`."""
-        e = self.values.e
-        first = low - low % LANES
-        with e.loop(0, self.rows) as row:
-            scores, stats = self.scores + row * PANEL, self.stats + row * 2
-            most = self._highest(scores, row, (first, high))
-            sums = e.variable(constant(WIDE, 0.0))
-            with e.loop(first, high, LANES) as token:
-                here = Span(token, LANES)
-                score = scores[here]
-                power = emit_exp(e, score - most)
-                # A score that is NaN counts as seen, so that the result is NaN too.
-                is_seen = e.fcmp_unordered(">", score, constant(WIDE, -math.inf))
-                power = e.select(is_seen, power, constant(WIDE, 0.0))
-                sums.value = sums.value + power
-                scores[here] = power
-            here = most, sums.value.total()
-            if self.is_merged:
-                here, (old, new) = merge(e, (stats[0], stats[1]), here)
-                (factors + row * 2)[0], (factors + row * 2)[1] = old, new
-            stats[0], stats[1] = here
-
-    def _highest(self, scores: Pointer, row: Value, bounds: tuple[Value, Value]) -> Value:
-        """Return the highest score; scores of tokens that are not seen become minus infinity."""
-        e, (low, high) = self.values.e, self.seen_by(row)
-        highest = e.variable(constant(WIDE, LOWEST))
-        with e.loop(*bounds, LANES) as token:
-            here = Span(token, LANES)
-            index = token + constant(vector(I64, LANES), range(LANES))
-            is_seen = (index >= low) & (index < high)
-            score = e.select(is_seen, self._softcap(scores[here]), constant(WIDE, -math.inf))
-            scores[here] = score
-            highest.value = score.at_least(highest.value)
-        return highest.value.highest()
-
-    def _softcap(self, score: Value) -> Value:
-        cap = self.shape.softcap
-        return score if cap is None else emit_tanh(self.values.e, score * (1 / cap)) * cap
-
-    def _accumulate(self, low: Value, high: Value, factors: Pointer) -> None:
-        """Sum values times powers, for as many rows and vectors at a time as registers hold."""
-        path = self.values.e.path
-        room = rows_at_once(path) * columns_at_once(path)
-        count = min(self.rows, room)
-        for first in range(0, self.rows, count):
-            rows = range(first, min(first + count, self.rows))
-            prefetched = self.next_keys if first == 0 else None
-            self._accumulate_rows(rows, max(1, room // count), (low, high), factors, prefetched)
-
-    def _accumulate_rows(
-        self,
-        rows: range,
-        vectors: int,
-        bounds: tuple[Value, Value],
-        factors: Pointer,
-        prefetched: Cached | None,
-    ) -> None:
-        e = self.values.e
-        most = self.shape.value_padded // LANES
-        for spans in self.shape.each_span(e, min(vectors, most)):
-            pairs = [(row, number) for row in rows for number in range(len(spans))]
-            totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
-            with e.loop(*bounds) as token:
-                here = self.values.at(token)
-                values = [here[span] for span in spans]
-                if self.shape.has_scales:
-                    scale = e.splat(self.values.scale(token), LANES)
-                    values = [value * scale for value in values]
-                if prefetched is not None:
-                    prefetched.prefetch(token)
-                for row in rows:
-                    power = e.splat(self.scores[token + row * PANEL], LANES)
-                    for number, value in enumerate(values):
-                        total = totals[row, number]
-                        total.value = e.multiply_add(power, value, total.value)
-            for (row, number), total in totals.items():
-                out, span = self.out + row * self.out_stride, spans[number]
-                merged = total.value
-                if self.is_merged:
-                    old, new = factors[2 * row], factors[2 * row + 1]
-                    merged = add_scaled(e, (out[span], total.value), (old, new))
-                out[span] = merged
-            prefetched = None
-
-
-def merge(
-    e: Emitter, before: tuple[Value, Value], panel: tuple[Value, Value]
-) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
-    """Merge the stats (highest score, sum of powers) of the panels before and of the next panel.
-
-    Returns:
-        The stats of all of them, and the factors of both outputs for `add_scaled`. A panel without a token
-        that is seen, whose highest score is `LOWEST` and whose sum is zero, changes nothing.
-    """
-    most = panel[0].at_least(before[0])
-    differences = e.splat(before[0] - most, LANES)
-    powers = emit_exp(e, e.insert_element(differences, panel[0] - most, constant(I32, 1)))
-    factors = powers.lane(0), powers.lane(1)
-    return (most, add_scaled(e, (before[1], panel[1]), factors)), factors
-
-
-def add_scaled(e: Emitter, parts: tuple[Value, Value], factors: tuple[Operand, Operand]) -> Value:
-    """Add what the panels before have and what the next one has, numbers or vectors, times their factors."""
-    (before, panel), (old, new) = parts, (e.value(factor) for factor in factors)
-    if isinstance(panel.type, ir.VectorType):
-        new = e.splat(new, panel.type.count)
-    return e.multiply_add(panel, new, before * old)

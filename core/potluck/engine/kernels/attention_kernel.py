@@ -16,12 +16,15 @@ from potluck.engine.kernels.attention import (
     WIDE,
     Cached,
     Heads,
-    Tile,
-    add_scaled,
-    merge,
-    rows_at_once,
     rows_of,
 )
+from potluck.engine.kernels.attention_scores import (
+    Scores,
+    scales_floats,
+    scratch_floats,
+    value_scales,
+)
+from potluck.engine.kernels.attention_tile import Tile, add_scaled, merge
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_sigmoid
 from potluck.engine.kernels.ir_types import (
@@ -34,7 +37,7 @@ from potluck.engine.kernels.ir_types import (
     constant,
     internal,
 )
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.values import Value
@@ -59,8 +62,6 @@ class Attend(Record):
     job = Address(I8)  # of the pool; null: there is none
     shares = Number()  # how many parts the work is cut into
 
-
-_TOGETHER = 2  # rows of latent attention that are multiplied with some queries at a time
 
 # an `Attend`
 ATTEND = ir.FunctionType(VOID, [POINTER])
@@ -89,17 +90,16 @@ class _Part:
         return self.out + self.shape.group * self.shape.value_padded
 
     @property
-    def products(self) -> int:
+    def scales(self) -> int:
         return self.scores + self.shape.group * PANEL
 
     @property
-    def size(self) -> int:
-        return self.rows + (0 if self.shape.rank is None else LANES * self.shape.padded)
+    def memory(self) -> int:
+        return self.scales + scales_floats(self.shape)
 
     @property
-    def rows(self) -> int:
-        """Where 16 cached rows of latent attention are, in f32."""
-        return self.products + self.shape.group * LANES * LANES
+    def size(self) -> int:
+        return self.memory + scratch_floats(self.shape)
 
 
 def emit_attend(
@@ -157,108 +157,28 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
         end = given.position + 1 - start
         low, high = (end - given.window).at_least(0), end.at_most(PANEL)
         target = given.parts + part * layout.size
-        tile = Tile(
+        scores, scales = memory + layout.scores, memory + layout.scales
+        Scores(
+            shape=shape,
+            keys=keys,
+            values=values,
+            queries=given.queries + part // panels * (shape.group * shape.query_step),
+            out=scores,
+            scales=scales,
+            memory=memory + layout.memory,
+        ).write(low, high)
+        Tile(
             shape=shape,
             rows=shape.group,
             values=values,
-            scores=memory + layout.scores,
+            scores=scores,
+            value_scales=value_scales(shape, scales),
             stats=target,
-            out=target + layout.out,
-            out_stride=shape.value_padded,
+            totals=target + layout.out,
             seen_by=lambda _, low=low, high=high: (low, high),
-            is_merged=False,
             next_keys=next_keys,
-        )
-        queries = given.queries + part // panels * (shape.group * shape.query_step)
-        products = memory + layout.products
-        if shape.rank is None:
-            _score(tile, queries, keys, products, (low, high))
-        else:
-            _score_rows(tile, queries, keys, (products, memory + layout.rows), (low, high))
-        tile.attend(low, high)
+        ).attend(low, high)
     return internal(e.end())
-
-
-def _score(
-    tile: Tile, queries: Pointer, keys: Cached, products: Pointer, bounds: tuple[Value, Value]
-) -> None:
-    """Write the scores of all heads of a group, for 16 tokens at a time."""
-    shape, e, (low, high) = tile.shape, keys.e, bounds
-    spans = shape.spans(e, range(shape.vectors))
-    scales = stack(e, F32, LANES).of(WIDE)
-    with e.loop(low - low % LANES, high, LANES) as first:
-        with e.loop(0, LANES) as member:
-            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
-            numbers = keys.key_vectors(token)
-            tile.values.prefetch(token)
-            for head in range(shape.group):
-                query, total = queries + head * shape.query_step, e.value(constant(WIDE, 0.0))
-                for span, some in zip(spans, numbers, strict=True):
-                    total = e.multiply_add(some, query[span], total)
-                products.of(WIDE)[member + head * LANES] = total
-            if shape.scales_scores:
-                scales.of(KIND_F32)[member] = keys.scale(token)
-        factor = scales[0] * shape.scale if shape.scales_scores else shape.scale
-        for head in range(shape.group):
-            rows = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
-            (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(rows) * factor
-
-
-def _score_rows(
-    tile: Tile,
-    queries: Pointer,
-    keys: Cached,
-    memory: tuple[Pointer, Pointer],
-    bounds: tuple[Value, Value],
-) -> None:
-    """Write the scores of latent attention, for 16 tokens at a time.
-
-    A row is wider than all registers and has many heads. So rows are first written in f32, and a few of
-    them are multiplied with a few queries at a time, vector by vector.
-    """
-    shape, e, (low, high) = tile.shape, keys.e, bounds
-    products, rows = memory
-    blocks = _blocks_of_heads(e.path, shape.group)
-    with e.loop(low - low % LANES, high, LANES) as first:
-        with e.loop(0, LANES) as member:
-            token = (first + member).at_least(low).at_most(high - 1)  # others are not cached
-            for index, numbers in enumerate(keys.key_vectors(token)):
-                (rows + member * shape.padded)[Span(index * LANES, LANES)] = numbers
-        for start, stop, heads in blocks:
-            with e.loop(start, stop, heads) as head:
-                query = queries + head * shape.head_dim
-                with e.loop(0, LANES, _TOGETHER) as member:
-                    out = products.of(WIDE) + (head * LANES + member)
-                    _multiply(e, shape, (query, heads), rows + member * shape.padded, out)
-        with e.loop(0, shape.group) as head:
-            lanes = [products.of(WIDE)[head * LANES + row] for row in range(LANES)]
-            (tile.scores + head * PANEL + first).of(WIDE)[0] = e.total_of_each(lanes) * shape.scale
-
-
-def _blocks_of_heads(path: Path, group: int) -> list[tuple[int, int, int]]:
-    """Return from which head to which so many at a time are multiplied with `_TOGETHER` rows."""
-    most = max(1, rows_at_once(path) // _TOGETHER)
-    whole = group - group % most
-    blocks = [(0, whole, most), (whole, group, group % most)]
-    return [block for block in blocks if block[0] < block[1]]
-
-
-def _multiply(
-    e: Emitter, shape: Heads, queries: tuple[Pointer, int], rows: Pointer, out: Pointer
-) -> None:
-    """Write the lanes' sums of some heads and `_TOGETHER` rows, (heads, LANES)."""
-    query, heads = queries
-    pairs = [(head, row) for head in range(heads) for row in range(_TOGETHER)]
-    totals = {pair: e.variable(constant(WIDE, 0.0)) for pair in pairs}
-    for (span,) in shape.each_span(e, 1, shape.head_dim):
-        keys = [(rows + row * shape.padded)[Span(span.first, LANES)] for row in range(_TOGETHER)]
-        for head in range(heads):
-            numbers = (query + head * shape.head_dim)[span]
-            for row, key in enumerate(keys):
-                total = totals[head, row]
-                total.value = e.multiply_add(key, numbers, total.value)
-    for (head, row), total in totals.items():
-        out[head * LANES + row] = total.value
 
 
 def _combine(

@@ -20,10 +20,14 @@ _SUMS = 32  # of squares, each of every 32nd number
 _LEAST, _MOST = -87.0, 88.0  # exp(x) is exp(-87) below these, and infinity above
 
 
-def emit_exp(e: Emitter, x: Value) -> Value:
-    """Return e to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN."""
+def emit_exp(e: Emitter, x: Value, *, is_positive: bool = True) -> Value:
+    """Return e to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN.
+
+    `is_positive`: whether x may be. The result is the same, but takes longer.
+    """
     typ = x.type
-    limited = x.at_least(_LEAST).at_most(_MOST)
+    limited = x.at_least(_LEAST)
+    limited = limited.at_most(_MOST) if is_positive else limited
     n = (limited * _LOG2_E).rounded()
     rest = e.multiply_add(n, constant(typ, -_LN2_HIGH), limited)
     rest = e.multiply_add(n, constant(typ, -_LN2_LOW), rest)
@@ -33,9 +37,8 @@ def emit_exp(e: Emitter, x: Value) -> Value:
     exponent = e.fptosi(n, vector(I32, typ.count)) + 127
     power_of_two = e.bitcast(exponent << 23, typ)
     is_nan = e.fcmp_unordered("uno", x, x)
-    is_huge = x > _MOST
     result = e.select(is_nan, x, series * power_of_two)
-    return e.select(is_huge, constant(typ, math.inf), result)
+    return e.select(x > _MOST, constant(typ, math.inf), result) if is_positive else result
 
 
 def emit_silu(e: Emitter, x: Value) -> Value:
@@ -127,18 +130,18 @@ def _squares(e: Emitter, x: Pointer, width: Operand) -> Value:
     return squares.value.total()
 
 
-def emit_scale(e: Emitter, largest: Value) -> tuple[Value, Value]:
-    """Return the scale that maps the largest magnitude to 127, and its inverse; zeros below 1e-30."""
+def emit_scale(e: Emitter, largest: Value, integer: int = LARGEST) -> tuple[Value, Value]:
+    """Return the scale that maps the largest magnitude to an integer, and its inverse; zeros below 1e-30."""
     zero = constant(F32, 0.0)
     is_nothing = largest < NOTHING
-    scale = e.select(is_nothing, zero, largest / float(LARGEST))
-    return scale, e.select(is_nothing, zero, float(LARGEST) / largest)
+    scale = e.select(is_nothing, zero, largest / float(integer))
+    return scale, e.select(is_nothing, zero, float(integer) / largest)
 
 
-def emit_integers(e: Emitter, numbers: Value, inverse: Value) -> Value:
-    """Return the nearest int8, as i32, of each number times the inverse of the scale."""
+def emit_integers(e: Emitter, numbers: Value, inverse: Value, largest: int = LARGEST) -> Value:
+    """Return the nearest integer, an i32, of each number times the inverse of the scale."""
     # The limits change no finite number; a NaN would become an integer that depends on the processor.
-    scaled = (numbers * inverse).at_least(-LARGEST).at_most(LARGEST)
+    scaled = (numbers * inverse).at_least(-largest).at_most(largest)
     return e.fptosi(scaled.rounded(), vector(I32, numbers.type.count))
 
 
