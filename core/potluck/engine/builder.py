@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from potluck.engine.accelerator import (
     find_graphs,
@@ -29,11 +30,12 @@ from potluck.engine.linear import (
 )
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
-from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm
+from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
+from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
@@ -42,6 +44,7 @@ from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.model.streams import StreamMixSpec
 
 if TYPE_CHECKING:
     pass
@@ -87,7 +90,7 @@ def build_weights(
             table = builder.matrix(EMBEDDING)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
-            norm = builder.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
+            norm = builder.final_norm()
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
@@ -141,9 +144,37 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
+        if (streams := spec.streams) is not None:
+            first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
+            return StreamLayer(spec, mixer, mlp, first, second)
         eps, kind = spec.norm_eps, spec.norm_kind
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
+
+    def final_norm(self) -> RmsNorm | StreamMix:
+        """What makes the head's input of the last layer's output."""
+        config = self._config
+        if (mix := config.final_mix) is not None:
+            return self._stream_mix("", mix, config.rms_norm_eps)
+        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
+
+    def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
+        streams, injection = spec.streams, None
+        weight = self._filling.tensor(prefix + spec.norm, self._norm_weight(streams.width))
+        if spec.injection is not None:
+            injection = torch.empty(streams.count, streams.width, device=self._device)
+            for name, _ in spec.injection.tensors():
+                self._filling.tensor(prefix + name, injection)
+        generated = self.generated
+        return StreamMix(
+            spec,
+            StreamNorm(weight, self._rms_norm(torch.ones_like(weight[: streams.hidden_size]), eps)),
+            down=self._linear(prefix, spec.down),
+            up=self._linear(prefix, spec.up),
+            injection=injection,
+            apply=gate if generated is None else generated.gate,
+            product=F.linear if generated is None else generated.multiply_plain,
+        )
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)

@@ -106,6 +106,8 @@ class ForwardPass:
             if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
+            if (streams := self._weights.config.streams) is not None:
+                x = x.repeat(1, streams.count)
         else:
             x = together.to(self._device, self._dtype)
         parts = [

@@ -226,7 +226,7 @@ def _time_head(
 
 
 def _hidden(weights: StageWeights, tokens: int) -> Tensor:
-    x = torch.randn(tokens, weights.config.hidden_size)
+    x = torch.randn(tokens, weights.config.width)
     return x.to(weights.device, weights.dtype)
 
 

@@ -76,7 +76,7 @@ class Stage:
         self.epoch = epoch
         self._bounds = StepBounds(
             vocabulary=config.vocab_size,
-            hidden=None if weights.embedding is not None else config.hidden_size,
+            hidden=None if weights.embedding is not None else config.width,
             chunk=chunk,
             context=context,
         )

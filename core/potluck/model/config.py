@@ -36,12 +36,13 @@ from potluck.model.limits import (
 )
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
-from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
+from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.projection import Projection
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
+from potluck.model.streams import LayerStreams, StreamMixSpec, Streams, read_streams
 from potluck.model.unsupported import unknown_architecture
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
@@ -68,6 +69,7 @@ class ModelConfig:
     embedding_multiplier: float
     logits_divisor: float
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
+    streams: Streams | None = None  # the residual streams; None: there is one
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
 
@@ -86,6 +88,18 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token between layers, and between stages: those of all residual streams."""
+        return self.hidden_size if self.streams is None else self.streams.width
+
+    @property
+    def final_mix(self) -> StreamMixSpec | None:
+        """What makes the head's input of several streams, in place of the final norm."""
+        if self.streams is None:
+            return None
+        return StreamMixSpec(streams=self.streams, name=FINAL_MIX, injects=False)
 
     @property
     def stretches(self) -> Stretches:
@@ -146,10 +160,9 @@ class ModelConfig:
 
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
-        return {
-            FINAL_NORM: (self.hidden_size,),
-            self.head_name: (self.vocab_size, self.hidden_size),
-        }
+        mix = self.final_mix
+        norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
         self, layers: Iterable[int], *, embedding: bool, head: bool
@@ -210,6 +223,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
+    streams = read_streams(fields, hidden) if family.streams else None
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -218,7 +232,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=_most_positions(fields, family, max_position),
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
-        layers=_layers(fields, family, mixers.layers, experts),
+        layers=_layers(fields, family, mixers.layers, experts, streams),
         ropes=mixers.ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
@@ -231,6 +245,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         logits_divisor=read_multiplier(fields, family.logits_divisor)
         / read_multiplier(fields, family.logits_multiplier),
         exceeds_f16=family.exceeds_f16,
+        streams=streams,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
@@ -244,7 +259,11 @@ def _most_positions(fields: Fields, family: Family, trained: int) -> int:
 
 
 def _layers(
-    fields: Fields, family: Family, mixers: Sequence[Mixer], experts: Experts | None
+    fields: Fields,
+    family: Family,
+    mixers: Sequence[Mixer],
+    experts: Experts | None,
+    streams: Streams | None,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
@@ -267,6 +286,7 @@ def _layers(
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
+            streams=None if streams is None else LayerStreams.of(streams),
         )
         for mixer, has_experts in zip(mixers, have_experts, strict=True)
     )

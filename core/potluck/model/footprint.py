@@ -17,6 +17,9 @@ CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torc
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
+_STREAM_COPIES = (
+    6  # of several residual streams: input, norm, gates, what they make of it, and output
+)
 _MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
 _SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
 
@@ -99,9 +102,10 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     chunk = min(MAX_CHUNK_TOKENS, context)
     halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
     halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
-    kept = chunk * config.hidden_size
+    kept = chunk * config.width
+    streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + logits)
+    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
 
 
 def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:

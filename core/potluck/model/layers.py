@@ -23,6 +23,7 @@ from potluck.model.mixers import Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
+from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
@@ -174,6 +175,7 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
+    With several residual streams, `streams` stands in place of norms.
     """
 
     hidden_size: int
@@ -185,6 +187,7 @@ class LayerSpec:
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
+    streams: LayerStreams | None = None  # None: there is one residual stream
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
@@ -194,7 +197,14 @@ class LayerSpec:
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
         tensors |= {} if self.scale is None else {self.scale: (1,)}
+        for block in () if self.streams is None else self.streams.blocks:
+            tensors |= block.tensors()
         return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token that come in, and that go out."""
+        return self.hidden_size if self.streams is None else self.streams.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """In which format each tensor of a model is held in a scheme, and how many bytes that takes.
 
 `int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms,
-biases, the weights of a convolution over tokens), the router of a MoE, and what a delta net's decays are computed of
-stay f32: they are small, a router compares numbers that are close to each other, and a decay's error adds up. An embedding that is not also the head is only looked up, which costs memory and no time; it
+biases, the weights of a convolution over tokens), the router of a MoE, what a delta net's decays are computed of, and
+what says how much of a block's result each residual stream gets stay f32: they are small, a router compares numbers that are close to each other, and a decay's error adds up. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
@@ -33,6 +33,7 @@ from potluck.model.formats import (
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
+from potluck.model.streams import is_injection
 
 SMALL_MODEL_BYTES = 100_000_000
 
@@ -78,7 +79,7 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     formats = _FORMATS[scheme]
     if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
-    if config.is_router(name) or is_of_rates(name):
+    if config.is_router(name) or is_of_rates(name) or is_injection(name):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order

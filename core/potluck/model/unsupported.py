@@ -26,7 +26,6 @@ _SQUARES = "an MLP without gates (squared ReLU)"
 _CONVOLUTIONS = "layers with short convolutions in place of attention"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
 _OWN_EXPERTS = "experts that are stored in a form of their own"
-_QWEN_4 = "several residual streams, tables of n-grams, and an indexer that chooses tokens"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
@@ -65,8 +64,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),
-    "Qwen4ExpForCausalLM": Missing(_QWEN_4, "Qwen3_5MoeForCausalLM"),
-    "Qwen4ExpForConditionalGeneration": Missing(_QWEN_4, "Qwen3_5MoeForCausalLM"),
     "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),
     "PhimoeForCausalLM": Missing(_LAYER_NORM, "MixtralForCausalLM"),
     "Phi4MultimodalForCausalLM": Missing("weights that are added for pictures", "Phi3ForCausalLM"),

@@ -43,7 +43,7 @@ def shape_of(
         ),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
-        hidden_bytes=config.hidden_size * activation_item(scheme),
+        hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,

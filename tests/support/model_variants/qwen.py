@@ -32,6 +32,17 @@ DELTA_NET_MOE = {
     "shared_expert_intermediate_size": 40,
 }
 
+QWEN_4 = {
+    "hc_count": 3,
+    "hc_lowrank": 10,
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 96,
+    "indexer_compress_ratio": 4,
+    "output_gate_type": "sigmoid",
+}
+
 QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen 2": (
         "Qwen2",
@@ -116,4 +127,5 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3.5 MoE with pictures",
         DELTA_NET | DELTA_NET_MOE,
     ),
+    "qwen 4": ("Qwen4Exp", DELTA_NET | DELTA_NET_MOE | QWEN_4),
 }

@@ -251,6 +251,10 @@ class Family:
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
 
+    streams: bool = (
+        False  # there are several residual streams, in place of all norms but those inside
+    )
+
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])
 

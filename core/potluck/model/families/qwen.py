@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from potluck.model.families.experts import QWEN_EXPERTS
-from potluck.model.families.facts import Family
+from potluck.model.families.facts import Family, LayerNorms
 
 _QWEN_DEFAULTS: Mapping[str, object] = {
     "num_key_value_heads": 32,
@@ -136,5 +136,29 @@ QWEN: Mapping[str, Family] = {
             stacked="rows",
             stacked_gates="gate_up_proj",
         ),
+    ),
+    # The text of Qwen 4, and Qwen3.8-Flash-Next
+    "Qwen4ExpForCausalLM": replace(
+        _QWEN_3_5,
+        defaults=_DELTA_NET_DEFAULTS
+        | {
+            "partial_rotary_factor": 1.0,
+            "num_key_value_heads": 2,
+            "intermediate_size": 512,  # of no layer: all have experts
+            "num_local_experts": 512,
+            "num_experts_per_tok": 10,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "norm_topk_prob": True,
+            "hc_count": 4,
+            "hc_lowrank": 320,
+        },
+        norms=LayerNorms(),
+        streams=True,
+        sees_all_to="indexer_budget",
+        experts=replace(
+            _SHARED_EXPERTS, layers="all", stacked="rows", stacked_gates="gate_up_proj"
+        ),
+        lacks={"ple_layer_ids": "tables of n-grams"},
     ),
 }
