@@ -38,11 +38,20 @@ class Span:
 class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
-    __slots__ = ("_causal", "_chunks", "_device", "_spans", "angles", "end", "position", "tokens")
+    __slots__ = (
+        "_causal", "_chunks", "_device", "_spans", "angles", "end", "ids", "position", "tokens",
+    )  # fmt: skip
 
     def __init__(
-        self, position: int, tokens: int, rotaries: Sequence[Rotary], device: torch.device
+        self,
+        position: int,
+        tokens: int,
+        rotaries: Sequence[Rotary],
+        device: torch.device,
+        ids: Tensor | None = None,
     ) -> None:
+        """Begin a step of so many tokens; `ids` are theirs, (T,), for layers that look at them."""
+        self.ids = ids
         self.position, self.tokens, self.end = position, tokens, position + tokens
         self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
         self._device = device

@@ -30,6 +30,8 @@ from potluck.engine.linear import (
 )
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
+from potluck.engine.ngram_table import NgramTable, TableTarget
+from potluck.engine.ngrams import Ngrams
 from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.runs import make_runs
@@ -42,9 +44,10 @@ from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
+from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
-from potluck.model.streams import StreamMixSpec
+from potluck.model.streams import StreamMixSpec, Streams
 
 if TYPE_CHECKING:
     pass
@@ -146,7 +149,10 @@ class _Builder(MatrixBuilder):
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
         if (streams := spec.streams) is not None:
             first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
-            return StreamLayer(spec, mixer, mlp, first, second)
+            before = (
+                None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)
+            )
+            return StreamLayer(spec, mixer, mlp, first, second, before)
         eps, kind = spec.norm_eps, spec.norm_kind
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
@@ -160,7 +166,6 @@ class _Builder(MatrixBuilder):
 
     def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
         streams, injection = spec.streams, None
-        weight = self._filling.tensor(prefix + spec.norm, self._norm_weight(streams.width))
         if spec.injection is not None:
             injection = torch.empty(streams.count, streams.width, device=self._device)
             for name, _ in spec.injection.tensors():
@@ -168,12 +173,32 @@ class _Builder(MatrixBuilder):
         generated = self.generated
         return StreamMix(
             spec,
-            StreamNorm(weight, self._rms_norm(torch.ones_like(weight[: streams.hidden_size]), eps)),
+            self._stream_norm(prefix + spec.norm, streams, eps),
             down=self._linear(prefix, spec.down),
             up=self._linear(prefix, spec.up),
             injection=injection,
             apply=gate if generated is None else generated.gate,
             product=F.linear if generated is None else generated.multiply_plain,
+        )
+
+    def _stream_norm(self, name: str, streams: Streams, eps: float) -> StreamNorm:
+        weight = self._filling.tensor(name, self._norm_weight(streams.width))
+        ones = torch.ones(streams.hidden_size, device=self._device)
+        return StreamNorm(weight, self._rms_norm(ones, eps))
+
+    def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
+        table, width = NgramTable(spec), spec.streams.width
+        for shard, (name, shape) in enumerate(spec.table()):
+            self._filling.add(prefix + name, TableTarget(table, shard, *shape))
+        convolution = torch.empty(width, 1, spec.inputs, device=self._device)
+        return Ngrams(
+            spec,
+            table,
+            key=self._linear(prefix, spec.key),
+            value=self._linear(prefix, spec.value),
+            norms=[self._stream_norm(prefix + name, spec.streams, eps) for name in spec.norms],
+            convolution=self._filling.tensor(prefix + spec.convolution, convolution),
+            apply=gate if self.generated is None else self.generated.gate,
         )
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:

@@ -111,7 +111,13 @@ class ForwardPass:
         else:
             x = together.to(self._device, self._dtype)
         parts = [
-            Step(tokens.position, tokens.length, self._rotaries.of(cache.stretch), self._device)
+            Step(
+                tokens.position,
+                tokens.length,
+                self._rotaries.of(cache.stretch),
+                self._device,
+                self._ids(tokens),
+            )
             for tokens, cache in zip(steps, caches, strict=True)
         ]
         if len(x) == 1:
@@ -123,6 +129,11 @@ class ForwardPass:
         for index, block in enumerate(self._weights.blocks):
             x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
         return x
+
+    def _ids(self, tokens: StepTokens) -> Tensor | None:
+        if self._weights.embedding is not None:
+            return tokens.inputs.tensor
+        return None if tokens.ids is None else tokens.ids.tensor
 
     def _choose(
         self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session

@@ -191,16 +191,18 @@ class StateCache(LayerCache):
         self._shapes = spec.row.shapes
         self._set(torch.empty((1, 1, 0, spec.row.numbers), device=device))
 
-    def state(self, position: int) -> list[Tensor]:
-        """The parts of the state before the token at `position`, which a step updates in place.
+    def state(self, position: int, which: slice = slice(None)) -> list[Tensor]:
+        """Parts of the state before the token at `position`, which a step updates in place.
 
-        Before the first token all numbers are 0.
+        Before the first token all their numbers are 0. `which` are those of the one who asks: a layer may have
+        more with a state than its mixer.
         """
-        current = self.both[0, 0, 0]
+        parts = self.both[0, 0, 0].split([prod(shape) for shape in self._shapes])
+        views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)][which]
         if position == 0:
-            current.zero_()
-        parts = current.split([prod(shape) for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+            for view in views:
+                view.zero_()
+        return views
 
     def advance(self, held: Held, end: int) -> None:
         """Copy the state, which has seen the tokens before `end`, to the checkpoint that is new."""

@@ -5,6 +5,7 @@ stands. Numbers of a token's streams lie one stream after the other, (T, S·D).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -110,10 +111,22 @@ class StreamMix:
         return total.div_(streams.count).to(dtype)
 
 
+class Before(Protocol):
+    """What a layer adds to its streams before its two blocks."""
+
+    def __call__(
+        self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]
+    ) -> Tensor: ...
+    @property
+    def matrices(self) -> Sequence[Linear]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
 class StreamLayer(DecoderLayer):
     """A layer whose two blocks read and write several residual streams."""
 
-    __slots__ = ("_around_mixer", "_around_mlp")
+    __slots__ = ("_around_mixer", "_around_mlp", "_before")
 
     def __init__(
         self,
@@ -122,11 +135,15 @@ class StreamLayer(DecoderLayer):
         mlp: Mlp | MoE | ParallelMoE,
         around_mixer: StreamMix,
         around_mlp: StreamMix,
+        before: Before | None = None,
     ) -> None:
         super().__init__(spec, mixer, mlp, LayerNorms())
+        self._before = before
         self._around_mixer, self._around_mlp = around_mixer, around_mlp
 
     def forward_all(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+        if self._before is not None:
+            x = self._before(x, caches, steps)
         around = self._around_mixer
         mixed, shares = around.read(x)
         mixed = self.mixer.output(self._mix(self.mixer.project(mixed), caches, steps))
@@ -136,8 +153,10 @@ class StreamLayer(DecoderLayer):
 
     @property
     def around(self) -> Sequence[Linear]:
-        return *self._around_mixer.matrices, *self._around_mlp.matrices
+        before = () if self._before is None else self._before.matrices
+        return *before, *self._around_mixer.matrices, *self._around_mlp.matrices
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self._around_mixer.nbytes + self._around_mlp.nbytes
+        before = 0 if self._before is None else self._before.nbytes
+        return super().nbytes + before + self._around_mixer.nbytes + self._around_mlp.nbytes

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
@@ -37,6 +38,7 @@ from potluck.model.limits import (
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
+from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.projection import Projection
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
@@ -94,6 +96,10 @@ class ModelConfig:
         """Numbers of a token between layers, and between stages: those of all residual streams."""
         return self.hidden_size if self.streams is None else self.streams.width
 
+    def needs_ids(self, layers: Iterable[int]) -> bool:
+        """Whether one of these layers looks at the tokens' ids."""
+        return any(self.layers[layer].ngrams is not None for layer in layers)
+
     @property
     def final_mix(self) -> StreamMixSpec | None:
         """What makes the head's input of several streams, in place of the final norm."""
@@ -117,7 +123,7 @@ class ModelConfig:
         stored = self.quantization
         return tuple(
             LayerKind(
-                spec=replace(spec, mixer=spec.mixer.kind),
+                spec=spec.kind,
                 finer=frozenset() if stored is None else stored.higher_precision_roles(layer),
             )
             for layer, spec in enumerate(self.layers)
@@ -193,6 +199,7 @@ def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
     if fields is not whole:
         name = fields.text("model_type", name)
         above = {name: whole.value(name) for name in _ABOVE if name in whole}
+        above[OWN_END] = fields.value("eos_token_id")
         fields = fields.having(above)
     if name not in texts:
         what = "The text part of the model"
@@ -275,6 +282,7 @@ def _layers(
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
     return tuple(
         LayerSpec(
             hidden_size=hidden,
@@ -287,9 +295,18 @@ def _layers(
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
             streams=None if streams is None else LayerStreams.of(streams),
+            ngrams=ngrams.get(layer),
         )
-        for mixer, has_experts in zip(mixers, have_experts, strict=True)
+        for layer, (mixer, has_experts) in enumerate(zip(mixers, have_experts, strict=True))
     )
+
+
+def _ngrams(fields: Fields, streams: Streams, mixers: Sequence[Mixer]) -> dict[int, NgramSpec]:
+    found = read_ngrams(fields, streams, len(mixers))
+    for layer in found:
+        if not isinstance(mixers[layer], DeltaNetSpec):
+            raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
+    return found
 
 
 def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:

@@ -10,6 +10,7 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 
@@ -79,7 +80,7 @@ def stage_footprint(
     sizes = cache_sizes(scheme, cache, is_wide=is_wide)
     return Footprint(
         weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
-        cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
+        cache=session_bytes((config.layers[layer].cache(sizes) for layer in layers), context),
         working=working_bytes(config, context),
     )
 
@@ -102,10 +103,18 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     chunk = min(MAX_CHUNK_TOKENS, context)
     halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
     halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
+    halves |= {
+        _ngram_bytes(spec.ngrams, chunk) for spec in config.layers if spec.ngrams is not None
+    }
     kept = chunk * config.width
     streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
     return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
+
+
+def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:
+    """Bytes for a chunk's rows of the table, as stored and in f32, and what is made of them for each stream."""
+    return _ITEM * chunk * (2 * ngrams.size + 4 * ngrams.streams.width)
 
 
 def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:

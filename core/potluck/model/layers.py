@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
 from potluck.model.common_fields import read_kinds, same_integer
 from potluck.model.families.facts import (
     Activation,
@@ -20,6 +21,7 @@ from potluck.model.limits import (
     MAX_MULTIPLIER,
 )
 from potluck.model.mixers import Mixer
+from potluck.model.ngrams import NgramSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
@@ -188,6 +190,7 @@ class LayerSpec:
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
     streams: LayerStreams | None = None  # None: there is one residual stream
+    ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
@@ -199,7 +202,22 @@ class LayerSpec:
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
+        tensors |= {} if self.ngrams is None else self.ngrams.tensors()
         return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
+
+    def cache(self, sizes: CacheSizes) -> CacheSpec:
+        """What a session caches in this layer."""
+        cache = self.mixer.cache(sizes)
+        if self.ngrams is None:
+            return cache
+        assert isinstance(cache, RecurrentCache)
+        return replace(cache, row=State(shapes=(*cache.row.shapes, *self.ngrams.state)))
+
+    @property
+    def kind(self) -> "LayerSpec":
+        """This layer as far as its cost depends on it."""
+        ngrams = None if self.ngrams is None else self.ngrams.kind
+        return replace(self, mixer=self.mixer.kind, ngrams=ngrams)
 
     @property
     def width(self) -> int:

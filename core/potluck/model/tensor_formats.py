@@ -32,6 +32,7 @@ from potluck.model.formats import (
 )
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
+from potluck.model.ngrams import is_table
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.streams import is_injection
 
@@ -79,6 +80,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     formats = _FORMATS[scheme]
     if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
+    if is_table(name):
+        return BF16  # as files have it: its rows are read from the disk
     if config.is_router(name) or is_of_rates(name) or is_injection(name):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
@@ -99,6 +102,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
 
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:
     """Bytes of a tensor in memory."""
+    if is_table(name):
+        return 0
     if config.is_expansion(name) and scheme in PACKED_SCHEMES:
         return INT8.nbytes(*shape)
     return tensor_format(config, name, shape, scheme).nbytes(shape[0], prod(shape[1:]))

@@ -38,9 +38,7 @@ def shape_of(
     return ModelShape(
         layers=layers,
         layer_bytes=layer_bytes,
-        cache_bytes=tuple(
-            config.layers[layer].mixer.cache(sizes).nbytes(context) for layer in examples
-        ),
+        cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.width * activation_item(scheme),

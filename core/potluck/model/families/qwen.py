@@ -152,6 +152,13 @@ QWEN: Mapping[str, Family] = {
             "norm_topk_prob": True,
             "hc_count": 4,
             "hc_lowrank": 320,
+            "ngram_size": 3,
+            "heads_per_ngram": 8,
+            "ngram_vocab_size_base": 20_000_000,
+            "make_ngram_vocab_size_divisible_by": 128,
+            "split_ngram_parts": 512,
+            "ple_conv_kernel_size": 4,
+            "seed": 1234,
         },
         norms=LayerNorms(),
         streams=True,
@@ -159,6 +166,5 @@ QWEN: Mapping[str, Family] = {
         experts=replace(
             _SHARED_EXPERTS, layers="all", stacked="rows", stacked_gates="gate_up_proj"
         ),
-        lacks={"ple_layer_ids": "tables of n-grams"},
     ),
 }
