@@ -114,6 +114,11 @@ def weight_bytes(config: ModelConfig, tensors: Mapping[str, Shape], scheme: Sche
     return sum(tensor_bytes(config, name, shape, scheme) for name, shape in tensors.items())
 
 
+def table_bytes(tensors: Mapping[str, Shape]) -> int:
+    """Bytes of those of these tensors that stay on the disk, in 16 bits as they are published."""
+    return sum(BF16.nbytes(*shape) for name, shape in tensors.items() if is_table(name))
+
+
 def schemes_to_try(config: ModelConfig, dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:
     """The schemes that `auto` tries, the best quality first; the first one that fits is taken.
 

@@ -6,7 +6,7 @@ from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
-from potluck.model.tensor_formats import weight_bytes
+from potluck.model.tensor_formats import table_bytes, weight_bytes
 from potluck.plan.cost import ModelShape
 
 
@@ -32,6 +32,7 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     ]
+    disk_bytes = tuple(table_bytes(config.layer_tensors(layer)) for layer in examples)
     part = 1.0 if config.experts is None else config.experts.part
     all_experts = sum(expert_bytes[kind] for kind in layers)
     all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
@@ -45,6 +46,7 @@ def shape_of(
         tied=config.tie_word_embeddings,
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,
+        disk_bytes=disk_bytes if any(disk_bytes) else (),
     )
 
 
