@@ -32,7 +32,7 @@ from potluck.plan.throughput import best_shared, period_ms
 MOVED = 0.05  # of the time of a layer; measurements differ by more from minute to minute
 # Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
 # hour at 1 Gbit/s.
-SENT = 10.0
+SENT = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,15 @@ QWEN_4 = {
     "indexer_compress_ratio": 4,
     "output_gate_type": "sigmoid",
 }
+NGRAMS = {
+    "ple_embed_dim": 24,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "make_ngram_vocab_size_divisible_by": 16,
+    "split_ngram_parts": 5,
+    "ple_conv_kernel_size": 3,
+}
 
 QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen 2": (
@@ -127,7 +136,10 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3.5 MoE with pictures",
         DELTA_NET | DELTA_NET_MOE,
     ),
-    "qwen 4": ("Qwen4Exp", DELTA_NET | DELTA_NET_MOE | QWEN_4),
+    "qwen 4, text of a model with pictures": (
+        "Qwen4 with pictures",
+        DELTA_NET | DELTA_NET_MOE | QWEN_4 | {"ple_layer_ids": [2], "eos_token_id": 7} | NGRAMS,
+    ),
     "qwen 4, n-grams": (
         "Qwen4Exp",
         DELTA_NET
@@ -136,15 +148,9 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         | {
             "hc_count": 2,
             "ple_layer_ids": [3, 1],
-            "ple_embed_dim": 24,
-            "ngram_size": 3,
-            "heads_per_ngram": 2,
-            "ngram_vocab_size_base": 50,
-            "make_ngram_vocab_size_divisible_by": 16,
-            "split_ngram_parts": 5,
-            "ple_conv_kernel_size": 3,
             "eos_token_id": [7, 9],
             "vocab_size": 30,
-        },
+        }
+        | NGRAMS,
     ),
 }
