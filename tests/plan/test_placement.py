@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
+from potluck.errors import NotEnoughMemoryError, PlanError, UsageError, format_bytes
 from potluck.plan.cost import (
     TOKEN_MESSAGE_BYTES,
     DeviceCost,
@@ -341,7 +341,7 @@ def test_a_layer_whose_table_would_have_to_be_sent_stays_where_the_files_are(
     check(plan, shape, devices, links)
     shares = [(stage.name, stage.layers) for stage in plan.stages]
     assert shares == [("Desk", range(2)), ("Laptop", range(2, 4))]
-    assert "Desk reads rows of a table of 100 GB from its disk" in plan.explanation
+    assert f"Desk reads rows of a table of {format_bytes(10**11)} from its disk" in plan.explanation
     # A computer that has it already may keep it, and one that lends no memory cannot have it.
     had = make_plan(replace(shape, disk_bytes=()), devices, links)
     assert [stage.name for stage in had.stages] == ["Laptop"]

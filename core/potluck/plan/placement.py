@@ -196,7 +196,7 @@ def _best_near(
     if (route := best_route(replace(homely, spans=spans), stop)) is None:
         return None
     ms = route_cost_ms(problem, route.devices, route.counts)
-    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED)))
+    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED if held else 1)))
 
 
 def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
