@@ -31,7 +31,6 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3.5", True, "int8", "full"),
     ("llama 4 scout", True, "int4", "full"),
     ("command a", True, "int8", "full"),
-    ("qwen 4, n-grams", True, "int4", "full"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
@@ -40,7 +39,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("deepseek 2 lite", True, "f32", "int8"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
-    ("qwen 4, n-grams", False, "f32", "full"),
+    ("qwen 4, n-grams", True, "int4", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",

@@ -62,10 +62,6 @@ def test_what_says_how_much_each_stream_gets_stays_f32() -> None:
     assert held("input_mix_weight_down") != "F32"
 
 
-def test_the_context_ends_where_the_indexer_would_begin_to_choose() -> None:
-    assert CONFIG.max_position == 2048
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -74,7 +70,6 @@ def test_the_context_ends_where_the_indexer_would_begin_to_choose() -> None:
         ({"hc_lowrank": 0}, "hc_lowrank"),
         ({"hc_lowrank": 1 << 20}, "hc_lowrank"),
         ({"hidden_size": 1 << 15, "hc_count": 4}, "hc_count"),
-        ({"indexer_budget": None}, "indexer_budget"),
     ],
 )
 def test_sizes_out_of_bounds_are_refused_with_their_field(

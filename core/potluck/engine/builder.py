@@ -7,7 +7,6 @@ weights (a norm's 1 + weight, the way to a GPU) is done after that.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,6 +15,7 @@ from potluck.engine.accelerator import (
     find_graphs,
 )
 from potluck.engine.attention import Attention, EagerAttention
+from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
@@ -48,9 +48,6 @@ from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.streams import StreamMixSpec, Streams
-
-if TYPE_CHECKING:
-    pass
 
 
 @torch.inference_mode()
@@ -210,13 +207,39 @@ class _Builder(MatrixBuilder):
         if self.generated is not None:
             from potluck.engine.generated_attention import GeneratedAttention, has_kernels
 
+            if spec.index is not None:
+                from potluck.engine.generated_block_index import GeneratedIndexedAttention
+
+                return GeneratedIndexedAttention(
+                    spec, qkv, qk_norm, output, sinks, index=self._block_index(prefix, spec),
+                    kernels=self.generated, cache=self._cache_dtype,
+                )  # fmt: skip
             if has_kernels(spec):
                 return GeneratedAttention(
                     spec, qkv, qk_norm, output, sinks,
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
+        if spec.index is not None:
+            index = self._block_index(prefix, spec)
+            return IndexedAttention(spec, qkv, qk_norm, output, sinks, index=index)
         kind = EagerAttention if spec.holds_scores else self._ops.attention
         return kind(spec, qkv, qk_norm, output, sinks)
+
+    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex:
+        index = spec.index
+        assert index is not None
+        query_norm, key_norm = (
+            self.norm(prefix + name, index.norm_eps, index.head_dim) for name in index.small_tensors
+        )
+        return BlockIndex(
+            index,
+            self._linear(prefix, index.input),
+            query_norm,
+            key_norm,
+            rope=spec.rope or 0,
+            rotary_dim=spec.rotary_dim,
+            product=F.linear if self.generated is None else self.generated.multiply_plain,
+        )
 
     def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         queries = None

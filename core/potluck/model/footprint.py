@@ -15,6 +15,7 @@ from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
+INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
@@ -125,6 +126,12 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # a mask, and scores if torch computes them explicitly.
             nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
             nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
+            if (index := mixer.index) is not None:
+                # The keys of all blocks, scores of some queries, which blocks and tokens are seen, and chosen rows.
+                blocks, some = -(-context // index.block), min(INDEXED_QUERIES, chunk)
+                nbytes += _ITEM * blocks * (index.head_dim + some * (index.heads + 2))
+                nbytes += chunk * (2 * blocks + 3 * context)
+                nbytes += _ITEM * 4 * mixer.kv_size * min(context, index.dense_tokens)
             if mixer.holds_scores:
                 nbytes += _SCORE * mixer.heads * min(CAPPED_QUERIES, chunk) * context
             return nbytes

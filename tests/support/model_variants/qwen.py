@@ -35,10 +35,10 @@ DELTA_NET_MOE = {
 QWEN_4 = {
     "hc_count": 3,
     "hc_lowrank": 10,
-    "indexer_n_heads": 2,
+    "indexer_n_heads": 12,  # with fewer, some blocks have scores of 0, and it is open which of these are chosen
     "indexer_kv_heads": 1,
     "indexer_head_dim": 8,
-    "indexer_budget": 96,
+    "indexer_budget": 12,
     "indexer_compress_ratio": 4,
     "output_gate_type": "sigmoid",
 }

@@ -213,6 +213,7 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
+    block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     # The field with how many tokens attention sees all of; among more it would choose.

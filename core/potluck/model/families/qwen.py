@@ -162,7 +162,7 @@ QWEN: Mapping[str, Family] = {
         },
         norms=LayerNorms(),
         streams=True,
-        sees_all_to="indexer_budget",
+        block_index=True,
         experts=replace(
             _SHARED_EXPERTS, layers="all", stacked="rows", stacked_gates="gate_up_proj"
         ),
