@@ -181,7 +181,7 @@ class _Builder(MatrixBuilder):
     def _stream_norm(self, name: str, streams: Streams, eps: float) -> StreamNorm:
         weight = self._filling.tensor(name, self._norm_weight(streams.width))
         ones = torch.ones(streams.hidden_size, device=self._device)
-        return StreamNorm(weight, self._rms_norm(ones, eps))
+        return StreamNorm(weight, self._norm_of(ones, eps))
 
     def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
         table, width = NgramTable(spec), spec.streams.width

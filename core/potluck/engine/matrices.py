@@ -122,9 +122,9 @@ class MatrixBuilder:
     ) -> RmsNorm:
         """The norm of `size` numbers; None: of hidden states."""
         weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
-        return self._rms_norm(weight, eps)
+        return self._norm_of(weight, eps, kind)
 
-    def _rms_norm(self, weight: Tensor, eps: float) -> RmsNorm:
+    def _norm_of(self, weight: Tensor, eps: float, kind: NormKind = "root mean square") -> RmsNorm:
         if self.run_kernels is not None:
             return KernelNorm(weight, eps, self.run_kernels, kind)
         make = LayerNorm if kind == "layer" else RmsNorm
