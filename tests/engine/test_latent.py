@@ -10,34 +10,48 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.generated_latent import GeneratedLatentAttention, has_latent_kernels
+from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
 from potluck.engine.kvcache import LayerCache, new_cache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, PackedLinear
-from potluck.engine.norms import RmsNorm
+from potluck.engine.norms import LayerNorm, RmsNorm
 from potluck.engine.rotary import Rotary
 from potluck.model.caches import CacheSizes
 from potluck.model.formats import INT8
+from potluck.model.indexer import IndexerSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.rope import QueryScale, Rope
 
 CPU = torch.device("cpu")
 KERNELS = GeneratedKernels(host_paths()[0])
-HEADS, RANK, PLAIN, ROTARY, VALUE, HIDDEN = 5, 32, 24, 8, 16, 48
+HEADS, RANK, PLAIN, ROTARY, VALUE, HIDDEN, QUERY = 5, 32, 24, 8, 16, 48, 40
 CACHED, TOKENS = 270, 60  # more than a panel of cached tokens
 Make = Callable[..., LatentAttention]
 
 
+# Fewer than are cached, and more than a panel
+SPARSE = IndexerSpec(
+    hidden_size=HIDDEN, query_rank=QUERY, heads=11, head_dim=20, rotary_dim=ROTARY, chosen=290,
+    is_paired=False,
+)  # fmt: skip
+
+
 def make_spec(**changes: Any) -> LatentSpec:
     sizes: dict[str, Any] = {
+        "query_rank": None,
         "rank": RANK,
         "plain_dim": PLAIN,
         "rotary_dim": ROTARY,
         "value_dim": VALUE,
     }
-    return LatentSpec(
-        hidden_size=HIDDEN, heads=HEADS, query_rank=None, rope=0, scale=0.2, **(sizes | changes)
-    )  # fmt: skip
+    return LatentSpec(hidden_size=HIDDEN, heads=HEADS, rope=0, scale=0.2, **(sizes | changes))
+
+
+def make_indexer(spec: IndexerSpec) -> Indexer:
+    queries, keys, weights = (plain(one.rows[0], one.width) for one in spec.projections)
+    norm = LayerNorm(torch.rand(spec.head_dim) + 0.5, torch.randn(spec.head_dim) / 9, 1e-6)
+    return Indexer(spec, queries, keys, norm, weights)
 
 
 def plain(rows: int, width: int) -> FloatLinear:
@@ -49,14 +63,18 @@ def make(kind: Make, spec: LatentSpec, *, is_packed: bool = False) -> LatentAtte
     ups = [plain(up.rows[0], up.width) for up in spec.ups]
     if is_packed:
         ups = [PackedLinear(KERNELS.pack(up.weight, INT8), None, KERNELS) for up in ups]
+    queries = None
+    if spec.queries is not None:
+        queries = RmsNorm(torch.rand(QUERY) + 0.5, 1e-6), plain(spec.q_size, QUERY)
     return kind(
         spec,
         inputs=plain(sum(spec.input.rows), HIDDEN),
-        queries=None,
+        queries=queries,
         latent_norm=RmsNorm(torch.rand(spec.rank) + 0.5, 1e-6),
         key_up=ups[0],
         value_up=ups[1],
         output=plain(HIDDEN, spec.output.width),
+        indexer=None if spec.indexer is None else make_indexer(spec.indexer),
     )
 
 
@@ -101,8 +119,11 @@ def test_absorbed_and_expanded_attention_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.int8, 2e-2)]
 )
-def test_generated_attention_is_that_of_torch(dtype: torch.dtype, tolerance: float) -> None:
-    spec = make_spec()
+@pytest.mark.parametrize("sparse", [None, SPARSE], ids=["all", "chosen"])
+def test_generated_attention_is_that_of_torch(
+    dtype: torch.dtype, tolerance: float, sparse: IndexerSpec | None
+) -> None:
+    spec = make_spec(indexer=sparse, query_rank=sparse and QUERY)
 
     ours, mine = run(make(generated(dtype), spec), [3, 1, TOKENS - 4], dtype)
     theirs, other = run(make(LatentAttention, spec), [3, 1, TOKENS - 4], dtype)
@@ -114,11 +135,14 @@ def test_generated_attention_is_that_of_torch(dtype: torch.dtype, tolerance: flo
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+@pytest.mark.parametrize(
+    ("dtype", "sparse"), [(torch.float32, None), (torch.int8, None), (torch.int8, SPARSE)]
+)
 def test_a_token_has_the_same_bits_alone_and_among_others(
-    dtype: torch.dtype, is_packed: bool
+    dtype: torch.dtype, sparse: IndexerSpec | None, is_packed: bool
 ) -> None:
-    attention = make(generated(dtype), make_spec(), is_packed=is_packed)
+    spec = make_spec(indexer=sparse, query_rank=sparse and QUERY)
+    attention = make(generated(dtype), spec, is_packed=is_packed)
 
     alone, one = run(attention, [1] * TOKENS, dtype)
     together, other = run(attention, [7, TOKENS - 7], dtype)

@@ -27,7 +27,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama, biases", True, "int8", "full"),
     ("gemma 2", True, "int4", "int8"),
     ("llama, biases", True, "f32", "full"),
-    ("deepseek 3", True, "int4", "full"),
+    ("deepseek 3.2", True, "int4", "int8"),
     ("qwen 3.5", True, "int8", "full"),
     ("llama 4 scout", True, "int4", "full"),
     ("command a", True, "int8", "full"),
@@ -37,6 +37,8 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("gemma 3", False, "int4-head8", "full"),
     ("granite, tied, biases", True, "int4", "full"),
     ("deepseek 2 lite", True, "f32", "int8"),
+    ("deepseek 3", True, "int4", "full"),
+    ("glm 5.2", True, "f32", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
     ("qwen 4, n-grams", True, "int4", "full"),
@@ -44,7 +46,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
+    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5", "qwen 3 next",
     "ernie 4.5 moe", "glm 4", "hunyuan a13b", "qwen 3.5 moe", "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
@@ -181,6 +183,7 @@ def test_the_same_steps_give_the_same_bits_wherever_layers_are_cut(
         ("qwen 3 moe, some layers, odd", True, "int4-offset"),
         ("gemma 3", False, "int4-head8"),
         ("deepseek 2 lite", True, "f32"),
+        ("deepseek 3.2", True, "int4"),
         ("qwen 3.5", True, "int8"),
     ],
 )

@@ -83,11 +83,65 @@ def test_what_makes_no_sense_is_refused_by_its_field(changes: dict[str, Any], fi
     assert caught.value.data["field"] == field
 
 
-def test_attention_that_would_choose_tokens_has_no_more_positions_than_it_sees_all_of() -> None:
-    sparse = {"architectures": ["DeepseekV32ForCausalLM"], "q_lora_rank": 768}
+SPARSE = {"architectures": ["GlmMoeDsaForCausalLM"], "q_lora_rank": 768}
 
-    config, _ = read(**sparse, index_topk=1024)
-    longer, _ = read(**sparse, index_topk=1 << 20)
 
-    assert config.max_position == 1024
-    assert longer.max_position == 163840
+def test_an_indexer_adds_its_keys_to_the_cache_and_has_a_token_read_those_and_the_chosen_rows() -> (
+    None
+):
+    config, spec = read(**SPARSE, index_topk=1024, index_head_dim=128)
+    cache = spec.cache(CacheSizes(number_bytes=2))
+
+    assert config.max_position == 163840
+    assert cache.nbytes(5000) == 5000 * 2 * (512 + 64 + 128)
+    assert cache.read_bytes(1000) == 1000 * 2 * (512 + 64)
+    assert cache.read_bytes(5000) == 5000 * 2 * 128 + 1024 * 2 * (512 + 64)
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {
+            "indexer_types": ["full"]
+            + ["shared"] * 3
+            + (["full"] + ["shared"] * 3) * 5
+            + ["full"] * 3
+        },
+        {"index_topk_pattern": "FSSS" * 6 + "FFF"},
+    ],
+)
+def test_layers_may_see_what_an_earlier_one_has_chosen(shares: dict[str, Any]) -> None:
+    config, spec = read(**SPARSE, index_topk=1024, **shares)
+
+    assert [config.follows(layer) for layer in range(5)] == [None, 1024, 1024, 1024, None]
+    assert spec.indexer is None
+    assert not any("indexer" in name for name in config.layer_tensors(1))
+    assert spec.cache(CacheSizes(number_bytes=2)).read_bytes(5000) == 1024 * 2 * (512 + 64)
+
+
+def test_the_layers_with_an_indexer_may_be_given_by_how_many_lie_between_them() -> None:
+    config, _ = read(**SPARSE, index_topk=1024, index_topk_freq=4, index_skip_topk_offset=3)
+
+    follow = [config.follows(layer) is not None for layer in range(9)]
+    assert follow == [False] * 3 + [True] * 3 + [False] + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"index_head_dim": 32}, "index_head_dim"),
+        ({"index_topk": 0}, "index_topk"),
+        ({"index_n_heads": 1 << 20}, "index_n_heads"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+        ({"indexer_types": ["full"]}, "indexer_types"),
+        ({"indexer_types": ["shared"] * 27}, "indexer_types"),
+        ({"index_topk_pattern": "FX"}, "index_topk_pattern"),
+    ],
+)
+def test_an_indexer_that_makes_no_sense_is_refused_by_its_field(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        read(**{**SPARSE, **changes})
+
+    assert caught.value.data["field"] == field

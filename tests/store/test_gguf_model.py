@@ -74,6 +74,8 @@ VARIANTS = [
     "deepseek 2 lite",
     "deepseek 2, groups",
     "glm 4.7 flash",
+    "glm 5",
+    "glm 5.2",
     "qwen 3 next",
     "qwen 3.5",
     "qwen 3.5 moe",

@@ -50,6 +50,7 @@ FAMILIES = {
     "DeepseekV2ForCausalLM": "deepseek2",
     "DeepseekV3ForCausalLM": "deepseek2",
     "Glm4MoeLiteForCausalLM": "deepseek2",
+    "GlmMoeDsaForCausalLM": "glm-dsa",
     "GptOssForCausalLM": "gpt-oss",
 }
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
@@ -163,7 +164,7 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
-    if architecture == "deepseek2":
+    if architecture in ("deepseek2", "glm-dsa"):
         head_dim = config["qk_rope_head_dim"]
     elif architecture != "gemma4" and (
         head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss"))
@@ -208,7 +209,7 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: st
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
             writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
-        case "deepseek2":
+        case "deepseek2" | "glm-dsa":
             _add_latents(writer, config, rope)
         case "gpt-oss":
             _add_experts(writer, config)
@@ -272,6 +273,10 @@ def _add_latents(writer: gguf.GGUFWriter, config: dict[str, Any], rope: dict[str
     is_first = config["model_type"] == "deepseek_v2"
     kinds = gguf.ExpertGatingFuncType
     writer.add_expert_gating_func(kinds.SOFTMAX if is_first else kinds.SIGMOID)
+    if "index_topk" in config:
+        writer.add_indexer_head_count(config["index_n_heads"])
+        writer.add_indexer_key_length(config["index_head_dim"])
+        writer.add_indexer_top_k(config["index_topk"])
     dense = config.get("mlp_layer_types", []).count("dense")
     _add_experts(writer, {"first_k_dense_replace": dense, "norm_topk_prob": False} | config)
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.choosing import Choice
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
@@ -39,8 +40,8 @@ class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = (
-        "_causal", "_chunks", "_device", "_spans", "angles", "end", "ids", "position", "rotaries",
-        "tokens",
+        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "ids", "position",
+        "rotaries", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,8 @@ class Step:
         self._spans: dict[int | None, Span] = {}
         self._chunks: dict[int, Span] = {}
         self._causal: Tensor | None = None
+        # What the last layer with an indexer has chosen, if more is cached than the tokens see.
+        self.choice: Choice | None = None
 
     def span(self, window: int | None) -> Span:
         if (span := self._spans.get(window)) is None:

@@ -23,16 +23,15 @@ from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
 from potluck.engine.gates import gate
+from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
-from potluck.engine.linear import (
-    PackedLinear,
-)
+from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
 from potluck.engine.ngram_table import NgramTable, TableTarget
 from potluck.engine.ngrams import Ngrams
-from potluck.engine.norms import HeadNorm, ProjectionNorm, QkNorm, RmsNorm
+from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
@@ -40,6 +39,7 @@ from potluck.engine.stage_weights import StageWeights
 from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
@@ -263,7 +263,20 @@ class _Builder(MatrixBuilder):
             key_up=key_up,
             value_up=value_up,
             output=self._linear(prefix, spec.output),
+            indexer=None if spec.indexer is None else self._indexer(prefix, spec.indexer),
         )
+
+    def _indexer(self, prefix: str, spec: IndexerSpec) -> Indexer:
+        norm = BiasedLayerNorm(
+            self._filled(prefix + KEY_NORM, spec.head_dim),
+            self._filled(prefix + KEY_NORM_BIAS, spec.head_dim),
+            spec.norm_eps,
+        )
+        queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
+        ((name, shape),) = spec.weights.tensors()
+        product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
+        weights = FloatLinear(self._filled(prefix + name, *shape), None, product)
+        return Indexer(spec, queries, keys, norm, weights)
 
     def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
         if self.generated is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
+from potluck.engine.choosing import column_count, split_columns, with_columns
 from potluck.engine.head import StageHead
 from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotaries
@@ -65,12 +66,17 @@ class ForwardPass:
         self, steps: Sequence[StepTokens], sessions: Sequence[Session]
     ) -> list[Output | Exception]:
         """Do it with tensors of torch, for any number of steps and tokens."""
-        x = self.run_layers(steps, [known.cache for known in sessions])
+        caches = [known.cache for known in sessions]
+        parts = [self._part(*each) for each in zip(steps, caches, strict=True)]
+        x = self._run_layers(steps, caches, parts)
         if self.head is None:
-            parts = x.cpu().split([tokens.length for tokens in steps])
+            hidden = x.cpu().split([tokens.length for tokens in steps])
             return [
-                Output(position=tokens.end, hidden=Activations.of(part))
-                for tokens, part in zip(steps, parts, strict=True)
+                Output(
+                    position=part.end,
+                    hidden=Activations.of(self._sent(rows, part)),
+                )
+                for rows, part in zip(hidden, parts, strict=True)
             ]
         if len(steps) == 1:
             scoring = steps[0].scoring
@@ -99,7 +105,33 @@ class ForwardPass:
 
     def run_layers(self, steps: Sequence[StepTokens], caches: Sequence[SessionCache]) -> Tensor:
         """Hidden states after the last layer (T, D), of the tokens of all steps one after the other."""
-        inputs = [tokens.inputs.tensor for tokens in steps]
+        parts = [self._part(*each) for each in zip(steps, caches, strict=True)]
+        return self._run_layers(steps, caches, parts)
+
+    def _part(self, tokens: StepTokens, cache: SessionCache) -> Step:
+        rotaries = self._rotaries.of(cache.stretch)
+        ids = self._ids(tokens)
+        return Step(tokens.position, tokens.length, rotaries, self._device, ids)
+
+    def _received(self, tokens: StepTokens, part: Step) -> Tensor:
+        """Token ids, or hidden states (T, D); the step gets what was chosen for its tokens before this stage."""
+        inputs, count = tokens.inputs.tensor, self._weights.follows
+        if count is None:
+            return inputs
+        width = self._weights.config.width
+        hidden, part.choice = split_columns(inputs, width, count, tokens.position)
+        return hidden
+
+    def _sent(self, hidden: Tensor, part: Step) -> Tensor:
+        """Hidden states, with what was chosen for the tokens behind them, if the next stage begins with it."""
+        if column_count(self._weights.is_followed, part.end, hidden.dtype):
+            return with_columns(hidden, part.choice)
+        return hidden
+
+    def _run_layers(
+        self, steps: Sequence[StepTokens], caches: Sequence[SessionCache], parts: Sequence[Step]
+    ) -> Tensor:
+        inputs = [self._received(*each) for each in zip(steps, parts, strict=True)]
         together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         if self._weights.embedding is not None:
             x = self._weights.embedding(together)
@@ -110,16 +142,6 @@ class ForwardPass:
                 x = x.repeat(1, streams.count)
         else:
             x = together.to(self._device, self._dtype)
-        parts = [
-            Step(
-                tokens.position,
-                tokens.length,
-                self._rotaries.of(cache.stretch),
-                self._device,
-                self._ids(tokens),
-            )
-            for tokens, cache in zip(steps, caches, strict=True)
-        ]
         if len(x) == 1:
             for run in self._weights.runs:
                 x = run(x, caches[0].layers, parts[0])

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
 from potluck.engine.generated_delta_net import delta_heads
-from potluck.engine.generated_latent import latent_heads
+from potluck.engine.generated_latent import index_heads, latent_heads
+from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.decode import Decoder
 from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.index_kernel import IndexHeads
 from potluck.engine.kernels.latent_kernel import LatentHeads
-from potluck.engine.kernels.latent_weights import LatentWeights
+from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
 from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, Weight
@@ -27,6 +30,7 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.session_cache import SessionCache
+from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
@@ -54,10 +58,17 @@ class GeneratedRun(Run):
     """Consecutive layers of one shape."""
 
     def __init__(
-        self, first: int, layers: Sequence[GeneratedLayer], kernels: GeneratedKernels
+        self,
+        first: int,
+        layers: Sequence[GeneratedLayer],
+        kernels: GeneratedKernels,
+        chosen: Tensor | None = None,
     ) -> None:
+        """Make it; `chosen` is where all runs of the stage have what was chosen for the token."""
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
-        self._decoder = Decoder(kernels, [weights for _, weights in layers], layers[0][0])
+        shape, weights = layers[0][0], [weights for _, weights in layers]
+        self._decoder = Decoder(kernels, weights, shape, chosen)
+        self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
@@ -92,7 +103,12 @@ class GeneratedRun(Run):
         angles = [angles.float() for angles in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
         shared = [one.shared for one in own]
+        if self._chosen is not None and step.choice is not None:
+            self._chosen[:-1].copy_(step.choice.places[0])
         self._decoder(hidden, memory, step.position, angles, firsts, shared)
+        if self._chosen is not None and self._sees is not None and step.position >= self._sees:
+            places = self._chosen[None, :-1].clone()
+            step.choice = Choice(self._sees, step.position, places=places)
         return hidden.to(x.dtype)
 
 
@@ -115,16 +131,24 @@ def cut_into_runs(
     """
     layers = [generated_layer(block, cache) for block in blocks]
     runs: list[Run] = []
-    first = 0
+    first, chosen = 0, _chosen(blocks)
     for _, group in groupby(layers, lambda layer: layer and layer[0]):
         some = list(group)
         generated = [layer for layer in some if layer is not None]
         if generated:
-            runs.append(GeneratedRun(first, generated, kernels))
+            runs.append(GeneratedRun(first, generated, kernels, chosen))
         else:
             runs.append(LayerRun(first, blocks[first : first + len(some)]))
         first += len(some)
     return tuple(runs)
+
+
+def _chosen(blocks: Sequence[DecoderLayer]) -> Tensor | None:
+    """Memory for the positions that layers choose for a token; None: they see all."""
+    mixers = [block.spec.mixer for block in blocks]
+    sees = {mixer.sees for mixer in mixers if isinstance(mixer, LatentSpec)}
+    most = max((one for one in sees if one is not None), default=None)
+    return None if most is None else torch.zeros(most + 1, dtype=torch.int64)
 
 
 def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
@@ -141,7 +165,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
-            mixer, heads = _latent(latent, whole), whole.attention
+            mixer, heads = _latent(latent, whole, cache), whole.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case _:
@@ -206,11 +230,15 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
 
 
-def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
+def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:
     qkv, output = _weight(latent.input), _weight(latent.output)
     key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
     queries = None if latent.queries is None else _weight(latent.queries)
     is_whole = latent.queries is None or queries is not None
+    index = None
+    if latent.indexer is not None:
+        index = _index(latent.indexer, index_heads(latent.spec, cache))
+        is_whole = is_whole and index is not None
     if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
         return None
     return {
@@ -226,8 +254,24 @@ def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
             norm=latent.latent_norm.weight,
             key_up=key_up,
             value_up=value_up,
+            index=index,
+            follows=latent.spec.follows,
         ),
     }
+
+
+def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
+    queries, keys = _weight(indexer.queries), _weight(indexer.keys)
+    if queries is None or keys is None or heads is None:
+        return None
+    return IndexWeights(
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        head_weights=indexer.weights.weight,
+        norm=indexer.norm.weight,
+        norm_bias=indexer.norm.bias,
+    )
 
 
 def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | None:

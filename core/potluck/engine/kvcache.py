@@ -193,9 +193,9 @@ class IndexedCache(LayerCache):
 
 
 class LatentCache(LayerCache):
-    """Latent rows of one layer: (1, 1, rows, rank + rope). All heads have them as their keys.
+    """Latent rows of one layer: (1, 1, rows, rank + rope), and behind these the key of an indexer, if there is one.
 
-    In int8 each of the two parts has a scale behind it: (1, 1, rows, rank + 4 + rope + 4).
+    In int8 each of the parts has a scale behind it: (1, 1, rows, rank + 4 + rope + 4).
     """
 
     __slots__ = ("_sizes",)
@@ -203,12 +203,12 @@ class LatentCache(LayerCache):
     def __init__(self, row: Latent, dtype: torch.dtype, device: torch.device):
         self.held = (0,)
         self.shared = None
-        self._sizes = (row.rank, row.rope)
+        self._sizes = row.parts
         width = sum(cached_width(size, dtype) for size in self._sizes)
         self._set(torch.empty((1, 1, 0, width), dtype=dtype, device=device))
 
     def write(self, position: int, kv: Tensor) -> None:
-        """Store (T, rank + rope) from `position` on."""
+        """Store (T, rank + rope), or (T, rank + rope + index), from `position` on."""
         if self.both.dtype == torch.int8:
             kv = torch.cat([quantise_heads(part) for part in kv.split(self._sizes, -1)], -1)
         self.both[0, 0].narrow(0, position - self.first, len(kv)).copy_(kv)
@@ -218,12 +218,26 @@ class LatentCache(LayerCache):
 
         These are the values.
         """
-        keys = self.both.narrow(2, start - self.first, length)
-        if keys.dtype == torch.int8:
-            widths = [cached_width(size, keys.dtype) for size in self._sizes]
-            keys = torch.cat([dequantise_heads(part) for part in keys.split(widths, -1)], -1)
-        keys = keys.to(dtype)
-        return keys, keys[..., : self._sizes[0]]
+        rank, rope = self._sizes[:2]
+        rows, (first, second) = self._rows(start, length), self._widths[:2]
+        if rows.dtype == torch.int8:
+            parts = rows[..., : first + second].split((first, second), -1)
+            keys = torch.cat([dequantise_heads(part) for part in parts], -1).to(dtype)
+        else:
+            keys = rows[..., : rank + rope].to(dtype)
+        return keys, keys[..., :rank]
+
+    def read_index(self, length: int) -> Tensor:
+        """The indexer's keys of the first positions, (length, index), f32."""
+        keys = self._rows(0, length)[0, 0, :, sum(self._widths[:2]) :]
+        return dequantise_heads(keys).float() if keys.dtype == torch.int8 else keys.float()
+
+    def _rows(self, start: int, length: int) -> Tensor:
+        return self.both.narrow(2, start - self.first, length)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [cached_width(size, self.both.dtype) for size in self._sizes]
 
 
 class StateCache(LayerCache):

@@ -170,9 +170,11 @@ class MatrixBuilder:
 
     def _vector(self, prefix: str, name: str | None, size: int) -> Tensor | None:
         """Memory for so many numbers of this name, f32, to be filled; None: there are none."""
-        if name is None:
-            return None
-        return self._filling.tensor(prefix + name, torch.empty(size, device=self._device))
+        return None if name is None else self._filled(prefix + name, size)
+
+    def _filled(self, name: str, *shape: int) -> Tensor:
+        """Memory for a small tensor of this name, f32, to be filled."""
+        return self._filling.tensor(name, torch.empty(shape, device=self._device))
 
     def _norm_weight(self, *shape: int) -> Tensor:
         """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""

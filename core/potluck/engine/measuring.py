@@ -18,6 +18,7 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.blocks import DecoderLayer
+from potluck.engine.choosing import some_choice
 from potluck.engine.device import synchronize
 from potluck.engine.head import StageHead
 from potluck.engine.kernels import ReferenceKernels, best_kernels
@@ -65,6 +66,8 @@ class StageMeter:
             self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
             self._step = Step(position, 1, rotaries.at(position + 1), self._device)
+            if weights.follows is not None:
+                self._step.choice = some_choice(weights.follows, position, 1, self._device)
             self._hidden = torch.randn(1, config.width).to(self._device, weights.dtype)
         memory = [part for linear, _ in self._matrices for part in linear.memory]
         self._read = _Reader(_first(memory, enough), self._device, torch.get_num_threads())

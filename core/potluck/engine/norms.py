@@ -79,6 +79,23 @@ class KernelNorm(RmsNorm):
         return self._kernels.norm(x.float(), self.weight, self.eps, self.kind).to(x.dtype)
 
 
+class BiasedLayerNorm(LayerNorm):
+    """`LayerNorm` with biases (n,), f32. The result is f32."""
+
+    __slots__ = ("bias",)
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        super().__init__(weight, eps, plain_norm)
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.float()) + self.bias
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.bias.nbytes
+
+
 class QkNorm(_Weighted, ABC):
     """The norm of queries and keys, (T, H + Hkv, K), both in one call, or of values too. The result is f32."""
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
+from potluck.engine.choosing import some_choice
 from potluck.engine.device import is_wide, synchronize
 from potluck.engine.kvcache import new_cache
 from potluck.engine.memory import out_of_memory, release
@@ -165,7 +166,7 @@ def _time_layers(
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     sizes = CacheSizes(number_bytes=dtype.itemsize, slack=room)
-    specs = [config.layers[layer].cache(sizes) for layer in layers]
+    specs, follows = [config.layers[layer].cache(sizes) for layer in layers], weights.follows
     caches = [new_cache(spec, dtype, device) for spec in specs]
     for spec, one in zip(specs, caches, strict=True):
         one.resize(spec.rows(room), 0)
@@ -177,6 +178,8 @@ def _time_layers(
 
         def once() -> None:
             step, y = Step(position, tokens, rotaries, device), next(inputs)
+            if follows is not None:
+                step.choice = some_choice(follows, position, tokens, device)
             if tokens == 1:
                 for layers in weights.runs:
                     y = layers(y, caches, step)

@@ -77,6 +77,7 @@ class Stage:
         self._bounds = StepBounds(
             vocabulary=config.vocab_size,
             hidden=None if weights.embedding is not None else config.width,
+            follows=weights.follows,
             chunk=chunk,
             context=context,
             needs_ids=config.needs_ids(weights.layers),
@@ -321,7 +322,7 @@ class Stage:
         is_repeated = known.last == tokens.identity
         if is_repeated and known.output is not None:
             return known.output
-        self._bounds.check_inputs(tokens.inputs)
+        self._bounds.check_inputs(tokens.inputs, tokens.end)
         self._bounds.check_ids(tokens.ids, tokens.length)
         self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
         if is_repeated:

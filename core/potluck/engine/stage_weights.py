@@ -67,6 +67,16 @@ class StageWeights:
         return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head)
 
     @property
+    def follows(self) -> int | None:
+        """How many tokens its first layer sees that one of an earlier stage has chosen; None: it asks none."""
+        return self.config.follows(self.layers[0]) if self.layers else None
+
+    @property
+    def is_followed(self) -> int | None:
+        """The same of the layer behind its last one."""
+        return self.config.follows(self.layers[-1] + 1) if self.layers else None
+
+    @property
     def is_exact_in_chunks(self) -> bool:
         """Whether a token gets the same bits however the tokens are cut into steps.
 

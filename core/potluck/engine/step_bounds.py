@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from potluck.engine.choosing import column_count
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
 from potluck.wire.activation_messages import Sampling, Scoring
@@ -21,9 +22,12 @@ class StepBounds:
     chunk: int  # the most tokens of a step
     context: int  # the most tokens of a session
     needs_ids: bool = False  # whether a layer looks at ids of tokens
+    follows: int | None = None  # see `StageWeights`
 
-    def check_inputs(self, inputs: Activations) -> None:
+    def check_inputs(self, inputs: Activations, end: int) -> None:
         """Refuse inputs other than (T,) token ids of the vocabulary, or (T, D) hidden states.
+
+        Behind these there may be columns with what a layer has chosen for tokens before position `end`.
 
         Raises:
             InvalidStepError: shape, dtype or number of tokens are wrong.
@@ -31,10 +35,11 @@ class StepBounds:
         """
         takes_ids = self.hidden is None
         tokens = inputs.shape[0] if inputs.shape else 0
-        shape = (tokens,) if self.hidden is None else (tokens, self.hidden)
+        columns = column_count(self.follows, end, inputs.dtype)
+        shape = (tokens,) if self.hidden is None else (tokens, self.hidden + columns)
         dtypes = _INTEGERS if takes_ids else _FLOATS
         if inputs.shape != shape or inputs.dtype not in dtypes or not 0 < tokens <= self.chunk:
-            wanted = "token ids [T]" if takes_ids else f"hidden states [T, {self.hidden}]"
+            wanted = "token ids [T]" if takes_ids else f"hidden states [T, {shape[-1]}]"
             raise InvalidStepError(
                 f"The stage takes {wanted} of 1 to {self.chunk} tokens, and got"
                 f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",

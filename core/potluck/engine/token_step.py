@@ -93,6 +93,8 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
     has_streams = weights.config.streams is not None
     if runs is None or weights.dtype != torch.float32 or has_streams:
         return None
+    if weights.follows is not None or weights.is_followed is not None:
+        return None  # what is chosen comes and goes with hidden states
     kernels = runs[0].kernels if runs else _kernels(weights.lm_head)
     if kernels is None:
         return None

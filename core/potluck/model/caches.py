@@ -73,18 +73,29 @@ class KeysAndValues:
 class Latent:
     """A row of latent attention's cache (MLA, DeepSeek-V2): what all heads share of one position.
 
-    All heads have the row as their key, and its first `rank` numbers as their value. (The matrices
-    that make a head's key and value of them are multiplied with its query and its result instead.)
+    All heads have its first two parts as their key, and the first `rank` numbers as their value. (The matrices
+    that make a head's key and value of them are multiplied with its query and its result instead.) The third
+    part is the key of an indexer, if there is one.
     """
 
     rank: int  # numbers of the compressed keys and values: `kv_lora_rank`
     rope: int  # numbers of the key with rope, already applied: `qk_rope_head_dim`
-    number_bytes: int  # 4 or 2; 1: integers, with a scale behind each of the two parts
+    index: int = 0  # numbers of an indexer's key, rope already applied; 0: there is no indexer
+    number_bytes: int  # 4 or 2; 1: integers, with a scale behind each of the parts
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers of each part."""
+        return (self.rank, self.rope, *((self.index,) if self.index else ()))
 
     @property
     def nbytes(self) -> int:
-        sizes = (self.rank, self.rope)
-        return sum(_vector_bytes(size, self.number_bytes) for size in sizes)
+        return sum(_vector_bytes(size, self.number_bytes) for size in self.parts)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of an indexer's key."""
+        return _vector_bytes(self.index, self.number_bytes) if self.index else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +175,22 @@ class FullCache(CacheSpec):
 
     def shared(self, position: int) -> int:
         return position - position % SHARED_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCache(FullCache):
+    """Rows of all positions, of which a token reads those that an indexer chooses, by the keys of all."""
+
+    row: Latent
+    chosen: int  # the most rows that a token reads; of more, it reads the indexer's keys first
+
+    def rows_read(self, tokens: int) -> int:
+        return min(tokens, self.chosen)
+
+    def read_bytes(self, tokens: int) -> int:
+        keys = self.row.index_bytes
+        scored = tokens * keys if tokens > self.chosen else 0
+        return scored + self.rows_read(tokens) * (self.row.nbytes - keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

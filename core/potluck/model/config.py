@@ -16,7 +16,8 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
-from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP
+from potluck.model.indexer import weighs_heads
+from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
     DenseSpec,
     Experts,
@@ -129,6 +130,11 @@ class ModelConfig:
             for layer, spec in enumerate(self.layers)
         )
 
+    def follows(self, layer: int) -> int | None:
+        """How many tokens a layer sees that an earlier one has chosen; None: it asks no earlier one."""
+        mixer = self.layers[layer].mixer if layer < self.num_layers else None
+        return mixer.follows if isinstance(mixer, LatentSpec) else None
+
     def layer_prefix(self, layer: int) -> str:
         return f"{BASE}layers.{layer}."
 
@@ -146,7 +152,9 @@ class ModelConfig:
         return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the router of a MoE, or weighs its shared expert."""
+        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
+        if weighs_heads(name):
+            return True
         if self.experts is None:
             return False
         facts = self.experts.facts
@@ -236,7 +244,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
         hidden_size=hidden,
         head_dim=mixers.head_dim,
-        max_position=_most_positions(fields, family, max_position),
+        max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
         layers=_layers(fields, family, mixers.layers, experts, streams),
@@ -256,13 +264,6 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
-
-
-def _most_positions(fields: Fields, family: Family, trained: int) -> int:
-    """As many positions as it was trained with, and as are computed as there."""
-    if family.sees_all_to is None:
-        return trained
-    return min(trained, fields.integer(family.sees_all_to, 1, MAX_POSITION))
 
 
 def _layers(

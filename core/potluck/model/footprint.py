@@ -7,6 +7,7 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.indexer import IndexerSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec, Mixer
@@ -16,6 +17,7 @@ from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
+INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
@@ -141,13 +143,24 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             wide = mixer.q_size + mixer.heads * (mixer.row + mixer.rank + mixer.value_dim)
             expanded = HEADS_AT_ONCE * (mixer.query_dim + mixer.value_dim)
             scores = HEADS_AT_ONCE * _SCORE * chunk
-            return _ITEM * (chunk * wide + (mixer.row + expanded) * context) + (
-                (scores + _MASK * chunk) * context
-            )
+            nbytes = _ITEM * (chunk * wide + (mixer.row + expanded) * context)
+            nbytes += (scores + _MASK * chunk) * context
+            return nbytes + _indexer_bytes(mixer.indexer, chunk, context)
         case DeltaNetSpec():
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.
             return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size)
+
+
+def _indexer_bytes(indexer: IndexerSpec | None, chunk: int, context: int) -> int:
+    """Bytes for a chunk in an indexer: what it makes of the tokens, the cached keys, and some queries' scores.
+
+    Scores are those of some heads, their sum, and what their order is found with.
+    """
+    if indexer is None:
+        return 0
+    scores = min(INDEX_QUERIES, chunk) * (HEADS_AT_ONCE + 6)
+    return _ITEM * (2 * chunk * indexer.row + (indexer.head_dim + scores) * context)
 
 
 def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:

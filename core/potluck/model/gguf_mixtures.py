@@ -111,6 +111,24 @@ def deepseek2(keys: Keys, config: Config) -> None:
     deepseek_router(keys, config)
 
 
+def glm_dsa(keys: Keys, config: Config) -> None:
+    """Set what GLM-5's indexers have. Older files do not say which layers have one: their tensors do."""
+    deepseek2(keys, config)
+    layers, types = cast("int", config["num_hidden_layers"]), "attention.indexer.types"
+    if types in keys:
+        are_full = [bool(one) for one in keys.each(types, layers)]
+    else:
+        shapes = keys.file.shapes
+        are_full = [f"blk.{layer}.indexer.attn_k.weight" in shapes for layer in range(layers)]
+    config |= {
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "index_n_heads": keys.integer("attention.indexer.head_count"),
+        "index_head_dim": keys.integer("attention.indexer.key_length"),
+        "index_topk": keys.integer("attention.indexer.top_k"),
+        "indexer_types": ["full" if is_full else "shared" for is_full in are_full],
+    }
+
+
 def deepseek_router(keys: Keys, config: Config) -> None:
     """Set the router of V3 where it is one of sigmoids, and else that of V2."""
     experts(keys, config)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, FullCache, Latent
+from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache, Latent
 from potluck.model.common_fields import read_fact
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.indexer import IndexerSpec, read_indexer
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN
 from potluck.model.powers import power
 from potluck.model.projection import Projection
@@ -43,6 +44,9 @@ class LatentSpec:
         False  # files have the matrices that expand latents as they are computed with
     )
     has_bias: bool = False  # on the products with hidden states, and on the output
+    indexer: IndexerSpec | None = None  # chooses which tokens a query sees
+    # Or a query sees, of more than so many, those that the last layer with an indexer has chosen. None: neither.
+    follows: int | None = None
 
     @property
     def query_dim(self) -> int:
@@ -52,6 +56,11 @@ class LatentSpec:
     @property
     def q_size(self) -> int:
         return self.heads * self.query_dim
+
+    @property
+    def sees(self) -> int | None:
+        """The most tokens that a query sees; None: it sees all."""
+        return self.follows if self.indexer is None else self.indexer.chosen
 
     @property
     def row(self) -> int:
@@ -106,7 +115,8 @@ class LatentSpec:
     def projections(self) -> tuple[Projection, ...]:
         queries = () if self.queries is None else (self.queries,)
         ups = self.ups if self.is_ordered else (self.expansion,)
-        return self.input, *queries, *ups, self.output
+        indexer = () if self.indexer is None else self.indexer.projections
+        return self.input, *queries, *ups, self.output, *indexer
 
     @property
     def expands_from(self) -> int:
@@ -120,8 +130,11 @@ class LatentSpec:
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
-        row = Latent(rank=self.rank, rope=self.rotary_dim, number_bytes=sizes.number_bytes)
-        return FullCache(row=row)
+        index = 0 if self.indexer is None else self.indexer.head_dim
+        row = Latent(
+            rank=self.rank, rope=self.rotary_dim, index=index, number_bytes=sizes.number_bytes
+        )
+        return FullCache(row=row) if self.sees is None else ChosenCache(row=row, chosen=self.sees)
 
     @property
     def kind(self) -> "LatentSpec":
@@ -130,9 +143,10 @@ class LatentSpec:
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
-        """The weights of the norms of both latents."""
+        """The weights of the norms of both latents, and of the indexer's keys."""
         query = {} if self.query_rank is None else {QUERY_NORM: (self.query_rank,)}
-        return query | {LATENT_NORM: (self.rank,)}
+        indexer = {} if self.indexer is None else self.indexer.small_tensors
+        return query | {LATENT_NORM: (self.rank,)} | indexer
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:
@@ -141,7 +155,8 @@ class LatentSpec:
         query = PairedRows(head=self.query_dim, first=self.plain_dim, count=turned)
         row = PairedRows(head=self.row, first=self.rank, count=turned)
         parts = (self.queries or self.input).parts[0], self.input.parts[-1]
-        return {
+        indexer = {} if self.indexer is None else self.indexer.rope_rows
+        return indexer | {
             f"{part}.{kind}": pairs
             for part, pairs in zip(parts, (query, row), strict=True)
             for kind in ("weight", "bias")
@@ -158,10 +173,11 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
     has_bias = read_fact(fields, family.latent_bias)
     if has_bias and not has_latent:
         raise invalid("attention_bias", has_bias, "must be false where q_lora_rank is null")
+    query_rank = fields.integer("q_lora_rank", 1, MAX_HIDDEN) if has_latent else None
     return LatentSpec(
         hidden_size=hidden,
         heads=fields.integer("num_attention_heads", 1, MAX_HEADS),
-        query_rank=fields.integer("q_lora_rank", 1, MAX_HIDDEN) if has_latent else None,
+        query_rank=query_rank,
         rank=fields.integer("kv_lora_rank", 1, MAX_HIDDEN),
         plain_dim=plain,
         rotary_dim=rotary,
@@ -169,4 +185,18 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
         scale=power(plain + rotary, -0.5) * score_factor(fields),
         is_ordered=fields.flag(ORDERED, False),
         has_bias=has_bias,
+        indexer=_indexer(fields, family, hidden, query_rank, rotary),
+    )
+
+
+def _indexer(
+    fields: Fields, family: Family, hidden: int, query_rank: int | None, rotary: int
+) -> IndexerSpec | None:
+    if family.indexer is None:
+        return None
+    if query_rank is None:
+        raise invalid("q_lora_rank", None, "must be a number: an indexer reads the queries' latent")
+    is_paired = family.indexer == "pairs"
+    return read_indexer(
+        fields, hidden=hidden, query_rank=query_rank, rotary_dim=rotary, is_paired=is_paired
     )

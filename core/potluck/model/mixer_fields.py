@@ -13,6 +13,7 @@ from potluck.model.common_fields import (
 from potluck.model.delta_net_fields import delta_net_layers, read_delta_net
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mixers import AttentionSpec, Mixer
@@ -83,15 +84,22 @@ def read_mixers(
 
 
 def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
-    spec = read_latent(fields, family, hidden)
+    spec, count = (
+        read_latent(fields, family, hidden),
+        fields.integer("num_hidden_layers", 1, MAX_LAYERS),
+    )
     ropes = read_ropes(
         fields,
         family,
         head_dim=spec.rotary_dim,
         max_position=max_position,
-        windows=(None,) * fields.integer("num_hidden_layers", 1, MAX_LAYERS),
+        windows=(None,) * count,
     )
-    layers = tuple(replace(spec, rope=rope) for rope in ropes.layers)
+    follower, follow = replace(spec, indexer=None, follows=spec.sees), [False] * count
+    if spec.indexer is not None:
+        follow = read_followers(fields, count)
+    pairs = zip(ropes.layers, follow, strict=True)
+    layers = tuple(replace(follower if follows else spec, rope=rope) for rope, follows in pairs)
     return Mixers(layers=layers, ropes=ropes.distinct, head_dim=spec.query_dim)
 
 

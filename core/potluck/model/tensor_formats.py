@@ -1,8 +1,9 @@
 """In which format each tensor of a model is held in a scheme, and how many bytes that takes.
 
 `int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms,
-biases, the weights of a convolution over tokens), the router of a MoE, what a delta net's decays are computed of, and
-what says how much of a block's result each residual stream gets stay f32: they are small, a router compares numbers that are close to each other, and a decay's error adds up. An embedding that is not also the head is only looked up, which costs memory and no time; it
+biases, the weights of a convolution over tokens), the router of a MoE, the weights of an indexer's heads, what a
+delta net's decays are computed of, and what says how much of a block's result each residual stream gets stay f32: they are small, a router compares numbers that are close to each other, and
+a decay's error adds up. An indexer's other matrices have 8 bits in every packed scheme. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
@@ -30,6 +31,7 @@ from potluck.model.formats import (
     PackedFormat,
     WeightFormat,
 )
+from potluck.model.indexer import is_of_indexer
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
 from potluck.model.ngrams import is_table
@@ -88,6 +90,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return F32  # they are sent as they are: a stage packs them when they are in order
     whole = config.quantization
     is_packed = isinstance(formats.layers, PackedFormat)
+    if is_packed and is_of_indexer(name):
+        return _HIGHER_PRECISION  # it compares scores that are close to each other
     if is_packed and whole is not None and whole.has_mxfp4_experts and config.is_of_expert(name):
         return MXFP4
     stored = whole if formats.keeps_precision else None

@@ -25,6 +25,10 @@ _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _SQUARES = "an MLP without gates (squared ReLU)"
 _CONVOLUTIONS = "layers with short convolutions in place of attention"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
+_DEEPSEEK_4 = (
+    "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
+)
+_GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
 _OWN_EXPERTS = "experts that are stored in a form of their own"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -59,8 +63,8 @@ UNSUPPORTED: Mapping[str, Missing] = {
         "attention with gates, and heads that differ from layer to layer", _MIXTURE
     ),
     "MiMoV2FlashForCausalLM": Missing("attention with values narrower than its keys", _MIXTURE),
-    "DeepseekV4ForCausalLM": Missing(_INDEXER, _SPARSE),
-    "Glm5NextForConditionalGeneration": Missing(_INDEXER, _SPARSE),
+    "DeepseekV4ForCausalLM": Missing(_DEEPSEEK_4, _SPARSE),
+    "Glm5NextForConditionalGeneration": Missing(_GLM_5_NEXT, _SPARSE),
     "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),

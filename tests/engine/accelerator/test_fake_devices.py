@@ -46,6 +46,7 @@ def tried_once() -> Iterator[None]:
         (MPS, "qwen 3.6, text of a model with pictures", "bf16"),
         (MPS, "deepseek 3, dense, odd sizes, halves", "bf16"),
         pytest.param(MPS, "deepseek 3, dense, odd sizes, halves", "int4", marks=pytest.mark.slow),
+        (MPS, "glm 5.2", "bf16"),
         (CUDA, "gemma 4", "bf16"),
         (CUDA, "command r", "bf16"),
     ],

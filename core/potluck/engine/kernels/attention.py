@@ -68,6 +68,7 @@ class Heads:
     cache_kind: int
     has_sinks: bool = False  # each head has a score beside those of the tokens, with no value
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
+    index_dim: int = 0  # numbers of an indexer's key behind a latent row, which attention passes by
     has_gates: bool = False  # behind each head's query lie as many numbers, which are passed by
     qk_norm_after_rope: bool = False
     value_norm: bool = False  # each head's values are normed too
@@ -134,6 +135,12 @@ class Heads:
 
     @property
     def cached_bytes(self) -> int:
+        """Bytes from one key, or from one value, in the cache to the next."""
+        scale_bytes = CACHE_SCALE_BYTES if self.has_scales and self.index_dim else 0
+        return self.row_bytes + self.index_dim * KIND_BYTES[self.cache_kind] + scale_bytes
+
+    @property
+    def row_bytes(self) -> int:
         """Bytes of a key, or of a value, in the cache; of a latent row, which is both."""
         parts = 1 if self.rank is None else 2
         scale_bytes = parts * CACHE_SCALE_BYTES if self.has_scales else 0

@@ -15,6 +15,7 @@ from potluck.engine.kernels.attention_kernel import parts_floats
 from potluck.engine.kernels.delta import delta_fields, state_fields
 from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels
+from potluck.engine.kernels.index_kernel import IndexHeads, score_numbers
 from potluck.engine.kernels.latent_layer import LatentShape
 from potluck.engine.kernels.layer_kernel import emit_decode
 from potluck.engine.kernels.layer_shape import LayerShape
@@ -32,8 +33,13 @@ class Decoder:
     """
 
     def __init__(
-        self, kernels: GeneratedKernels, layers: Sequence[LayerWeights], shape: LayerShape
+        self,
+        kernels: GeneratedKernels,
+        layers: Sequence[LayerWeights],
+        shape: LayerShape,
+        chosen: Tensor | None = None,
     ) -> None:
+        """Make it; `chosen` (sees + 1,), i64, is where layers that choose tokens have those chosen last."""
         for layer in layers:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
@@ -43,7 +49,14 @@ class Decoder:
         self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
+        self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
         self._memory = _memory(shape)
+        if shape.latent is not None and shape.latent.sees is not None:
+            count = shape.latent.sees + 1  # the last is written to, but is none
+            places = torch.zeros(count, dtype=torch.int64) if chosen is None else chosen
+            assert places.shape == (count,)
+            assert places.dtype == torch.int64
+            self._memory["places"] = places
         self._ropes = sorted({layer.rope for layer in layers if layer.rope is not None})
         self._angles = (records.Angles.structure * (2 + max(self._ropes, default=-1)))()
         self._step = self._make_step()
@@ -129,6 +142,10 @@ class Decoder:
         """Make memory for attention to so many cached tokens."""
         self._parts, self._room = torch.empty(parts_floats(heads, length)), length
         self._step.parts = self._parts.data_ptr()
+        latent = self._shape.latent
+        if latent is not None and latent.index is not None:
+            self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
+            self._step.scores = self._scores.data_ptr()
 
     def _make_step(self) -> ctypes.Structure:
         """Make the record of a step, with all that stays the same from token to token."""
@@ -253,11 +270,24 @@ def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
     """Make the memory that only latent attention needs, by the name of its field in a step."""
     heads = shape.heads
     widest = max(heads.plain_dim, heads.rank)
-    return {
+    index = {} if shape.index is None else _index_memory(shape.index)
+    if shape.sees is not None:
+        row = heads.attention.cached_bytes
+        index["rows"] = torch.empty(shape.sees * row, dtype=torch.uint8)
+    return index | {
         "queries": torch.empty(shape.queries),
         "absorbed": torch.empty(heads.heads * heads.row),
         "mixed": torch.empty(heads.heads * heads.rank),
         "head_inputs": _empty_input(heads.heads * (widest + GROUP)),
+    }
+
+
+def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
+    """Make the memory that only an indexer needs, by the name of its field in a step."""
+    return {
+        "index_queries": torch.empty(heads.q_size),
+        "index_key": torch.empty(heads.head_dim),
+        "head_weights": torch.empty(heads.heads),
     }
 
 

@@ -26,7 +26,7 @@ def cache_latents(
     Args:
         kernels: that compute.
         shape: of the heads.
-        rows: (T, H·query_dim + row), f32: of each token queries, then what becomes the cached row. Queries
+        rows: (T, H·query_dim + row or more), f32: of each token queries, then what becomes the cached row. Queries
             without rope are multiplied with their factors in place.
         cache: (1, 1, capacity, row), or row + 8 if int8.
         position: of the first token.
@@ -40,7 +40,7 @@ def cache_latents(
     tokens = len(rows)
     assert rows.dtype == norm.dtype == torch.float32
     assert rows.is_contiguous()
-    assert rows.shape[1] == shape.heads * shape.query_dim + shape.row
+    assert rows.shape[1] >= shape.heads * shape.query_dim + shape.row
     assert norm.numel() == shape.rank
     assert 0 <= position - first <= cache.shape[2] - tokens
     cosines, sines, factors = angles.addresses(tokens * shape.rotary_dim)

@@ -24,6 +24,11 @@ from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_ga
 from potluck.engine.kernels.delta_kernel import DeltaHeads, call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
+from potluck.engine.kernels.index_kernel import (
+    emit_choose_tokens,
+    emit_copy_rows,
+    emit_index_keys,
+)
 from potluck.engine.kernels.ir_types import (
     F32,
     I64,
@@ -84,12 +89,20 @@ def _emit_mixer(
     mixer = shape.mixer
     if isinstance(mixer, DeltaHeads):
         return (emit_delta_net(module, f"{name}_delta", path, mixer),)
-    return (
-        emit_rope_and_cache(module, f"{name}_rope", path, mixer)
-        if shape.latent is None
-        else emit_latent_rows(module, f"{name}_rows", path, shape.latent.heads),
-        emit_attend(module, f"{name}_attend", path, mixer, run),
-    )
+    attend = emit_attend(module, f"{name}_attend", path, mixer, run)
+    if (latent := shape.latent) is None:
+        return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
+    rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index
+    if index is None and latent.follows is not None:
+        return (
+            rows,
+            attend,
+            emit_copy_rows(module, f"{name}_copy_rows", path, latent.heads.attention),
+        )
+    if index is None:
+        return rows, attend
+    keys = emit_index_keys(module, f"{name}_index", path, index)
+    return rows, attend, keys, emit_choose_tokens(module, f"{name}_choose_tokens", path, index, run)
 
 
 def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
@@ -305,15 +318,22 @@ class _Layer:
         call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
 
     def _latent(self, latent: LatentShape) -> None:
-        rows, attend = self.called.mix
+        rows, attend, *index = self.called.mix
+        normed, width = self.step.normed, self.shape.hidden
+        if latent.index is not None:
+            norm = self.layer.before_attention
+            normed = self.router.normed(self.step.hidden, width, norm, self.shape.epsilon)
         calls = LatentCalls(
             e=self.e,
             shape=latent,
             forms=self.forms,
+            router=self.router,
             rows=rows,
             attend=attend,
+            index=tuple(index),
             step=self.step,
             layer=self.layer,
+            normed=(normed, width),
         )
         calls.emit()
 

@@ -1,6 +1,6 @@
 """What the kernel of decoding is told: a record of a step, and one of each layer."""
 
-from potluck.engine.kernels.ir_types import I8, KIND_F32
+from potluck.engine.kernels.ir_types import I8, I32, I64, KIND_F32
 from potluck.engine.kernels.memory import Address, Number, Record
 
 
@@ -44,6 +44,12 @@ class Step(Record):
     absorbed = Address(KIND_F32)
     mixed = Address(KIND_F32)  # what heads have of the latents
     head_inputs = Address(I8)
+    index_queries = Address(KIND_F32)  # of an indexer, as are the next five
+    index_key = Address(KIND_F32)
+    head_weights = Address(KIND_F32)
+    scores = Address(I32)
+    places = Address(I64)
+    rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
 
 
@@ -89,6 +95,11 @@ class Layer(Record):
     queries = Address(I8)  # of latent attention, as are the next two
     key_up = Address(I8)
     value_up = Address(I8)
+    index_queries = Address(I8)  # of an indexer, as are the next four
+    index_keys = Address(I8)
+    head_weights = Address(KIND_F32)
+    index_norm = Address(KIND_F32)
+    index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
     expert_scales = Address(KIND_F32)
     after_dense = Address(KIND_F32)

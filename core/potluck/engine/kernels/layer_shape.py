@@ -57,6 +57,7 @@ class LayerShape:
             assert self.has_norms_before
             assert not self.has_norms_after
         assert isinstance(self.mixer, Heads) or self.has_norms_before
+        assert self.latent is None or self.latent.index is None or self.has_norms_before
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 
     @property

@@ -276,6 +276,10 @@ class Angles(NamedTuple):
     sines: Tensor  # (T, 1, dim), of which the first half is negative
     query_factors: Tensor | None = None  # (T, 1, 1), which multiply the queries; None: ones
 
+    def of(self, token: int) -> "Angles":
+        """Those of one token."""
+        return self._with(lambda part: part[token : token + 1])
+
     def float(self) -> "Angles":
         """The same in f32."""
         return self._with(Tensor.float)

@@ -125,6 +125,9 @@ RopeLayers = Literal["all", "listed", "windowed"]
 where `sliding_window` is null."""
 
 
+IndexerRope = Literal["halves", "pairs"]
+"""What rope turns together in the heads of an indexer, as files have them."""
+
 DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
@@ -216,8 +219,7 @@ class Family:
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
-    # The field with how many tokens attention sees all of; among more it would choose.
-    sees_all_to: str | None = None
+    indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
 
     windows: WindowPattern = "none"
     # The field with how many tokens make a chunk: a window then begins with the token's chunk. None: windows slide.

@@ -14,6 +14,8 @@ _SIZES: dict[str, object] = {
     "v_head_dim": 128,
 }
 
+_INDEXER: dict[str, object] = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+
 _V3 = Family(
     defaults=DEEPSEEK_DEFAULTS
     | _SIZES
@@ -62,12 +64,12 @@ LATENT: Mapping[str, Family] = {
     ),
     # DeepSeek-V3 and R1, Kimi K2
     "DeepseekV3ForCausalLM": _V3,
-    # Their attention is V3's up to `index_topk` tokens. Of more, an indexer would choose these; it is not there.
+    # Their attention is V3's up to `index_topk` tokens. Of more, an indexer chooses these.
     "DeepseekV32ForCausalLM": replace(
         _V3,
-        defaults={**_V3.defaults, "max_position_embeddings": 163840, "index_topk": 2048},
+        defaults={**_V3.defaults, "max_position_embeddings": 163840, **_INDEXER},
         paired_rope=True,
-        sees_all_to="index_topk",
+        indexer="halves",
     ),
     "GlmMoeDsaForCausalLM": replace(  # GLM-5
         _V3,
@@ -80,10 +82,11 @@ LATENT: Mapping[str, Family] = {
             "rms_norm_eps": 1e-5,
             "n_group": 1,
             "topk_group": 1,
-            "index_topk": 2048,
+            **_INDEXER,
+            "index_n_heads": 32,
         },
         paired_rope=True,
-        sees_all_to="index_topk",
+        indexer="pairs",
     ),
     # GLM-4.7-Flash
     "Glm4MoeLiteForCausalLM": Family(
