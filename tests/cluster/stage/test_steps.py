@@ -56,6 +56,7 @@ NGRAMS = {  # layers of a model whose third one looks at ids of tokens
     "linear_value_head_dim": 16,
     "ngram_vocab_size_base": 50,
     "ple_layer_ids": [3],
+    "indexer_head_dim": 16,
 }
 PER_TOKEN = row_bytes(MODEL, 4)  # of one layer
 NOTHING = memoryview(b"")
