@@ -8,8 +8,23 @@ import pytest
 import torch
 from cache_pools import CPU, FULL, ROW, WINDOW, A, B, make_pool
 
-from potluck.engine.kvcache import GRANULE, LatentCache, LayerCache, StateCache, new_cache
-from potluck.model.caches import CacheSpec, FullCache, Latent, RecurrentCache, State, WindowCache
+from potluck.engine.kvcache import (
+    GRANULE,
+    IndexedCache,
+    LatentCache,
+    LayerCache,
+    StateCache,
+    new_cache,
+)
+from potluck.model.caches import (
+    CacheSpec,
+    FullCache,
+    KeysAndValues,
+    Latent,
+    RecurrentCache,
+    State,
+    WindowCache,
+)
 
 LATENT = Latent(rank=6, rope=4, number_bytes=4)
 STATE = RecurrentCache(row=State(shapes=((2, 3), (5,))), checkpoints=3, every=10)
@@ -171,6 +186,37 @@ def test_in_int8_each_part_of_a_latent_row_has_a_scale_of_its_own() -> None:
     for part, read in ((latents[:, :6], values), (latents[:, 6:], keys[..., 6:])):
         step = part.abs().amax(-1, keepdim=True) / 127
         assert ((read[0, 0] - part).abs() <= 0.51 * step).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_an_indexer_has_a_head_beside_keys_and_values(dtype: torch.dtype) -> None:
+    row = KeysAndValues(heads=2, size=6, number_bytes=dtype.itemsize, index=4)
+    cache = new_cache(FullCache(row=row), dtype, CPU)
+    assert isinstance(cache, IndexedCache)
+    cache.resize(9, 0)
+    kv, tokens, blocks = torch.randn(9, 4, 6), torch.randn(9, 4), torch.randn(3, 4)
+    off = 0.02 if dtype == torch.int8 else 0.0
+
+    cache.write(0, kv)
+    cache.write_index(0, 0, tokens)
+    cache.write_index(1, 2, blocks, 3)
+
+    def check() -> None:
+        keys, values = cache.read(cache.first, 9 - cache.first, torch.float32)
+        assert torch.allclose(keys[0], kv[cache.first :, :2].transpose(0, 1), off, off)
+        assert torch.allclose(values[0], kv[cache.first :, 2:].transpose(0, 1), off, off)
+        assert torch.allclose(cache.read_index(0, 1, 8), tokens[1:8], off, off)
+        assert torch.allclose(cache.read_index(1, 2, 9, 3), blocks, off, off)
+        chosen = torch.tensor([0, 3, 8])
+        alone = cache.gather(chosen)
+        assert alone.shape[:3] == (2, 2, 3)
+        if dtype == torch.float32:
+            assert torch.equal(alone[0], kv[chosen, :2].transpose(0, 1))
+
+    check()
+    cache.share(4, 9)  # the first rows are now in memory that others have too
+    assert cache.first == 4
+    check()
 
 
 def test_latent_rows_of_a_window_move_as_others_do() -> None:

@@ -42,6 +42,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
     ("command a", True, "int8", "full"),
+    ("qwen 4, n-grams", True, "int4", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
@@ -51,9 +52,9 @@ FAMILIES = [
     "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
+SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]
 EACH: list[tuple[str, bool, Scheme, Cache]] = [
-    (family, True, scheme, "full")
-    for family, scheme in zip(FAMILIES, cycle([*PACKED_SCHEMES, "f32"]), strict=False)
+    (family, True, scheme, "full") for family, scheme in zip(FAMILIES, cycle(SCHEMES), strict=False)
 ]
 GENERIC: list[tuple[str, bool, Scheme, Cache]] = [FAST[1], SLOW[3]]
 CASES = [

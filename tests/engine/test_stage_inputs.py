@@ -1,6 +1,7 @@
 """A stage refuses wrong inputs with an error that says why, and goes on."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -227,3 +228,28 @@ def test_whatever_is_sent_a_stage_computes_right_or_refuses(
         torch.testing.assert_close(
             output.hidden.tensor, whole.tensor[position:], rtol=1e-4, atol=1e-4
         )
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (None, InvalidStepError),
+        (torch.zeros(2, dtype=torch.int32), InvalidStepError),
+        (torch.zeros(3), InvalidStepError),
+        (torch.tensor([0, 30, 1], dtype=torch.int32), PromptError),
+        (torch.tensor([0, -1, 1], dtype=torch.int32), PromptError),
+    ],
+    ids=["none", "too few", "floats", "beyond the vocabulary", "below it"],
+)
+def test_a_stage_whose_layer_looks_at_ids_refuses_hidden_states_without(
+    make_reference: Callable[[str], Reference],
+    ids: torch.Tensor | None,
+    error: type[PotluckError],
+) -> None:
+    stage = make_reference("qwen 4, n-grams").stage(2)
+    stage.open(SESSION, epoch=1)
+    hidden = torch.zeros(3, stage.weights.config.width)
+
+    with pytest.raises(error):
+        stage.forward(SESSION, hidden, epoch=1, step=0, position=0, ids=ids)
+    assert stage.position(SESSION) == 0

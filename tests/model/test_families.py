@@ -43,6 +43,13 @@ NEEDED = {
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
     # With the default, a model is one of those that are refused.
     "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    "Qwen4ExpForCausalLM": {
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 256,
+        "indexer_budget": 2048,
+        "indexer_compress_ratio": 16,
+    },
 }
 
 

@@ -21,6 +21,7 @@ PARAMETERS = {  # in billions, as their makers say
     "qwen3-next-80b-a3b": 79.7,
     "qwen3.6-27b": 26.9,
     "llama-4-scout": 107.8,
+    "qwen3.8-flash-next": 177,
     "gemma-4-26b-a4b": 25.2,
     "gemma-4-31b": 30.7,
 }

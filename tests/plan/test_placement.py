@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
+from potluck.errors import NotEnoughMemoryError, PlanError, UsageError, format_bytes
 from potluck.plan.cost import (
     TOKEN_MESSAGE_BYTES,
     DeviceCost,
@@ -326,6 +326,29 @@ def test_layers_move_if_that_is_clearly_faster(
 
     assert [stage.name for stage in plan.stages] == ["Laptop"]
     assert plan.token_ms == make_plan(shape_of(), devices, links).token_ms
+
+
+def test_a_layer_whose_table_would_have_to_be_sent_stays_where_the_files_are(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    shape = shape_of(layers=[0, 1, 0, 0], layer_bytes=(10, 10), disk_bytes=(0, 10**11))
+    times = {"Desk": (1.0, 1.0), "Laptop": (0.2, 0.2)}
+    devices = [device_of(name, 10_000, ms) for name, ms in times.items()]
+    links = links_of(devices)
+
+    plan = make_plan(shape, devices, links)
+
+    check(plan, shape, devices, links)
+    shares = [(stage.name, stage.layers) for stage in plan.stages]
+    assert shares == [("Desk", range(2)), ("Laptop", range(2, 4))]
+    assert f"Desk reads rows of a table of {format_bytes(10**11)} from its disk" in plan.explanation
+    # A computer that has it already may keep it, and one that lends no memory cannot have it.
+    had = make_plan(replace(shape, disk_bytes=()), devices, links)
+    assert [stage.name for stage in had.stages] == ["Laptop"]
+    assert make_plan(shape, devices, links, near=had.stages).stages == had.stages
+    small = [device_of("Desk", 5, times["Desk"]), devices[1]]
+    assert make_plan(shape, small, links).stages == had.stages
+    assert make_plan(shape, small, links).token_ms == had.token_ms
 
 
 def test_names_are_told_apart_only_where_they_must_be(device_of: DeviceOf) -> None:

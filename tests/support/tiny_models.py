@@ -176,6 +176,7 @@ class Pipeline:
                 step=self._step,
                 position=self.position,
                 prompt_end=prompt_end,
+                ids=ids,
             )
             assert output.hidden is not None
             x = output.hidden.tensor

@@ -40,12 +40,20 @@ class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = (
-        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "position", "tokens",
+        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "ids", "position",
+        "rotaries", "tokens",
     )  # fmt: skip
 
     def __init__(
-        self, position: int, tokens: int, rotaries: Sequence[Rotary], device: torch.device
+        self,
+        position: int,
+        tokens: int,
+        rotaries: Sequence[Rotary],
+        device: torch.device,
+        ids: Tensor | None = None,
     ) -> None:
+        """Begin a step of so many tokens; `ids` are theirs, (T,), for layers that look at them."""
+        self.ids, self.rotaries = ids, rotaries
         self.position, self.tokens, self.end = position, tokens, position + tokens
         self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
         self._device = device
@@ -182,7 +190,7 @@ class Attention:
         return self._attend_many(q, cache, span, self._mask(step, span))
 
     @property
-    def matrices(self) -> tuple[Linear, Linear]:
+    def matrices(self) -> tuple[Linear, ...]:
         return self.qkv, self.output
 
     @property

@@ -96,6 +96,11 @@ class DecoderLayer:
         return torch.cat([mix(*each) for each in zip(parts, caches, steps, strict=True)])
 
     @property
+    def around(self) -> Sequence[Linear]:
+        """The matrices beside those of mixer and MLP."""
+        return ()
+
+    @property
     def nbytes(self) -> int:
         norms = sum(norm.nbytes for norm in self.norms.present)
         scale = 0 if self.scale is None else self.scale.nbytes

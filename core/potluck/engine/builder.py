@@ -7,7 +7,6 @@ weights (a norm's 1 + weight, the way to a GPU) is done after that.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,6 +15,7 @@ from potluck.engine.accelerator import (
     find_graphs,
 )
 from potluck.engine.attention import Attention, EagerAttention
+from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
@@ -32,11 +32,14 @@ from potluck.engine.mamba import empty_tensors as mamba_tensors
 from potluck.engine.mamba import finish_tensors as finish_mamba
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
-from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
+from potluck.engine.ngram_table import NgramTable, TableTarget
+from potluck.engine.ngrams import Ngrams
+from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
+from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
@@ -45,11 +48,10 @@ from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
+from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
-
-if TYPE_CHECKING:
-    pass
+from potluck.model.streams import StreamMixSpec, Streams
 
 
 @torch.inference_mode()
@@ -92,7 +94,7 @@ def build_weights(
             table = builder.matrix(EMBEDDING)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
-            norm = builder.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
+            norm = builder.final_norm()
             matrix = table if is_tied and table is not None else builder.matrix(config.head_name)
             lm_head = builder.lm_head(matrix)
     blocks: list[DecoderLayer] = []
@@ -148,9 +150,59 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
+        if (streams := spec.streams) is not None:
+            first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
+            before = (
+                None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)
+            )
+            return StreamLayer(spec, mixer, mlp, first, second, before)
         eps, kind = spec.norm_eps, spec.norm_kind
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
+
+    def final_norm(self) -> RmsNorm | StreamMix:
+        """What makes the head's input of the last layer's output."""
+        config = self._config
+        if (mix := config.final_mix) is not None:
+            return self._stream_mix("", mix, config.rms_norm_eps)
+        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
+
+    def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
+        streams, injection = spec.streams, None
+        if spec.injection is not None:
+            injection = torch.empty(streams.count, streams.width, device=self._device)
+            for name, _ in spec.injection.tensors():
+                self._filling.tensor(prefix + name, injection)
+        generated = self.generated
+        return StreamMix(
+            spec,
+            self._stream_norm(prefix + spec.norm, streams, eps),
+            down=self._linear(prefix, spec.down),
+            up=self._linear(prefix, spec.up),
+            injection=injection,
+            apply=gate if generated is None else generated.gate,
+            product=F.linear if generated is None else generated.multiply_plain,
+        )
+
+    def _stream_norm(self, name: str, streams: Streams, eps: float) -> StreamNorm:
+        weight = self._filling.tensor(name, self._norm_weight(streams.width))
+        ones = torch.ones(streams.hidden_size, device=self._device)
+        return StreamNorm(weight, self._norm_of(ones, eps))
+
+    def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
+        table, width = NgramTable(spec), spec.streams.width
+        for shard, (name, shape) in enumerate(spec.table()):
+            self._filling.add(prefix + name, TableTarget(table, shard, *shape))
+        convolution = torch.empty(width, 1, spec.inputs, device=self._device)
+        return Ngrams(
+            spec,
+            table,
+            key=self._linear(prefix, spec.key),
+            value=self._linear(prefix, spec.value),
+            norms=[self._stream_norm(prefix + name, spec.streams, eps) for name in spec.norms],
+            convolution=self._filling.tensor(prefix + spec.convolution, convolution),
+            apply=gate if self.generated is None else self.generated.gate,
+        )
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
@@ -161,13 +213,39 @@ class _Builder(MatrixBuilder):
         if self.generated is not None:
             from potluck.engine.generated_attention import GeneratedAttention, has_kernels
 
+            if spec.index is not None:
+                from potluck.engine.generated_block_index import GeneratedIndexedAttention
+
+                return GeneratedIndexedAttention(
+                    spec, qkv, qk_norm, output, sinks, index=self._block_index(prefix, spec),
+                    kernels=self.generated, cache=self._cache_dtype,
+                )  # fmt: skip
             if has_kernels(spec):
                 return GeneratedAttention(
                     spec, qkv, qk_norm, output, sinks,
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
+        if spec.index is not None:
+            index = self._block_index(prefix, spec)
+            return IndexedAttention(spec, qkv, qk_norm, output, sinks, index=index)
         kind = EagerAttention if spec.holds_scores else self._ops.attention
         return kind(spec, qkv, qk_norm, output, sinks)
+
+    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex:
+        index = spec.index
+        assert index is not None
+        query_norm, key_norm = (
+            self.norm(prefix + name, index.norm_eps, index.head_dim) for name in index.small_tensors
+        )
+        return BlockIndex(
+            index,
+            self._linear(prefix, index.input),
+            query_norm,
+            key_norm,
+            rope=spec.rope or 0,
+            rotary_dim=spec.rotary_dim,
+            product=F.linear if self.generated is None else self.generated.multiply_plain,
+        )
 
     def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         queries = None

@@ -16,6 +16,8 @@ from potluck.engine.products import Product
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.powers import exponential, power
 
+STATE = slice(2)  # the parts of a layer's state that `DeltaNetSpec.cache` has
+
 
 def empty_tensors(
     spec: DeltaNetSpec, device: torch.device
@@ -89,7 +91,7 @@ class DeltaNet:
         """What `project` gave → (T, H·V). The cache gets the state after these tokens."""
         assert isinstance(cache, StateCache)
         spec, tensors = self.spec, self.tensors
-        before, state = cache.state(step.position)
+        before, state = cache.state(step.position, STATE)
         inputs, rates = rows.split([spec.channels + spec.values_size, 2 * spec.value_heads], 1)
         mixed, gates = self._in_order(inputs)
         mixed = self._convolve(mixed, before)

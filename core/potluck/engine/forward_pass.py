@@ -110,14 +110,15 @@ class ForwardPass:
 
     def _part(self, tokens: StepTokens, cache: SessionCache) -> Step:
         rotaries = self._rotaries.of(cache.stretch)
-        return Step(tokens.position, tokens.length, rotaries, self._device)
+        ids = self._ids(tokens)
+        return Step(tokens.position, tokens.length, rotaries, self._device, ids)
 
     def _received(self, tokens: StepTokens, part: Step) -> Tensor:
         """Token ids, or hidden states (T, D); the step gets what was chosen for its tokens before this stage."""
         inputs, count = tokens.inputs.tensor, self._weights.follows
         if count is None:
             return inputs
-        width = self._weights.config.hidden_size
+        width = self._weights.config.width
         hidden, part.choice = split_columns(inputs, width, count, tokens.position)
         return hidden
 
@@ -137,6 +138,8 @@ class ForwardPass:
             if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
+            if (streams := self._weights.config.streams) is not None:
+                x = x.repeat(1, streams.count)
         else:
             x = together.to(self._device, self._dtype)
         if len(x) == 1:
@@ -148,6 +151,11 @@ class ForwardPass:
         for index, block in enumerate(self._weights.blocks):
             x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
         return x
+
+    def _ids(self, tokens: StepTokens) -> Tensor | None:
+        if self._weights.embedding is not None:
+            return tokens.inputs.tensor
+        return None if tokens.ids is None else tokens.ids.tensor
 
     def _choose(
         self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session

@@ -41,18 +41,24 @@ class GeneratedAttention(Attention):
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         place = cache.both, step.position
         angles = None if self._rope is None else step.angles[self._rope]
-        kernels, heads, first = self._kernels, self._heads, cache.first
-        kernels.rope_and_cache(heads, rows, *place, angles, self._norm, first)
-        if self.spec.in_chunks:
-            mixed = self._attend_in_chunks(rows, cache, step)
-        else:
-            mixed = kernels.attend(
-                heads, rows, *place, self.window, first, cache.shared, self.sinks
-            )
+        kernels = self._kernels
+        kernels.rope_and_cache(self._heads, rows, *place, angles, self._norm, cache.first)
+        mixed = self.attend(rows, cache, step)
         if not self.spec.has_gate:
             return mixed
         _, gates = self._without_gates(rows)
         return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+
+    def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """Attention of tokens whose rows of `project` have norm and rope: (T, H·K)."""
+        if self.spec.in_chunks:
+            return self._attend_in_chunks(q, cache, step)
+        return self.attend_all(q, cache, step.position)
+
+    def attend_all(self, rows: Tensor, cache: LayerCache, position: int) -> Tensor:
+        """Attention of such tokens from a position on over all that is cached."""
+        place = cache.both, position, self.window, cache.first, cache.shared
+        return self._kernels.attend(self._heads, rows, *place, self.sinks)
 
     def _attend_in_chunks(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of each chunk's tokens as if the text began with the chunk."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.delta_net import DeltaNet
+from potluck.engine.delta_net import STATE, DeltaNet
 from potluck.engine.kernels.delta import delta_net
 from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.generated import GeneratedKernels
@@ -34,7 +34,7 @@ class GeneratedDeltaNet(DeltaNet):
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         assert isinstance(cache, StateCache)
-        state = cache.state(step.position)
+        state = cache.state(step.position, STATE)
         return delta_net(self._kernels, self._heads, rows, self.tensors, *state).to(self._dtype)
 
 

@@ -185,7 +185,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
-    if not has_kernels(spec.mixer):
+    index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
+    if not has_kernels(spec.mixer) or spec.streams is not None or index is not None:
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside

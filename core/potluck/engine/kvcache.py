@@ -31,7 +31,7 @@ class LayerCache:
             writes; None: there are none. Only generated kernels read them.
     """
 
-    __slots__ = ("_keys", "_values", "both", "held", "shared")
+    __slots__ = ("_keys", "_pairs", "_values", "both", "held", "shared")
 
     shared: Tensor | None
 
@@ -46,7 +46,7 @@ class LayerCache:
         if self.both.dtype == torch.int8:
             kv = quantise_heads(kv)
         T, _, K = kv.shape
-        target = self.both.narrow(2, position - self.first, T)  # (2, Hkv, T, K)
+        target = self._pairs.narrow(2, position - self.first, T)  # (2, Hkv, T, K)
         if T == 1:  # the axes are in the same order then, and a permutation takes 1 µs
             target.copy_(kv.view(2, -1, 1, K))
         else:
@@ -138,8 +138,58 @@ class LayerCache:
         self.shared = None
 
     def _set(self, both: Tensor) -> None:
-        self.both = both  # the memory itself
+        self.both = self._pairs = both  # the memory itself
         self._keys, self._values = both[:1], both[1:]  # (1, Hkv, rows, K)
+
+
+class IndexedCache(LayerCache):
+    """Keys and values of one layer, and what an indexer caches in a head of its own: (2, Hkv + 1, rows, K).
+
+    `half` 0 is where the other heads have keys, and 1 where they have values.
+    """
+
+    __slots__ = ("_size",)
+
+    def __init__(self, row: KeysAndValues, dtype: torch.dtype, device: torch.device):
+        self._size = row.index
+        super().__init__(row.heads + 1, row.size, dtype, device)
+
+    def write_index(self, half: int, position: int, numbers: Tensor, step: int = 1) -> None:
+        """Store (n, size) from a position on, at each `step`-th one."""
+        is_int8 = self.both.dtype == torch.int8
+        width = self.both.shape[3] - (cached_width(0, self.both.dtype) if is_int8 else 0)
+        padded = torch.nn.functional.pad(numbers, (0, width - self._size))
+        padded = quantise_heads(padded) if is_int8 else padded
+        row = position - self.first
+        self.both[half, -1, row : row + step * len(padded) : step].copy_(padded)
+
+    def read_index(self, half: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """Those of each `step`-th position from `start` on before `stop`, (n, size), f32."""
+        parts: list[Tensor] = []
+        first = self.first
+        if self.shared is not None and start < first:
+            parts.append(self.shared[half, -1, start : min(stop, first) : step])
+            start += len(parts[0]) * step
+        if start < stop:
+            parts.append(self.both[half, -1, start - first : stop - first : step])
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if rows.dtype == torch.int8:
+            rows = dequantise_heads(rows)
+        return rows[:, : self._size].float().contiguous()
+
+    def gather(self, positions: Tensor) -> Tensor:
+        """Keys and values of these ascending positions, as a cache of them alone: (2, Hkv, n, K)."""
+        first = self.first
+        own = self._pairs.index_select(2, positions[positions >= first] - first)
+        if self.shared is None:
+            return own
+        shared = self.shared[:, :-1].index_select(2, positions[positions < first])
+        return torch.cat([shared, own], 2)
+
+    def _set(self, both: Tensor) -> None:
+        self.both = both
+        self._pairs = both[:, :-1]
+        self._keys, self._values = self._pairs[:1], self._pairs[1:]
 
 
 class LatentCache(LayerCache):
@@ -205,16 +255,18 @@ class StateCache(LayerCache):
         self._shapes = spec.row.shapes
         self._set(torch.empty((1, 1, 0, spec.row.numbers), device=device))
 
-    def state(self, position: int) -> list[Tensor]:
-        """The parts of the state before the token at `position`, which a step updates in place.
+    def state(self, position: int, which: slice = slice(None)) -> list[Tensor]:
+        """Parts of the state before the token at `position`, which a step updates in place.
 
-        Before the first token all numbers are 0.
+        Before the first token all their numbers are 0. `which` are those of the one who asks: a layer may have
+        more with a state than its mixer.
         """
-        current = self.both[0, 0, 0]
+        parts = self.both[0, 0, 0].split([prod(shape) for shape in self._shapes])
+        views = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)][which]
         if position == 0:
-            current.zero_()
-        parts = current.split([prod(shape) for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+            for view in views:
+                view.zero_()
+        return views
 
     def advance(self, held: Held, end: int) -> None:
         """Copy the state, which has seen the tokens before `end`, to the checkpoint that is new."""
@@ -245,6 +297,8 @@ def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> Laye
     if isinstance(row, Latent):
         return LatentCache(row, dtype, device)
     assert isinstance(row, KeysAndValues)
+    if row.index:
+        return IndexedCache(row, dtype, device)
     return LayerCache(row.heads, row.size, dtype, device)
 
 

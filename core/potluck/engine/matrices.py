@@ -122,6 +122,9 @@ class MatrixBuilder:
     ) -> RmsNorm:
         """The norm of `size` numbers; None: of hidden states."""
         weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
+        return self._norm_of(weight, eps, kind)
+
+    def _norm_of(self, weight: Tensor, eps: float, kind: NormKind = "root mean square") -> RmsNorm:
         if self.run_kernels is not None:
             return KernelNorm(weight, eps, self.run_kernels, kind)
         make = LayerNorm if kind == "layer" else RmsNorm

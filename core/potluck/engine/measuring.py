@@ -68,7 +68,7 @@ class StageMeter:
             self._step = Step(position, 1, rotaries.at(position + 1), self._device)
             if weights.follows is not None:
                 self._step.choice = some_choice(weights.follows, position, 1, self._device)
-            self._hidden = torch.randn(1, config.hidden_size).to(self._device, weights.dtype)
+            self._hidden = torch.randn(1, config.width).to(self._device, weights.dtype)
         memory = [part for linear, _ in self._matrices for part in linear.memory]
         self._read = _Reader(_first(memory, enough), self._device, torch.get_num_threads())
         self.round()  # compiles, captures and allocates what later tokens use again
@@ -131,7 +131,7 @@ class StageMeter:
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
-    yield from ((matrix, 1.0) for matrix in block.mixer.matrices)
+    yield from ((matrix, 1.0) for matrix in (*block.around, *block.mixer.matrices))
     mlp, shares = block.mlp, list[tuple[Mlp, float]]()
     if isinstance(mlp, ParallelMoE):
         mlp, shares = mlp.moe, [(mlp.dense, 1.0)]

@@ -104,7 +104,7 @@ def profile_layers(
 def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
     """How many tokens are in the cache while one is timed; each number is timed once."""
     sizes = CacheSizes(number_bytes=2)
-    if len({layer.mixer.cache(sizes) for layer in config.layers}) == 1:
+    if len({layer.cache(sizes) for layer in config.layers}) == 1:
         return (CACHED,)
     return CACHED, max(CACHED, min(LONG_CACHED, config.max_position - 1))
 
@@ -142,7 +142,7 @@ def sample_layers(
         )
     tokens = cached_tokens(config)[-1]
     sizes = replace(cache_sizes(scheme, cache, is_wide=is_wide), slack=tokens)  # see `_time_layers`
-    cached = config.layers[like[0]].mixer.cache(sizes).nbytes(tokens)
+    cached = config.layers[like[0]].cache(sizes).nbytes(tokens)
     whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
@@ -166,7 +166,7 @@ def _time_layers(
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     sizes = CacheSizes(number_bytes=dtype.itemsize, slack=room)
-    specs, follows = [config.layers[layer].mixer.cache(sizes) for layer in layers], weights.follows
+    specs, follows = [config.layers[layer].cache(sizes) for layer in layers], weights.follows
     caches = [new_cache(spec, dtype, device) for spec in specs]
     for spec, one in zip(specs, caches, strict=True):
         one.resize(spec.rows(room), 0)
@@ -229,7 +229,7 @@ def _time_head(
 
 
 def _hidden(weights: StageWeights, tokens: int) -> Tensor:
-    x = torch.randn(tokens, weights.config.hidden_size)
+    x = torch.randn(tokens, weights.config.width)
     return x.to(weights.device, weights.dtype)
 
 

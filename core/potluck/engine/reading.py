@@ -32,6 +32,7 @@ from potluck.engine.dequantise import (
     rows_part,
 )
 from potluck.engine.kernels import best_kernels
+from potluck.engine.ngram_table import TableTarget
 from potluck.engine.targets import CheckedTarget, PairedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
@@ -108,6 +109,10 @@ class Reader:
             OSError: a file cannot be read.
         """
         tensor = parts[0]
+        if isinstance(target, TableTarget):
+            target.table.place(target.shard, tensor)
+            self._advance(tensor.nbytes)
+            return
         if tensor.dtype not in PACKED_DTYPES and (pairs := self._pairs(tensor)) is not None:
             target = PairedTarget(target, pairs)
         checked = CheckedTarget(target, tensor.name, self._kernels)

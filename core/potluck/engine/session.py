@@ -33,6 +33,7 @@ class StepTokens(NamedTuple):
     sampling: Sampling | None
     prompt_end: int | None = None
     scoring: Scoring | None = None
+    ids: Activations | None = None  # (T,), I32, beside hidden states, for layers that look at them
 
     @property
     def is_choice_alone(self) -> bool:

@@ -76,17 +76,18 @@ class Stage:
         self.epoch = epoch
         self._bounds = StepBounds(
             vocabulary=config.vocab_size,
-            hidden=None if weights.embedding is not None else config.hidden_size,
+            hidden=None if weights.embedding is not None else config.width,
             follows=weights.follows,
             chunk=chunk,
             context=context,
+            needs_ids=config.needs_ids(weights.layers),
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
         files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
-        self.caches = tuple(block.spec.mixer.cache(sizes) for block in weights.blocks)
+        self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
         self._stretches = config.stretches
         self._pool = CachePool(
             self.caches,
@@ -116,6 +117,14 @@ class Stage:
     def is_exact_in_chunks(self) -> bool:
         """Whether the results do not depend on how tokens are cut into steps; see `StageWeights`."""
         return self.weights.is_exact_in_chunks
+
+    @property
+    def sends_ids(self) -> bool:
+        """Whether a stage behind this one needs the tokens' ids."""
+        config, layers = self.weights.config, self.weights.layers
+        return self.head is None and config.needs_ids(
+            range(layers[-1] + 1 if layers else 0, config.num_layers)
+        )
 
     @property
     def cache_tokens(self) -> int:
@@ -243,6 +252,7 @@ class Stage:
         position: int,
         prompt_end: int | None = None,
         sampling: Sampling | None = None,
+        ids: Tensor | None = None,
     ) -> Output:
         """Run the tokens from `position` on through this stage.
 
@@ -257,6 +267,7 @@ class Stage:
                 refused if there is no room for all of it. It also chooses the rotary frequencies, of
                 a model that has others for long texts. None: after these tokens.
             sampling: how the head chooses the next token. None: no token is needed.
+            ids: those of the tokens (T,), beside hidden states, where a layer looks at them.
 
         Raises:
             StaleEpochError, UnknownSessionError, NeedReplayError: see `potluck.errors`.
@@ -266,7 +277,8 @@ class Stage:
         """
         if not isinstance(inputs, Activations):
             inputs = Activations.of(inputs)
-        tokens = StepTokens(session, inputs, epoch, step, position, sampling, prompt_end)
+        known = None if ids is None else Activations.of(ids)
+        tokens = StepTokens(session, inputs, epoch, step, position, sampling, prompt_end, ids=known)
         (output,) = self.forward_together((tokens,))
         if isinstance(output, Output):
             return output
@@ -311,6 +323,7 @@ class Stage:
         if is_repeated and known.output is not None:
             return known.output
         self._bounds.check_inputs(tokens.inputs, tokens.end)
+        self._bounds.check_ids(tokens.ids, tokens.length)
         self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
         if is_repeated:
             self._trim(known, tokens.position)

@@ -12,6 +12,7 @@ from potluck.engine.linear import Embedding, Linear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
+from potluck.engine.streams import StreamMix
 from potluck.model.config import ModelConfig
 
 
@@ -24,7 +25,7 @@ class StageWeights:
     blocks: tuple[DecoderLayer, ...]
     runs: tuple[Run, ...]  # the same layers, as a single token goes through them
     embedding: Embedding | None
-    norm: RmsNorm | None
+    norm: RmsNorm | StreamMix | None  # the final one, or what stands in its place
     lm_head: Linear | None
     is_tied: bool  # embedding and head are one matrix, in the same memory
     dtype: torch.dtype  # of hidden states

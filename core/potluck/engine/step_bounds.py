@@ -21,6 +21,7 @@ class StepBounds:
     hidden: int | None  # size of a hidden state; None: the stage takes token ids
     chunk: int  # the most tokens of a step
     context: int  # the most tokens of a session
+    needs_ids: bool = False  # whether a layer looks at ids of tokens
     follows: int | None = None  # see `StageWeights`
 
     def check_inputs(self, inputs: Activations, end: int) -> None:
@@ -43,11 +44,31 @@ class StepBounds:
                 f"The stage takes {wanted} of 1 to {self.chunk} tokens, and got"
                 f" {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}.",
             )
-        if takes_ids and tokens == 1:
-            self._check_token(inputs.number)
-        elif takes_ids:
-            for bound in inputs.tensor.aminmax():
-                self._check_token(int(bound))
+        if takes_ids:
+            self._check_tokens(inputs)
+
+    def check_ids(self, ids: Activations | None, tokens: int) -> None:
+        """Check the ids of tokens whose hidden states came, if a layer looks at them.
+
+        Raises:
+            InvalidStepError: they are missing, or not those of so many tokens.
+            PromptError: a token is not in the vocabulary.
+        """
+        if self.hidden is None or not self.needs_ids:
+            return
+        if ids is None or ids.shape != (tokens,) or ids.dtype not in _INTEGERS:
+            raise InvalidStepError(
+                f"The stage needs the ids of {tokens} tokens beside their hidden states, and they did not"
+                " come. The other computer runs another version."
+            )
+        self._check_tokens(ids)
+
+    def _check_tokens(self, ids: Activations) -> None:
+        if ids.shape == (1,):
+            self._check_token(ids.number)
+            return
+        for bound in ids.tensor.aminmax():
+            self._check_token(int(bound))
 
     def check_wishes(self, sampling: Sampling | None, scoring: Scoring | None, tokens: int) -> None:
         """Check what is wanted of a step of so many tokens; see `check_sampling` and `check_scoring`."""

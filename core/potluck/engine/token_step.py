@@ -21,6 +21,7 @@ from potluck.engine.payload import Activations
 from potluck.engine.rotary import Rotary
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
+from potluck.engine.streams import StreamMix
 
 
 class TokenStep:
@@ -89,7 +90,8 @@ class TokenStep:
 def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
-    if runs is None or weights.dtype != torch.float32:
+    has_streams = weights.config.streams is not None
+    if runs is None or weights.dtype != torch.float32 or has_streams:
         return None
     if weights.follows is not None or weights.next_follows is not None:
         return None  # what is chosen comes and goes with hidden states
@@ -119,7 +121,11 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
     return linear.kernels
 
 
-def _head(kernels: GeneratedKernels, norm: RmsNorm | None, lm_head: Linear) -> Head | None:
-    if not isinstance(lm_head, PackedLinear) or norm is None or lm_head.bias is not None:
+def _head(
+    kernels: GeneratedKernels, norm: RmsNorm | StreamMix | None, lm_head: Linear
+) -> Head | None:
+    if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
+        return None
+    if lm_head.bias is not None:
         return None
     return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind)

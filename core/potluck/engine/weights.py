@@ -13,6 +13,7 @@ from potluck.engine.builder import build_weights
 from potluck.engine.device import usable_cores
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
+from potluck.engine.ngram_table import TableTarget
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import Target
@@ -134,6 +135,9 @@ def _missing_tensors(
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:
     """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
+    if isinstance(target, TableTarget):
+        target.table.imitate(numbers)
+        return
     blocks = max(1, PIECE // max(1, target.width * ROWS))  # of rows, about as large as a piece
     rows = min(blocks, -(-target.rows // ROWS)) * ROWS
     piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]

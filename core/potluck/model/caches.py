@@ -61,10 +61,12 @@ class KeysAndValues:
     heads: int  # of keys and values
     size: int  # numbers of a key, and of a value
     number_bytes: int  # 4 or 2; 1: integers, with a scale behind each key and each value
+    index: int = 0  # numbers of an indexer's key, which has a head of its own; 0: there is none
 
     @property
     def nbytes(self) -> int:
-        return 2 * self.heads * _vector_bytes(self.size, self.number_bytes)
+        heads = self.heads + (self.index > 0)
+        return 2 * heads * _vector_bytes(self.size, self.number_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

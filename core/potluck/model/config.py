@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
@@ -37,12 +38,14 @@ from potluck.model.limits import (
 )
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
-from potluck.model.naming import BASE, EMBEDDING, FINAL_NORM, LM_HEAD
+from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
+from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.projection import Projection
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
+from potluck.model.streams import LayerStreams, StreamMixSpec, Streams, read_streams
 from potluck.model.unsupported import unknown_architecture
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
@@ -69,6 +72,7 @@ class ModelConfig:
     embedding_multiplier: float
     logits_divisor: float
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
+    streams: Streams | None = None  # the residual streams; None: there is one
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
 
@@ -89,6 +93,22 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def width(self) -> int:
+        """Numbers of a token between layers, and between stages: those of all residual streams."""
+        return self.hidden_size if self.streams is None else self.streams.width
+
+    def needs_ids(self, layers: Iterable[int]) -> bool:
+        """Whether one of these layers looks at the tokens' ids."""
+        return any(self.layers[layer].ngrams is not None for layer in layers)
+
+    @property
+    def final_mix(self) -> StreamMixSpec | None:
+        """What makes the head's input of several streams, in place of the final norm."""
+        if self.streams is None:
+            return None
+        return StreamMixSpec(streams=self.streams, name=FINAL_MIX, injects=False)
+
+    @property
     def stretches(self) -> Stretches:
         """Which rotary frequencies a session of some length has."""
         return Stretches.of(self.ropes)
@@ -104,7 +124,7 @@ class ModelConfig:
         stored = self.quantization
         return tuple(
             LayerKind(
-                spec=replace(spec, mixer=spec.mixer.kind),
+                spec=spec.kind,
                 finer=frozenset() if stored is None else stored.higher_precision_roles(layer),
             )
             for layer, spec in enumerate(self.layers)
@@ -154,10 +174,9 @@ class ModelConfig:
 
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
-        return {
-            FINAL_NORM: (self.hidden_size,),
-            self.head_name: (self.vocab_size, self.hidden_size),
-        }
+        mix = self.final_mix
+        norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
         self, layers: Iterable[int], *, embedding: bool, head: bool
@@ -188,6 +207,7 @@ def _text_of(whole: Fields, texts: Mapping[str, str]) -> tuple[Fields, Family]:
     if fields is not whole:
         name = fields.text("model_type", name)
         above = {name: whole.value(name) for name in _ABOVE if name in whole}
+        above[OWN_END] = fields.value("eos_token_id")
         fields = fields.having(above)
     if name not in texts:
         what = "The text part of the model"
@@ -218,6 +238,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
+    streams = read_streams(fields, hidden) if family.streams else None
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -226,7 +247,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
-        layers=_layers(fields, family, mixers.layers, experts),
+        layers=_layers(fields, family, mixers.layers, experts, streams),
         ropes=mixers.ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
@@ -239,13 +260,18 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         logits_divisor=read_multiplier(fields, family.logits_divisor)
         / read_multiplier(fields, family.logits_multiplier),
         exceeds_f16=family.exceeds_f16,
+        streams=streams,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
     )
 
 
 def _layers(
-    fields: Fields, family: Family, mixers: Sequence[Mixer], experts: Experts | None
+    fields: Fields,
+    family: Family,
+    mixers: Sequence[Mixer],
+    experts: Experts | None,
+    streams: Streams | None,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
@@ -257,6 +283,7 @@ def _layers(
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
     return tuple(
         LayerSpec(
             hidden_size=hidden,
@@ -268,9 +295,19 @@ def _layers(
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
+            streams=None if streams is None else LayerStreams.of(streams),
+            ngrams=ngrams.get(layer),
         )
-        for mixer, has_experts in zip(mixers, have_experts, strict=True)
+        for layer, (mixer, has_experts) in enumerate(zip(mixers, have_experts, strict=True))
     )
+
+
+def _ngrams(fields: Fields, streams: Streams, mixers: Sequence[Mixer]) -> dict[int, NgramSpec]:
+    found = read_ngrams(fields, streams, len(mixers))
+    for layer in found:
+        if not isinstance(mixers[layer], DeltaNetSpec):
+            raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
+    return found
 
 
 def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:

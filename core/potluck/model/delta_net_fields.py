@@ -51,7 +51,9 @@ def read_delta_net(
 def delta_net_layers(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a delta net in place of attention."""
     if "layer_types" in fields:
-        kinds = read_kinds(fields, "layer_types", ("full_attention", "linear_attention"), layers)
+        # Qwen 4 has an indexer in its attention, which transformers gives a name of its own.
+        known = ("full_attention", "indexed_attention", "linear_attention")
+        kinds = read_kinds(fields, "layer_types", known, layers)
         return [kind == "linear_attention" for kind in kinds]
     interval = fields.integer("full_attention_interval", 1, MAX_LAYERS)
     return [bool((layer + 1) % interval) for layer in range(layers)]

@@ -12,15 +12,20 @@ from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
+INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
 INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _GPU_SHARE = 0.85
 _POSITION = 8  # bytes of a position
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
+_STREAM_COPIES = (
+    6  # of several residual streams: input, norm, gates, what they make of it, and output
+)
 _MASK = 5  # bytes for each query and key: a bool mask, and a number that is added to the score
 _SCORE = 10  # bytes of a score with a softcap: itself in f32, its softmax, and that in 16 bits
 
@@ -80,7 +85,7 @@ def stage_footprint(
     sizes = cache_sizes(scheme, cache, is_wide=is_wide)
     return Footprint(
         weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
-        cache=session_bytes((config.layers[layer].mixer.cache(sizes) for layer in layers), context),
+        cache=session_bytes((config.layers[layer].cache(sizes) for layer in layers), context),
         working=working_bytes(config, context),
     )
 
@@ -103,9 +108,18 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     chunk = min(MAX_CHUNK_TOKENS, context)
     halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
     halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
-    kept = chunk * config.hidden_size
+    halves |= {
+        _ngram_bytes(spec.ngrams, chunk) for spec in config.layers if spec.ngrams is not None
+    }
+    kept = chunk * config.width
+    streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + logits)
+    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
+
+
+def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:
+    """Bytes for a chunk's rows of the table, as stored and in f32, and what is made of them for each stream."""
+    return _ITEM * chunk * (2 * ngrams.size + 4 * ngrams.streams.width)
 
 
 def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
@@ -116,6 +130,12 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # a mask, and scores if torch computes them explicitly.
             nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
             nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
+            if (index := mixer.index) is not None:
+                # The keys of all blocks, scores of some queries, which blocks and tokens are seen, and chosen rows.
+                blocks, some = -(-context // index.block), min(INDEXED_QUERIES, chunk)
+                nbytes += _ITEM * blocks * (index.head_dim + some * (index.heads + 2))
+                nbytes += chunk * (2 * blocks + 3 * context)
+                nbytes += _ITEM * 4 * mixer.kv_size * min(context, index.dense_tokens)
             if mixer.holds_scores:
                 nbytes += _SCORE * mixer.heads * min(CAPPED_QUERIES, chunk) * context
             return nbytes

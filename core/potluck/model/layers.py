@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
 from potluck.model.common_fields import read_kinds, same_integer
 from potluck.model.families.facts import (
     Activation,
@@ -20,9 +21,11 @@ from potluck.model.limits import (
     MAX_MULTIPLIER,
 )
 from potluck.model.mixers import Mixer
+from potluck.model.ngrams import NgramSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
+from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
@@ -183,6 +186,7 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
+    With several residual streams, `streams` stands in place of norms.
     """
 
     hidden_size: int
@@ -194,6 +198,8 @@ class LayerSpec:
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
+    streams: LayerStreams | None = None  # None: there is one residual stream
+    ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
@@ -203,7 +209,29 @@ class LayerSpec:
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
         tensors |= {} if self.scale is None else {self.scale: (1,)}
+        for block in () if self.streams is None else self.streams.blocks:
+            tensors |= block.tensors()
+        tensors |= {} if self.ngrams is None else self.ngrams.tensors()
         return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
+
+    def cache(self, sizes: CacheSizes) -> CacheSpec:
+        """What a session caches in this layer."""
+        cache = self.mixer.cache(sizes)
+        if self.ngrams is None:
+            return cache
+        assert isinstance(cache, RecurrentCache)
+        return replace(cache, row=State(shapes=(*cache.row.shapes, *self.ngrams.state)))
+
+    @property
+    def kind(self) -> "LayerSpec":
+        """This layer as far as its cost depends on it."""
+        ngrams = None if self.ngrams is None else self.ngrams.kind
+        return replace(self, mixer=self.mixer.kind, ngrams=ngrams)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token that come in, and that go out."""
+        return self.hidden_size if self.streams is None else self.streams.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

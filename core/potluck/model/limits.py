@@ -5,7 +5,9 @@ The largest known decoders have a hidden size of 18,432 (PaLM), 126 layers and 1
 Each bound is a few times the largest known value.
 """
 
-MAX_HIDDEN = 1 << 16
+MAX_HIDDEN = 1 << 16  # of all residual streams together
+MAX_STREAMS = 16  # residual streams; Qwen 4 has four
+MAX_RANK = 1 << 14  # of the matrices that mix streams; Qwen 4 has 320
 MAX_INTERMEDIATE = 1 << 18
 MAX_LAYERS = 1024
 MAX_HEADS = 1024

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from potluck.model.block_index import read_block_index
 from potluck.model.common_fields import (
     read_fact,
     read_kinds,
@@ -61,6 +62,12 @@ def read_mixers(
     for window, rope in zip(windows, ropes.layers, strict=True):
         spec = full if window is None else attention
         turned = spec.head_dim if rope is None else ropes.distinct[rope].dim
+        if spec.index is not None and turned > spec.index.head_dim:
+            raise invalid(
+                "indexer_head_dim",
+                spec.index.head_dim,
+                f"must be at least {turned}, which rope turns",
+            )
         if spec.qk_norm_is_plain and rope != 0:
             spec = replace(spec, qk_norm=None, qk_norm_is_plain=False, qk_norm_eps=0.0)
         in_chunks = family.chunk_size is not None and window is not None
@@ -175,6 +182,7 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         has_sinks=family.sinks,
         is_fused=family.fused,
         has_gate=read_fact(fields, family.attention_gate),
+        index=read_block_index(fields, hidden, head_dim) if family.block_index else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from potluck.model.block_index import BlockIndexSpec
 from potluck.model.caches import (
     CacheSizes,
     CacheSpec,
@@ -50,6 +51,7 @@ class AttentionSpec:
     )
     is_fused: bool = False  # files have queries, keys and values in one matrix
     has_gate: bool = False  # each head's query has a gate of its result behind it
+    index: BlockIndexSpec | None = None  # chooses which tokens a query sees; None: it sees all
 
     @property
     def q_size(self) -> int:
@@ -90,12 +92,14 @@ class AttentionSpec:
 
     @property
     def projections(self) -> tuple[Projection, ...]:
-        return self.qkv, self.output
+        index = () if self.index is None else (self.index.input,)
+        return self.qkv, *index, self.output
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
         heads, size = self.kv_heads, self.head_dim
-        row = KeysAndValues(heads=heads, size=size, number_bytes=sizes.number_bytes)
+        index = 0 if self.index is None else self.index.head_dim
+        row = KeysAndValues(heads=heads, size=size, number_bytes=sizes.number_bytes, index=index)
         if self.window is None:
             return FullCache(row=row)
         kind = ChunkCache if self.in_chunks else WindowCache
@@ -115,7 +119,8 @@ class AttentionSpec:
     def small_tensors(self) -> dict[str, Shape]:
         """Its tensors beside the projections."""
         sinks = {self.sinks: (self.heads,)} if self.has_sinks else {}
-        return self.qk_norms | sinks
+        index = {} if self.index is None else self.index.small_tensors
+        return self.qk_norms | sinks | index
 
     @property
     def sinks(self) -> str:

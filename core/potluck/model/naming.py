@@ -9,6 +9,7 @@ from collections.abc import Iterable
 BASE = "model."  # the decoder, beside its head
 EMBEDDING = BASE + "embed_tokens.weight"
 FINAL_NORM = BASE + "norm.weight"
+FINAL_MIX = BASE + "hyper_connection_mixer"  # of several residual streams
 LM_HEAD = "lm_head.weight"
 
 _BASES = (BASE, "model.language_model.", "language_model.model.", "language_model.", "")

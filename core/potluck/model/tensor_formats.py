@@ -1,8 +1,8 @@
 """In which format each tensor of a model is held in a scheme, and how many bytes that takes.
 
 `int8` and `int4` hold every matrix in a packed format (`formats.py`). What is no matrix (norms,
-biases, the weights of a convolution over tokens), the router of a MoE, the weights of an indexer's heads, and what a
-delta net's decays are computed of stay f32: they are small, a router compares numbers that are close to each other, and
+biases, the weights of a convolution over tokens), the router of a MoE, the weights of an indexer's heads, what a
+delta net's decays are computed of, and what says how much of a block's result each residual stream gets stay f32: they are small, a router compares numbers that are close to each other, and
 a decay's error adds up. An indexer's other matrices have 8 bits in every packed scheme. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
@@ -34,7 +34,9 @@ from potluck.model.formats import (
 from potluck.model.indexer import is_of_indexer
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
+from potluck.model.ngrams import is_table
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
+from potluck.model.streams import is_injection
 
 SMALL_MODEL_BYTES = 100_000_000
 
@@ -80,7 +82,9 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     formats = _FORMATS[scheme]
     if len(shape) != 2:
         return formats.biases if name.endswith(".bias") else F32
-    if config.is_router(name) or is_of_rates(name):
+    if is_table(name):
+        return BF16  # as files have it: its rows are read from the disk
+    if config.is_router(name) or is_of_rates(name) or is_injection(name):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order
@@ -102,6 +106,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
 
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:
     """Bytes of a tensor in memory."""
+    if is_table(name):
+        return 0
     if config.is_expansion(name) and scheme in PACKED_SCHEMES:
         return INT8.nbytes(*shape)
     return tensor_format(config, name, shape, scheme).nbytes(shape[0], prod(shape[1:]))
@@ -110,6 +116,11 @@ def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -
 def weight_bytes(config: ModelConfig, tensors: Mapping[str, Shape], scheme: Scheme) -> int:
     """Bytes of these tensors in memory."""
     return sum(tensor_bytes(config, name, shape, scheme) for name, shape in tensors.items())
+
+
+def table_bytes(tensors: Mapping[str, Shape]) -> int:
+    """Bytes of those of these tensors that stay on the disk, in 16 bits as they are published."""
+    return sum(BF16.nbytes(*shape) for name, shape in tensors.items() if is_table(name))
 
 
 def schemes_to_try(config: ModelConfig, dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:

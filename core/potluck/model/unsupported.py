@@ -29,7 +29,6 @@ _DEEPSEEK_4 = (
     "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
 )
 _GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
-_QWEN_4 = "several residual streams, tables of n-grams, and an indexer that chooses tokens"
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -66,8 +65,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),
-    "Qwen4ExpForCausalLM": Missing(_QWEN_4, "Qwen3_5MoeForCausalLM"),
-    "Qwen4ExpForConditionalGeneration": Missing(_QWEN_4, "Qwen3_5MoeForCausalLM"),
     "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),
     "PhimoeForCausalLM": Missing(_LAYER_NORM, "MixtralForCausalLM"),
     "Phi4MultimodalForCausalLM": Missing("weights that are added for pictures", "Phi3ForCausalLM"),

@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are in milliseconds
 Nothing is measured here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -38,10 +38,19 @@ class ModelShape:
     tied: bool = False  # embedding and head share their matrix
     expert_share: float = 0.0  # experts' fraction of the layer bytes that one token reads (MoE)
     expert_part: float = 1.0  # fraction of a layer's experts that one token uses (MoE)
+    disk_bytes: tuple[
+        int, ...
+    ] = ()  # for each kind, of tables that stay on the disk; (): there are none
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    def tables(self, layers: Iterable[int]) -> int:
+        """Bytes of what these layers read from the disk."""
+        return (
+            sum(self.disk_bytes[self.layers[layer]] for layer in layers) if self.disk_bytes else 0
+        )
 
     @property
     def layer_memory(self) -> tuple[int, ...]:

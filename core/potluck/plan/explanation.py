@@ -43,6 +43,7 @@ def explain(decision: Decision) -> str:
     lines = [_headline(decision)]
     shares = enumerate(ranges(route.counts))
     lines += [_share(decision, k, layers) for k, layers in shares]
+    lines += _tables(decision)
     if decision.by_hand:
         lines += _alternative(decision)
     else:
@@ -92,6 +93,18 @@ def _share(decision: Decision, k: int, layers: range) -> str:
         has = f"{name} has layers {layers.start} to {layers.stop - 1}"
     reasons = [] if decision.by_hand else _why_so_many(decision, k, layers)
     return f"{has}: {', and '.join(reasons)}." if reasons else f"{has}."
+
+
+def _tables(decision: Decision) -> list[str]:
+    """Which computers read tables from their disks."""
+    lines: list[str] = []
+    for k, layers in enumerate(ranges(decision.route.counts)):
+        if nbytes := decision.shape.tables(layers):
+            lines.append(
+                f"{decision.names[decision.route.devices[k]]} reads rows of a table of"
+                f" {format_bytes(nbytes)} from its disk for each token; it takes no memory."
+            )
+    return lines
 
 
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:

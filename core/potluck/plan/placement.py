@@ -30,6 +30,9 @@ from potluck.plan.spans import held_bytes, span_of
 from potluck.plan.throughput import best_shared, period_ms
 
 MOVED = 0.05  # of the time of a layer; measurements differ by more from minute to minute
+# Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
+# hour at 1 Gbit/s.
+SENT = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +112,11 @@ def make_plan(
     @cache
     def problem_of(tokens: int) -> Problem:
         several = _at_once(shape, devices, tokens, measured_tokens)
-        return make_problem(shape, several, links, min_workers, tokens=tokens)
+        made = make_problem(shape, several, links, min_workers, tokens=tokens)
+        return _with_tables_at_home(made, shape, devices, near)
 
-    best = _best_near(problem, devices, near, stop)
+    homely = _with_tables_at_home(problem, shape, devices, near)
+    best = _best_near(problem, homely, devices, near, stop)
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
@@ -150,21 +155,48 @@ def make_plan(
     )
 
 
-def _best_near(
-    problem: Problem, devices: Sequence[DeviceCost], near: Sequence[StagePlan], stop: Stop
-) -> Route | None:
-    """The fastest route, if each layer that moves costs `MOVED` of its time more."""
-    held = {(stage.node, stage.device): stage.layers for stage in near}
-    if not held:
-        return best_route(problem, stop)
+def _with_tables_at_home(
+    problem: Problem,
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    near: Sequence[StagePlan],
+) -> Problem:
+    """The same, but layers whose table would have to be sent count as slower by `SENT`.
+
+    The master's computer has the files, and one that has had such a layer its table.
+    """
+    if not shape.tables(range(shape.num_layers)):
+        return problem
+    homes = {devices[0].node, *(stage.node for stage in near if shape.tables(stage.layers))}
+    others = [layer for layer in range(shape.num_layers) if not shape.tables((layer,))]
     spans = tuple(
-        span.slower_but_in(held.get((device.node, device.device), range(0)), MOVED)
+        span if device.node in homes else span.slower_but_in(others, SENT)
         for span, device in zip(problem.spans, devices, strict=True)
     )
-    if (route := best_route(replace(problem, spans=spans), stop)) is None:
+    return replace(problem, spans=spans)
+
+
+def _best_near(
+    problem: Problem,
+    homely: Problem,
+    devices: Sequence[DeviceCost],
+    near: Sequence[StagePlan],
+    stop: Stop,
+) -> Route | None:
+    """The fastest route in `homely`, with its time in `problem`, if each layer that moves costs `MOVED` of its time more."""
+    held = {(stage.node, stage.device): stage.layers for stage in near}
+    if not held and homely is problem:
+        return best_route(problem, stop)
+    spans = homely.spans
+    if held:
+        spans = tuple(
+            span.slower_but_in(held.get((device.node, device.device), range(0)), MOVED)
+            for span, device in zip(spans, devices, strict=True)
+        )
+    if (route := best_route(replace(homely, spans=spans), stop)) is None:
         return None
     ms = route_cost_ms(problem, route.devices, route.counts)
-    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED)))
+    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED if held else 1)))
 
 
 def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:

@@ -6,7 +6,7 @@ from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
-from potluck.model.tensor_formats import weight_bytes
+from potluck.model.tensor_formats import table_bytes, weight_bytes
 from potluck.plan.cost import ModelShape
 
 
@@ -32,21 +32,21 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     ]
+    disk_bytes = tuple(table_bytes(config.layer_tensors(layer)) for layer in examples)
     part = 1.0 if config.experts is None else config.experts.part
     all_experts = sum(expert_bytes[kind] for kind in layers)
     all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
     return ModelShape(
         layers=layers,
         layer_bytes=layer_bytes,
-        cache_bytes=tuple(
-            config.layers[layer].mixer.cache(sizes).nbytes(context) for layer in examples
-        ),
+        cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
-        hidden_bytes=config.hidden_size * activation_item(scheme),
+        hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,
+        disk_bytes=disk_bytes if any(disk_bytes) else (),
     )
 
 

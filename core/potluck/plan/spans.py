@@ -6,7 +6,7 @@ on where they begin and on its place on the route.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -61,7 +61,7 @@ class Span:
             only=self.only and not too_little and earliest == 0,
         )
 
-    def slower_but_in(self, layers: range, share: float) -> "Span":
+    def slower_but_in(self, layers: Container[int], share: float) -> "Span":
         """The same ranges, with this share of the time more for each layer that is not among these."""
         times = (
             (after - before) * (1 if layer in layers else 1 + share)

@@ -13,9 +13,16 @@ from potluck.cluster.driver.pending import token_payload
 from potluck.cluster.stage.steps import SessionMessage, apply
 from potluck.engine.stage import Stage
 from potluck.engine.weights import random_weights
-from potluck.errors import NeedReplayError, OutOfMemoryError, StaleEpochError, UnknownSessionError
+from potluck.errors import (
+    InvalidStepError,
+    NeedReplayError,
+    OutOfMemoryError,
+    StaleEpochError,
+    UnknownSessionError,
+)
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
+from potluck.model.shapes import SHAPES
 from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
@@ -29,6 +36,28 @@ from potluck.wire.messages import Message
 
 CHAT = SessionId("chat")
 MODEL = ModelConfig.from_dict(CONFIG)
+NGRAMS = {  # layers of a model whose third one looks at ids of tokens
+    **SHAPES["qwen3.8-flash-next"],
+    "hidden_size": 32,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 64,
+    "eos_token_id": 3,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "num_attention_heads": 2,
+    "hc_count": 2,
+    "hc_lowrank": 4,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 1,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "ngram_vocab_size_base": 50,
+    "ple_layer_ids": [3],
+    "indexer_head_dim": 16,
+}
 PER_TOKEN = row_bytes(MODEL, 4)  # of one layer
 NOTHING = memoryview(b"")
 
@@ -233,3 +262,35 @@ def test_a_trim_of_another_plan_trims_nothing(first: Stage) -> None:
     with pytest.raises(StaleEpochError):
         apply(first, TrimSession(epoch=2, session=CHAT, position=1), NOTHING)
     assert first.position(CHAT) == 4
+
+
+def test_ids_of_tokens_go_along_until_no_later_layer_looks_at_them() -> None:
+    config = ModelConfig.from_dict(NGRAMS)
+
+    def stage(layer: int) -> Stage:
+        weights = random_weights(
+            config,
+            range(layer, layer + 1),
+            embedding=layer == 0,
+            head=False,
+            scheme="f32",
+            device=torch.device("cpu"),
+        )
+        made = Stage(weights, context=64, cache_budget=1 << 24, epoch=1)
+        made.open(CHAT, epoch=1)
+        return made
+
+    message, payload = forward([1, 2, 3])
+    first, data = apply(stage(0), message, payload)
+    assert isinstance(first, Forward)
+    assert first.ids == bytes(token_payload([1, 2, 3]))
+    second, data = apply(stage(1), first, data)
+    assert isinstance(second, Forward)
+    assert second.ids == first.ids
+    third, _ = apply(stage(2), second, data)
+    assert isinstance(third, Forward)
+    assert not third.ids
+
+    broken = msgspec.structs.replace(second, ids=b"12345")
+    with pytest.raises(InvalidStepError):
+        apply(stage(2), broken, data)

@@ -35,5 +35,6 @@ WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Qwen2.5 with pictures": ("Qwen2_5_VLTextConfig", "Qwen2_5_VL", TINY_QWEN_EYE),
     "Qwen3.5 with pictures": ("Qwen3_5TextConfig", "Qwen3_5", TINY_QWEN_3_5_EYE),
     "Qwen3.5 MoE with pictures": ("Qwen3_5MoeTextConfig", "Qwen3_5Moe", TINY_QWEN_3_5_EYE),
+    "Qwen4 with pictures": ("Qwen4ExpTextConfig", "Qwen4Exp", TINY_QWEN_3_5_EYE),
     "Qwen3 with pictures": ("Qwen3VLTextConfig", "Qwen3VL", TINY_QWEN_EYE),
 }

@@ -32,6 +32,26 @@ DELTA_NET_MOE = {
     "shared_expert_intermediate_size": 40,
 }
 
+QWEN_4 = {
+    "hc_count": 3,
+    "hc_lowrank": 10,
+    "indexer_n_heads": 12,  # with fewer, some blocks have scores of 0, and it is open which of these are chosen
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 12,
+    "indexer_compress_ratio": 4,
+    "output_gate_type": "sigmoid",
+}
+NGRAMS = {
+    "ple_embed_dim": 24,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "make_ngram_vocab_size_divisible_by": 16,
+    "split_ngram_parts": 5,
+    "ple_conv_kernel_size": 3,
+}
+
 QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen 2": (
         "Qwen2",
@@ -115,5 +135,22 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen 3.6 moe, text of a model with pictures": (
         "Qwen3.5 MoE with pictures",
         DELTA_NET | DELTA_NET_MOE,
+    ),
+    "qwen 4, text of a model with pictures": (
+        "Qwen4 with pictures",
+        DELTA_NET | DELTA_NET_MOE | QWEN_4 | {"ple_layer_ids": [2], "eos_token_id": 7} | NGRAMS,
+    ),
+    "qwen 4, n-grams": (
+        "Qwen4Exp",
+        DELTA_NET
+        | DELTA_NET_MOE
+        | QWEN_4
+        | {
+            "hc_count": 2,
+            "ple_layer_ids": [3, 1],
+            "eos_token_id": [7, 9],
+            "vocab_size": 30,
+        }
+        | NGRAMS,
     ),
 }

@@ -302,7 +302,7 @@ class Bench:
         """Milliseconds of one token on the links: into the pipeline, between stages, and back."""
         planned = self._deployment.planned
         nodes = [task.stage.node for task in self._deployment.tasks]
-        hidden = planned.model.config.hidden_size * activation_item(planned.scheme)
+        hidden = planned.model.config.width * activation_item(planned.scheme)
         between = sum(
             self._link_ms(*pair, hidden + TOKEN_MESSAGE_BYTES) for pair in pairwise(nodes)
         )

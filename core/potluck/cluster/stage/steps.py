@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from potluck.engine.payload import from_payload, to_payload
+from potluck.engine.payload import Activations, from_payload, to_payload
 from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
@@ -19,6 +19,7 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
+    TensorHeader,
     TokenLogprob,
     TokenScore,
     TrimSession,
@@ -93,11 +94,12 @@ def forward(
     times = (1000 * (time.perf_counter() - started),) if len(steps) == 1 else ()
     more = sum(isinstance(output, Output) for output in outputs.values())
     answers: list[Answer | Exception] = []
-    for index, (message, _) in enumerate(messages):
+    for index, (message, payload) in enumerate(messages):
         output = outputs[index]
         if isinstance(output, Output):
             more -= 1
-            answers.append(_answer(message, output, (*message.compute_ms, *times), more))
+            ids = _known_ids(message, payload) if stage.sends_ids else b""
+            answers.append(_answer(message, output, (*message.compute_ms, *times), more, ids))
         else:
             answers.append(output)
     return answers
@@ -113,14 +115,31 @@ def _tokens(message: Forward, payload: memoryview) -> StepTokens:
         message.sampling,
         message.prompt_end,
         message.scoring,
+        _ids(message),
     )
 
 
-def _answer(message: Forward, output: Output, compute_ms: tuple[float, ...], more: int) -> Answer:
+def _ids(message: Forward) -> Activations | None:
+    if not message.ids:
+        return None
+    header = TensorHeader(dtype="I32", shape=(len(message.ids) // 4,))
+    return from_payload(header, message.ids)
+
+
+def _known_ids(message: Forward, payload: memoryview) -> bytes:
+    """The ids of the tokens of a step, as the next stage gets them."""
+    return payload.tobytes() if message.tensor.dtype == "I32" else message.ids
+
+
+def _answer(
+    message: Forward, output: Output, compute_ms: tuple[float, ...], more: int, ids: bytes
+) -> Answer:
     if output.hidden is None:
         return _result(message, output, compute_ms, more), memoryview(b"")
     header, data = to_payload(output.hidden)
-    sent = msgspec.structs.replace(message, tensor=header, compute_ms=compute_ms, more=more)
+    sent = msgspec.structs.replace(
+        message, tensor=header, compute_ms=compute_ms, more=more, ids=ids
+    )
     return sent, data
 
 

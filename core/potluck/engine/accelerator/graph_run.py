@@ -215,5 +215,6 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
 
 def _can_be_captured(block: DecoderLayer) -> bool:
     waits = isinstance(block.mlp, MoE | ParallelMoE)
-    mixer = block.mixer
-    return isinstance(mixer, Attention) and not mixer.spec.in_chunks and not waits
+    mixer, has_streams = block.mixer, block.spec.streams is not None
+    is_plain = isinstance(mixer, Attention) and not mixer.spec.in_chunks
+    return is_plain and not waits and not has_streams

@@ -47,7 +47,8 @@ def cache_fields(shape: Heads, cache: Tensor, first: int) -> dict[str, int]:
     """
     assert KINDS[cache.dtype] == shape.cache_kind
     assert cache.is_contiguous()
-    assert cache.shape[:2] == (1 if shape.rank else 2, shape.kv_heads)
+    assert cache.shape[0] == (1 if shape.rank else 2)
+    assert cache.shape[1] >= shape.kv_heads  # an indexer has a head of its own behind them
     assert cache.shape[3] * cache.itemsize == shape.cached_bytes
     start = cache.data_ptr() - first * shape.cached_bytes
     return {

@@ -222,6 +222,7 @@ class Family:
     mamba: str | None = (
         None  # what files call the state space of those that `layer_types` calls mamba
     )
+    block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
@@ -258,6 +259,10 @@ class Family:
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
+
+    streams: bool = (
+        False  # there are several residual streams, in place of all norms but those inside
+    )
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from potluck.model.families.experts import QWEN_EXPERTS
-from potluck.model.families.facts import Family
+from potluck.model.families.facts import Family, LayerNorms
 
 _QWEN_DEFAULTS: Mapping[str, object] = {
     "num_key_value_heads": 32,
@@ -135,6 +135,36 @@ QWEN: Mapping[str, Family] = {
             layers="all",
             stacked="rows",
             stacked_gates="gate_up_proj",
+        ),
+    ),
+    # The text of Qwen 4, and Qwen3.8-Flash-Next
+    "Qwen4ExpForCausalLM": replace(
+        _QWEN_3_5,
+        defaults=_DELTA_NET_DEFAULTS
+        | {
+            "partial_rotary_factor": 1.0,
+            "num_key_value_heads": 2,
+            "intermediate_size": 512,  # of no layer: all have experts
+            "num_local_experts": 512,
+            "num_experts_per_tok": 10,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "norm_topk_prob": True,
+            "hc_count": 4,
+            "hc_lowrank": 320,
+            "ngram_size": 3,
+            "heads_per_ngram": 8,
+            "ngram_vocab_size_base": 20_000_000,
+            "make_ngram_vocab_size_divisible_by": 128,
+            "split_ngram_parts": 512,
+            "ple_conv_kernel_size": 4,
+            "seed": 1234,
+        },
+        norms=LayerNorms(),
+        streams=True,
+        block_index=True,
+        experts=replace(
+            _SHARED_EXPERTS, layers="all", stacked="rows", stacked_gates="gate_up_proj"
         ),
     ),
 }

@@ -1,0 +1,162 @@
+"""Attention to blocks of tokens that an indexer chooses; `model/block_index.py` has its formulas.
+
+Rows of the cache have a head of their own for the indexer: where others have a key, that of the token, and
+where others have a value, in the row of a block's last token, the key of the block. A query that sees all tokens is computed
+as in any attention. For another one the chosen rows are copied to one piece of memory, in their order: so its
+bits depend on which tokens it sees, and on nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from potluck.engine.attention import Attention, ExpandedAttention, Span, Step
+from potluck.engine.choosing import choose
+from potluck.engine.kernels.tensors import Angles
+from potluck.engine.kvcache import IndexedCache, LayerCache
+from potluck.engine.linear import Linear
+from potluck.engine.norms import RmsNorm
+from potluck.engine.products import Product
+from potluck.model.block_index import BlockIndexSpec
+from potluck.model.footprint import INDEXED_QUERIES
+from potluck.model.powers import power
+
+
+class BlockIndex:
+    """Keeps the keys of tokens and of blocks, and chooses blocks."""
+
+    __slots__ = ("_key_norm", "_product", "_query_norm", "input", "rope", "rotary_dim", "spec")
+
+    def __init__(
+        self,
+        spec: BlockIndexSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        query_norm: RmsNorm,
+        key_norm: RmsNorm,
+        *,
+        rope: int,
+        rotary_dim: int,
+        product: Product,
+    ) -> None:
+        """Put the parts together; `product` multiplies numbers of f32."""
+        self.spec, self.input, self.rope, self.rotary_dim = spec, input, rope, rotary_dim
+        self._query_norm, self._key_norm, self._product = query_norm, key_norm, product
+
+    def note(self, rows: Tensor, cache: IndexedCache, step: Step) -> Tensor:
+        """Cache the keys of some tokens, (T, …) of `BlockIndexSpec.input`, and return their queries (T, H, K), f32."""
+        spec, block = self.spec, self.spec.block
+        queries, keys = rows.float().split((spec.q_size, spec.head_dim), -1)
+        cache.write_index(0, step.position, keys)
+        first, last = step.position // block * block, step.end // block * block
+        if last > first:  # blocks are whole now
+            tokens = cache.read_index(0, first, last).view(-1, block, spec.head_dim)
+            total = tokens[:, 0].clone()
+            for index in range(1, block):  # in this order on every computer
+                total += tokens[:, index]
+            angles = step.rotaries[self.rope].angles(first, last - first)
+            pooled = self._key_norm(total.div_(block))[:, None]
+            of_blocks = self._turned(pooled, angles, slice(None, None, block))[:, 0]
+            cache.write_index(1, first + block - 1, of_blocks, block)
+        normed = self._query_norm(queries.reshape(-1, spec.head_dim))
+        angles = step.rotaries[self.rope].angles(step.position, step.tokens)
+        return self._turned(normed.view(-1, spec.heads, spec.head_dim), angles)
+
+    def choose(self, queries: Tensor, position: int, cache: IndexedCache) -> Tensor:
+        """For each query (T, H, K) from a position on which whole blocks it sees, (T, blocks)."""
+        spec, end = self.spec, position + len(queries)
+        blocks = end // spec.block
+        keys = cache.read_index(1, spec.block - 1, blocks * spec.block, spec.block)
+        device = keys.device
+        whole = torch.arange(position + 1, end + 1, device=device)[:, None] // spec.block
+        is_whole = torch.arange(blocks, device=device) < whole  # (T, blocks)
+        found: list[Tensor] = []
+        for some, valid in zip(
+            queries.split(INDEXED_QUERIES), is_whole.split(INDEXED_QUERIES), strict=True
+        ):
+            products = self._product(some.reshape(-1, spec.head_dim), keys, None).relu_()
+            products = products.view(len(some), spec.heads, blocks)
+            scores = products[:, 0].clone()
+            for head in range(1, spec.heads):  # in this order on every computer
+                scores += products[:, head]
+            scores.mul_(power(spec.head_dim, -0.5)).masked_fill_(~valid, -torch.inf)
+            found.append(choose(scores, min(spec.chosen, blocks)) & valid)
+        return torch.cat(found)
+
+    def seen(self, chosen: Tensor, position: int) -> Tensor:
+        """Which tokens queries from a position on see that chose these blocks: (T, tokens)."""
+        block, end = self.spec.block, position + len(chosen)
+        queries = torch.arange(position, end, device=chosen.device)[:, None]
+        tokens = torch.arange(end, device=chosen.device)
+        last = tokens >= (queries + 1) // block * block  # after the last whole block
+        of_blocks = chosen.repeat_interleave(block, 1)
+        last[:, : of_blocks.shape[1]] |= of_blocks
+        return last & (tokens <= queries)
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
+
+    def _turned(self, x: Tensor, angles: Angles, which: slice = slice(None)) -> Tensor:
+        """(T, H, K) with rope; of these angles, those of `which`. In two steps, which all processors round alike."""
+        dim = self.rotary_dim
+        turning, rest = x[..., :dim], x[..., dim:]
+        cosines, sines = angles.cosines[which].float(), angles.sines[which].float()
+        turned = (turning * cosines).add_(turning.roll(dim // 2, -1) * sines)
+        return torch.cat((turned, rest), -1)
+
+
+class IndexedAttention(ExpandedAttention):
+    """Attention with an indexer, by torch's operators."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, *args: Any, index: BlockIndex) -> None:
+        """Make it as `Attention`, and of its indexer."""
+        super().__init__(*args)
+        self.index = index
+
+    def project(self, x: Tensor) -> Tensor:
+        return project_both(self, self.index, x)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        assert isinstance(cache, IndexedCache)
+        rows, of_index = split_both(rows, self.index)
+        queries = self.index.note(of_index, cache, step)
+        if step.end <= self.index.spec.dense_tokens:
+            return super().mix(rows, cache, step)
+        chosen = self.index.choose(queries, step.position, cache)
+        return super().mix(rows, cache, _Chosen(step, self.index.seen(chosen, step.position)))
+
+    @property
+    def matrices(self) -> tuple[Linear, ...]:
+        return self.qkv, self.index.input, self.output
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.index.nbytes
+
+
+class _Chosen(Step):
+    """A step whose queries see chosen tokens alone."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, step: Step, seen: Tensor) -> None:
+        super().__init__(step.position, step.tokens, step.rotaries, seen.device)
+        self.angles, self._seen = step.angles, seen
+
+    def span(self, window: int | None) -> Span:
+        return Span(0, self.end, self._seen, is_causal=False)
+
+
+def project_both(attention: Attention, index: BlockIndex, x: Tensor) -> Tensor:
+    """What attention makes of its input (T, D), and behind it what the indexer makes of it."""
+    return torch.cat([attention.qkv(x), index.input(x)], 1)
+
+
+def split_both(rows: Tensor, index: BlockIndex) -> Sequence[Tensor]:
+    """The two parts of what `project_both` gave."""
+    size = index.spec.q_size + index.spec.head_dim
+    return rows.split((rows.shape[1] - size, size), 1)
