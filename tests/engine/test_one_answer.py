@@ -4,7 +4,6 @@ shared with another session."""
 import random
 from collections.abc import Sequence
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 
 import pytest
