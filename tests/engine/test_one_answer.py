@@ -53,7 +53,7 @@ FAMILIES = [
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]
 EACH: list[tuple[str, bool, Scheme, Cache]] = [
-    (family, True, scheme, "full") for family, scheme in zip(FAMILIES, cycle(SCHEMES), strict=False)
+    (family, True, SCHEMES[index % len(SCHEMES)], "full") for index, family in enumerate(FAMILIES)
 ]
 GENERIC: list[tuple[str, bool, Scheme, Cache]] = [FAST[1], SLOW[3]]
 CASES = [
