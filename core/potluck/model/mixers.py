@@ -46,9 +46,8 @@ class AttentionSpec:
     keys_are_values: bool = False  # before their norms and rope: there is no matrix of values
     qkv_bias: bool = False
     output_bias: bool = False
-    has_sinks: bool = (
-        False  # each head has a score beside those of the tokens, with a value of zero
-    )
+    # Each head has a score beside those of the tokens, with a value of zero.
+    has_sinks: bool = False
     is_fused: bool = False  # files have queries, keys and values in one matrix
     has_gate: bool = False  # each head's query has a gate of its result behind it
     index: BlockIndexSpec | None = None  # chooses which tokens a query sees; None: it sees all

@@ -164,9 +164,8 @@ class ExpertFacts:
     stacked_gates: str | None = None  # that of the stack of all gates before all ups, cut in two
     router_norm: str | None = None  # the weights of a norm before it, also divided by the root of D
     expert_scales: str | None = None  # what multiplies the factors of the chosen ones at last
-    beside: ParallelNorms[str] | None = (
-        None  # the layers also have an MLP, which stands beside them
-    )
+    # The layers also have an MLP, which stands beside them.
+    beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
@@ -219,9 +218,8 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
-    mamba: str | None = (
-        None  # what files call the state space of those that `layer_types` calls mamba
-    )
+    # What files call the state space of those that `layer_types` calls mamba.
+    mamba: str | None = None
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
@@ -243,9 +241,8 @@ class Family:
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
     # The field that must be true for `attn_scale` and `floor_scale` to scale the queries of layers without rope.
     unturned_scale: str | None = None
-    sinks: bool = (
-        False  # each head has a score that no token has, and that takes its part of the softmax
-    )
+    # Each head has a score that no token has, and that takes its part of the softmax.
+    sinks: bool = False
     partial_rotary: bool = False  # `partial_rotary_factor` counts
     paired_rope: bool | str = False  # rope turns neighbours in a head, (2i, 2i + 1), not halves
     scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours
@@ -260,9 +257,8 @@ class Family:
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
 
-    streams: bool = (
-        False  # there are several residual streams, in place of all norms but those inside
-    )
+    # There are several residual streams, in place of all norms but those inside.
+    streams: bool = False
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])
