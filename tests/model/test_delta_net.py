@@ -68,7 +68,11 @@ def test_what_decays_are_computed_of_stays_f32_in_every_scheme() -> None:
         ("output_gate_type", "tanh", "must be silu, swish, sigmoid"),
         ("hidden_act", "gelu_pytorch_tanh", "must be silu beside a delta net"),
         ("layer_types", ["linear_attention"], "must have one entry for each of 48 layers"),
-        ("layer_types", ["mamba"] * 48, "must be full_attention or linear_attention"),
+        (
+            "layer_types",
+            ["mamba"] * 48,
+            "must be full_attention or indexed_attention or linear_attention",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused(field: str, value: object, words: str) -> None:

@@ -49,6 +49,7 @@ class FakeStage:
         self.failing = dict[str, Exception]()  # by session
         self.together: list[int] = []  # how many steps of each forward pass
         self.head: object | None = object()
+        self.sends_ids = False
         self.restored: list[Callable[[int], object]] = []  # to be called when the disk is done
 
     def open(self, session: str, *, epoch: int, source: str | None, position: int) -> None:

@@ -45,7 +45,14 @@ KEPT |= {
     "out of memory",
     "invalid buffer size",
 }  # torch says it
-KEPT |= {"after dense", "loopback pseudo", "text/plain; version=0.0.4", "start: {}"}
+KEPT |= {
+    "root mean square",
+    "with rope",
+    "after dense",
+    "loopback pseudo",
+    "text/plain; version=0.0.4",
+    "start: {}",
+}
 
 _CODE = re.compile(r"(?s)--.*|.*\n.*|<.*>|\W*\w*")
 _TWO_WORDS = re.compile(r"[A-Za-z]{2,}[,;:.]? [A-Za-z{(]|[})] [a-z]{2,}")

@@ -28,7 +28,17 @@ from potluck.engine.kernels.attention_integers import (
 )
 from potluck.engine.kernels.emit import Emitter, Variable
 from potluck.engine.kernels.functions import emit_exp, emit_integers, emit_scale, emit_tanh
-from potluck.engine.kernels.ir_types import F32, I8, I16, I32, KIND_F32, Operand, constant, vector
+from potluck.engine.kernels.ir_types import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    KIND_F32,
+    Operand,
+    constant,
+    vector,
+)
 from potluck.engine.kernels.memory import Pointer, Span, stack
 from potluck.engine.kernels.values import Value
 
@@ -165,8 +175,12 @@ class Tile:
         All rows and vectors take some tokens whose values fit the first cache, then the next ones.
         """
         e, vectors = self.values.e, self.shape.value_padded // LANES
+        # Zero, as floats and as integers: the sign of an address. Of a constant LLVM makes a call of memset,
+        # which no kernel may need.
+        sign = e.ptrtoint(self.totals, I64) >> 63
+        zero = e.bitcast(e.splat(e.trunc(sign, I32), LANES), WIDE)
         with e.loop(0, self.rows * vectors) as number:
-            self.totals.of(WIDE)[number] = constant(WIDE, 0.0)  # which is zero as integers too
+            self.totals.of(WIDE)[number] = zero
         tiles = [
             (some, blocks_of(vectors, others_at_once(e.path, some[2]))[0][2])
             for some in blocks_of(self.rows, rows_at_once(e.path))

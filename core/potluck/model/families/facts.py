@@ -160,7 +160,8 @@ class ExpertFacts:
     expert_bias: bool = False  # the experts' matrices have biases
     stacked: Stacking | None = None  # how files stack the experts of a layer; None: they do not
     fused: str | None = None  # the name of gates and ups in one matrix, unless it is a GGUF file's
-    stack_names: Mapping[str, str] = field(default_factory=dict[str, str])  # a stack's own → ours
+    # The names of stacks: their own → ours.
+    stack_names: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     stacked_gates: str | None = None  # that of the stack of all gates before all ups, cut in two
     router_norm: str | None = None  # the weights of a norm before it, also divided by the root of D
     expert_scales: str | None = None  # what multiplies the factors of the chosen ones at last
