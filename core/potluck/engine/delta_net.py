@@ -1,7 +1,5 @@
 """A gated delta net of one session: convolution, recurrent state, gated norm."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -13,8 +11,9 @@ from potluck.engine.kernels.tensors import DeltaTensors
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.linear import Linear
 from potluck.engine.products import Product
+from potluck.engine.recurrent import RecurrentMixer, convolve, finish_convolution, finish_decays
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.powers import exponential, power
+from potluck.model.powers import power
 
 STATE = slice(2)  # the parts of a layer's state that `DeltaNetSpec.cache` has
 
@@ -45,20 +44,15 @@ def empty_tensors(
 
 def finish_tensors(tensors: DeltaTensors, spec: DeltaNetSpec) -> None:
     """Bring what was loaded into the form that is computed with."""
-    tensors.convolution = tensors.convolution[:, 0].t().contiguous()
-    if spec.has_whole_decays:
-        return
-    if tensors.decays.device.type == "cpu":  # not by torch: libraries round exp differently
-        decays = torch.tensor([-exponential(one) for one in tensors.decays.tolist()])
-        tensors.decays.copy_(decays)
-    else:
-        tensors.decays.exp_().neg_()
+    finish_convolution(tensors)
+    if not spec.has_whole_decays:
+        finish_decays(tensors)
 
 
-class DeltaNet:
+class DeltaNet(RecurrentMixer[DeltaNetSpec, DeltaTensors]):
     """The mixer in torch."""
 
-    __slots__ = ("_dtype", "_product", "input", "output", "spec", "tensors")
+    __slots__ = ("_product",)
 
     def __init__(
         self,
@@ -71,16 +65,8 @@ class DeltaNet:
         product: Product = F.linear,
     ) -> None:
         """Make a mixer of hidden states of this dtype. `product` multiplies with matrices of f32."""
-        self.spec, self.input, self.tensors, self.output = spec, input, tensors, output
-        self._dtype, self._product = dtype, product
-
-    @property
-    def matrices(self) -> Sequence[Linear]:
-        return self.input, self.output
-
-    @property
-    def nbytes(self) -> int:
-        return self.input.nbytes + self.tensors.nbytes + self.output.nbytes
+        super().__init__(spec, input, tensors, output, dtype=dtype)
+        self._product = product
 
     def project(self, x: Tensor) -> Tensor:
         """Normed (T, D) → the rows of `DeltaNetSpec.input` and of `rates`, (T, …), f32."""
@@ -94,7 +80,7 @@ class DeltaNet:
         before, state = cache.state(step.position, STATE)
         inputs, rates = rows.split([spec.channels + spec.values_size, 2 * spec.value_heads], 1)
         mixed, gates = self._in_order(inputs)
-        mixed = self._convolve(mixed, before)
+        mixed = convolve(mixed, before, tensors.convolution)
         q, k, v = mixed.split([spec.keys_size, spec.keys_size, spec.values_size], 1)
         q, k = (self._of_value_heads(unit(_heads(each, spec.key_heads))) for each in (q, k))
         q *= power(spec.key_size, -0.5)
@@ -123,15 +109,6 @@ class DeltaNet:
         else:
             first, second = _heads(rates, self.spec.key_heads).chunk(2, 2)
         return first.flatten(1), second.flatten(1)
-
-    def _convolve(self, mixed: Tensor, before: Tensor) -> Tensor:
-        """The convolution of (T, channels), with the inputs (inputs - 1, channels) before, which become the last ones."""
-        everything, tokens = torch.cat([before, mixed]), len(mixed)
-        before.copy_(everything[tokens:])
-        out = everything[:tokens] * self.tensors.convolution[0]
-        for index, weight in enumerate(self.tensors.convolution[1:], 1):
-            out.addcmul_(everything[index : index + tokens], weight)
-        return F.silu(out, inplace=True)
 
     def _of_value_heads(self, x: Tensor) -> Tensor:
         """(T, key heads, K) → (T, H, K): those of the key head of each value head."""

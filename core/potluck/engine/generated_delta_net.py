@@ -1,17 +1,18 @@
 """A gated delta net by kernels that are generated for this computer's CPU."""
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.delta_net import STATE, DeltaNet
 from potluck.engine.kernels.delta import delta_net
-from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.tensors import DeltaTensors
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.linear import Linear
-from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.delta_net import DeltaHeads, DeltaNetSpec
 
 
 class GeneratedDeltaNet(DeltaNet):
@@ -40,15 +41,4 @@ class GeneratedDeltaNet(DeltaNet):
 
 def delta_heads(spec: DeltaNetSpec) -> DeltaHeads:
     """The parameters of the kernels."""
-    return DeltaHeads(
-        key_heads=spec.key_heads,
-        value_heads=spec.value_heads,
-        key_size=spec.key_size,
-        value_size=spec.value_size,
-        inputs=spec.inputs,
-        epsilon=spec.norm_eps,
-        gate=spec.gate,
-        has_joined_inputs=spec.has_joined_inputs,
-        has_joined_rates=spec.has_joined_rates,
-        has_tiled_heads=spec.has_tiled_heads,
-    )
+    return DeltaHeads(**{field.name: getattr(spec, field.name) for field in fields(DeltaHeads)})

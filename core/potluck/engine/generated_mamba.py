@@ -1,17 +1,18 @@
 """A state space layer by kernels that are generated for this computer's CPU."""
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kernels.mamba import mamba
-from potluck.engine.kernels.mamba_kernel import MambaHeads
 from potluck.engine.kernels.tensors import MambaTensors
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.linear import Linear
 from potluck.engine.mamba import Mamba
-from potluck.model.mamba import MambaSpec
+from potluck.model.mamba import MambaHeads, MambaSpec
 
 
 class GeneratedMamba(Mamba):
@@ -40,11 +41,4 @@ class GeneratedMamba(Mamba):
 
 def mamba_heads(spec: MambaSpec) -> MambaHeads:
     """The parameters of the kernels."""
-    return MambaHeads(
-        heads=spec.heads,
-        head_size=spec.head_size,
-        groups=spec.groups,
-        state_size=spec.state_size,
-        inputs=spec.inputs,
-        epsilon=spec.norm_eps,
-    )
+    return MambaHeads(**{field.name: getattr(spec, field.name) for field in fields(MambaHeads)})

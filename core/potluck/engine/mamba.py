@@ -1,7 +1,5 @@
 """A state space layer (Mamba 2) of one session: convolution, recurrent state, gated norm."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -9,9 +7,8 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.kernels.tensors import MambaTensors
 from potluck.engine.kvcache import LayerCache, StateCache
-from potluck.engine.linear import Linear
+from potluck.engine.recurrent import RecurrentMixer, convolve, finish_convolution, finish_decays
 from potluck.model.mamba import MambaSpec
-from potluck.model.powers import exponential
 
 _CHUNK = 64  # tokens that are computed by products of matrices at a time
 
@@ -42,39 +39,14 @@ def empty_tensors(spec: MambaSpec, device: torch.device) -> tuple[MambaTensors, 
 
 def finish_tensors(tensors: MambaTensors) -> None:
     """Bring what was loaded into the form that is computed with."""
-    tensors.convolution = tensors.convolution[:, 0].t().contiguous()
-    if tensors.decays.device.type == "cpu":  # not by torch: libraries round exp differently
-        decays = torch.tensor([-exponential(one) for one in tensors.decays.tolist()])
-        tensors.decays.copy_(decays)
-    else:
-        tensors.decays.exp_().neg_()
+    finish_convolution(tensors)
+    finish_decays(tensors)
 
 
-class Mamba:
+class Mamba(RecurrentMixer[MambaSpec, MambaTensors]):
     """The mixer in torch."""
 
-    __slots__ = ("_dtype", "input", "output", "spec", "tensors")
-
-    def __init__(
-        self,
-        spec: MambaSpec,
-        input: Linear,  # noqa: A002 - as the specification calls it
-        tensors: MambaTensors,
-        output: Linear,
-        *,
-        dtype: torch.dtype,
-    ) -> None:
-        """Make a mixer of hidden states of this dtype."""
-        self.spec, self.input, self.tensors, self.output = spec, input, tensors, output
-        self._dtype = dtype
-
-    @property
-    def matrices(self) -> Sequence[Linear]:
-        return self.input, self.output
-
-    @property
-    def nbytes(self) -> int:
-        return self.input.nbytes + self.tensors.nbytes + self.output.nbytes
+    __slots__ = ()
 
     def project(self, x: Tensor) -> Tensor:
         """Normed (T, D) → the rows of `MambaSpec.input`, (T, …), f32."""
@@ -86,7 +58,7 @@ class Mamba:
         spec, tensors = self.spec, self.tensors
         before, state = cache.state(step.position)
         z, mixed, steps = rows.split([spec.values_size, spec.channels, spec.heads], 1)
-        mixed = self._convolve(mixed, before)
+        mixed = convolve(mixed, before, tensors.convolution, tensors.bias)
         x, b, c = mixed.split([spec.values_size, spec.shared_size, spec.shared_size], 1)
         x = x.reshape(len(x), spec.heads, spec.head_size)
         b, c = (self._of_heads(each) for each in (b, c))
@@ -105,15 +77,6 @@ class Mamba:
         spec = self.spec
         whole = each.reshape(len(each), spec.groups, spec.state_size)
         return whole.repeat_interleave(spec.heads // spec.groups, 1)
-
-    def _convolve(self, mixed: Tensor, before: Tensor) -> Tensor:
-        """The convolution of (T, channels), with the inputs (inputs - 1, channels) before, which become the last ones."""
-        everything, tokens = torch.cat([before, mixed]), len(mixed)
-        before.copy_(everything[tokens:])
-        out = torch.addcmul(self.tensors.bias, everything[:tokens], self.tensors.convolution[0])
-        for index, weight in enumerate(self.tensors.convolution[1:], 1):
-            out.addcmul_(everything[index : index + tokens], weight)
-        return F.silu(out, inplace=True)
 
 
 def scan(x: Tensor, b: Tensor, c: Tensor, log_decays: Tensor, state: Tensor) -> Tensor:

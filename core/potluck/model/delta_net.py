@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
 from potluck.model.families.facts import GateFunction
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
+from potluck.model.recurrent import RecurrentSizes
 from potluck.model.row_order import PairedRows
 
 _BLOCK = "linear_attn."
@@ -18,30 +18,17 @@ def is_of_rates(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNetSpec:
-    """A gated delta net (https://arxiv.org/abs/2412.06464), as Qwen3-Next has it.
+class DeltaHeads(RecurrentSizes):
+    """The heads of a gated delta net, and how what is computed for them is ordered."""
 
-    Queries, keys and values go through a causal convolution of few inputs, each number by itself. Then
-    each value head has a matrix S, which a token changes: with a decay g and a rate β of its own,
-
-        S ← g S + k (β (v - g Sᵀ k))ᵀ
-
-    so that S gives its value for its key. The result is Sᵀ q, normed and gated. Some value heads share the
-    queries and keys of a key head.
-    """
-
-    hidden_size: int
     key_heads: int
     value_heads: int
     key_size: int  # numbers of a key
     value_size: int  # numbers of a value
-    inputs: int  # of the convolution: the token's own and those before
-    norm_eps: float
     gate: GateFunction  # of the result
     has_joined_inputs: bool  # files have all of a key head side by side, in one matrix
     has_joined_rates: bool  # likewise what decays and rates are computed of
     has_tiled_heads: bool = False  # value head i is of key head i modulo their number (llama.cpp)
-    has_whole_decays: bool = False  # files have -exp(A), not A
 
     @property
     def keys_size(self) -> int:
@@ -57,9 +44,36 @@ class DeltaNetSpec:
         return 2 * self.keys_size + self.values_size
 
     @property
+    def state_shape(self) -> Shape:
+        """Of each value head a matrix (keys, values)."""
+        return self.value_heads, self.key_size, self.value_size
+
+    @property
+    def rows(self) -> int:
+        """Numbers of a token's input: all queries, keys and values, and gates of the result."""
+        return self.channels + self.values_size
+
+    @property
     def group(self) -> int:
         """Value heads of a key head."""
         return self.value_heads // self.key_heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSpec(DeltaHeads):
+    """A gated delta net (https://arxiv.org/abs/2412.06464), as Qwen3-Next has it.
+
+    Queries, keys and values go through a causal convolution of few inputs, each number by itself. Then
+    each value head has a matrix S, which a token changes: with a decay g and a rate β of its own,
+
+        S ← g S + k (β (v - g Sᵀ k))ᵀ
+
+    so that S gives its value for its key. The result is Sᵀ q, normed and gated. Some value heads share the
+    queries and keys of a key head.
+    """
+
+    hidden_size: int
+    has_whole_decays: bool = False  # files have -exp(A), not A
 
     @property
     def input(self) -> Projection:
@@ -99,13 +113,6 @@ class DeltaNetSpec:
             f"{_BLOCK}A_log": (self.value_heads,),
             f"{_BLOCK}norm.weight": (self.value_size,),
         }
-
-    def cache(self, sizes: CacheSizes) -> CacheSpec:
-        """What a session caches in this layer: the last inputs of the convolution, and all S (keys, values)."""
-        before = (self.inputs - 1, self.channels)
-        return RecurrentCache(
-            row=State(shapes=(before, (self.value_heads, self.key_size, self.value_size)))
-        )
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:

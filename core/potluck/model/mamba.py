@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
+from potluck.model.recurrent import RecurrentSizes
 from potluck.model.row_order import PairedRows
 
 _MOST_INPUTS = 16  # of the convolution; models have four
@@ -20,27 +20,13 @@ _KINDS = ("attention", "full_attention", "mamba", "linear_attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MambaSpec:
-    """A state space with one decay for each head (https://arxiv.org/abs/2405.21060, section 7).
+class MambaHeads(RecurrentSizes):
+    """The heads of a state space, of which some share the B and C of a group."""
 
-    Inputs x, B and C go through a causal convolution of few inputs, each number by itself. Then each head has a
-    matrix S, which a token changes with a step Δ of its own, and reads:
-
-        S ← exp(-exp(A) Δ) S + B (Δ x)ᵀ        y = Sᵀ C + D x
-
-    Some heads share the B and C of a group. The result is multiplied with SiLU(z), and normed in each group.
-    """
-
-    hidden_size: int
-    block: str  # what files call it
     heads: int
     head_size: int  # numbers of x
     groups: int
     state_size: int  # numbers of B, and of C
-    inputs: int  # of the convolution: the token's own and those before
-    norm_eps: float
-    has_bias: bool  # of the convolution
-    has_projection_bias: bool = False
 
     @property
     def values_size(self) -> int:
@@ -57,12 +43,38 @@ class MambaSpec:
         return self.values_size + 2 * self.shared_size
 
     @property
+    def state_shape(self) -> Shape:
+        """Of each head a matrix (B, x)."""
+        return self.heads, self.state_size, self.head_size
+
+    @property
+    def rows(self) -> int:
+        """Numbers of a token's input: all z, x, B, C, and what steps are made of."""
+        return self.values_size + self.channels + self.heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaSpec(MambaHeads):
+    """A state space with one decay for each head (https://arxiv.org/abs/2405.21060, section 7).
+
+    Inputs x, B and C go through a causal convolution of few inputs, each number by itself. Then each head has a
+    matrix S, which a token changes with a step Δ of its own, and reads:
+
+        S ← exp(-exp(A) Δ) S + B (Δ x)ᵀ        y = Sᵀ C + D x
+
+    Some heads share the B and C of a group. The result is multiplied with SiLU(z), and normed in each group.
+    """
+
+    hidden_size: int
+    block: str  # what files call it
+    has_bias: bool  # of the convolution
+    has_projection_bias: bool = False
+
+    @property
     def input(self) -> Projection:
-        """All z, x, B, C, and what steps are made of."""
-        rows = self.values_size + self.channels + self.heads
         return Projection(
             parts=(f"{self.block}.in_proj",),
-            rows=(rows,),
+            rows=(self.rows,),
             width=self.hidden_size,
             has_bias=self.has_projection_bias,
         )
@@ -93,12 +105,6 @@ class MambaSpec:
         if self.has_bias:
             shapes["conv1d.bias"] = (self.channels,)
         return {f"{self.block}.{name}": shape for name, shape in shapes.items()}
-
-    def cache(self, sizes: CacheSizes) -> CacheSpec:
-        """What a session caches in this layer: the last inputs of the convolution, and all S (B, x)."""
-        before = (self.inputs - 1, self.channels)
-        state = State(shapes=(before, (self.heads, self.state_size, self.head_size)))
-        return RecurrentCache(row=state)
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:

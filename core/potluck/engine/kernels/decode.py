@@ -12,8 +12,7 @@ from potluck.engine.kernels import layer_records as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_fields import cache_fields, norm_parts, shared_fields
 from potluck.engine.kernels.attention_kernel import parts_floats
-from potluck.engine.kernels.delta import delta_fields, state_fields
-from potluck.engine.kernels.delta_kernel import DeltaHeads
+from potluck.engine.kernels.delta import delta_fields
 from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels
 from potluck.engine.kernels.index_kernel import IndexHeads, score_numbers
 from potluck.engine.kernels.latent_layer import LatentShape
@@ -21,9 +20,11 @@ from potluck.engine.kernels.layer_kernel import emit_decode
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import LayerWeights, Moe, check_layer
 from potluck.engine.kernels.layout import GROUP, input_bytes
-from potluck.engine.kernels.mamba import mamba_fields, space_fields
-from potluck.engine.kernels.mamba_kernel import MambaHeads
+from potluck.engine.kernels.mamba import mamba_fields
+from potluck.engine.kernels.recurrent import cached_fields
 from potluck.engine.kernels.tensors import Angles
+from potluck.model.delta_net import DeltaHeads
+from potluck.model.mamba import MambaHeads
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
 
@@ -225,24 +226,11 @@ class Decoder:
     def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
         own, mixer = self._own[index], self._shape.mixer
         if not isinstance(mixer, Heads):
-            fields = _state_fields(mixer, cache)
+            fields = cached_fields(mixer, cache)
         else:
             fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
         for name, value in fields.items():
             setattr(own, name, value)
-
-
-def _state_fields(heads: DeltaHeads | MambaHeads, cache: Tensor) -> dict[str, int]:
-    """Check the cache of a state; return where its state is, by the names of a record's fields."""
-    assert cache.dtype == torch.float32
-    current = cache[0, 0, 0]
-    split = (heads.inputs - 1) * heads.channels
-    before = current[:split].view(heads.inputs - 1, heads.channels)
-    if isinstance(heads, MambaHeads):
-        state = current[split:].view(heads.heads, heads.state_size, heads.head_size)
-        return space_fields(heads, before, state)
-    state = current[split:].view(heads.value_heads, heads.key_size, heads.value_size)
-    return state_fields(heads, before, state)
 
 
 def _memory(shape: LayerShape) -> dict[str, Tensor]:

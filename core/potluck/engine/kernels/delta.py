@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.compiled import CompiledKernels
-from potluck.engine.kernels.delta_kernel import DeltaHeads, DeltaNet, emit_delta_net
+from potluck.engine.kernels.delta_kernel import DeltaNet, emit_delta_net
+from potluck.engine.kernels.recurrent import small_fields, state_fields
 from potluck.engine.kernels.tensors import DeltaTensors
+from potluck.model.delta_net import DeltaHeads
 
 
 def delta_net(
@@ -31,7 +33,7 @@ def delta_net(
     Returns:
         (T, H·V), f32.
     """
-    assert rows.dtype == before.dtype == state.dtype == torch.float32
+    assert rows.dtype == torch.float32
     assert rows.shape[1] == shape.rows + 2 * shape.value_heads
     assert rows.stride(1) == 1
     out = torch.empty((len(rows), shape.values_size))
@@ -50,24 +52,12 @@ def delta_net(
 
 def delta_fields(shape: DeltaHeads, tensors: DeltaTensors) -> dict[str, int]:
     """Check the small tensors of a delta net; return where they are, by the names of a record's fields."""
-    sizes = {
-        "convolution": shape.inputs * shape.channels,
-        "decays": shape.value_heads,
-        "offsets": shape.value_heads,
-        "norm": shape.value_size,
-    }
-    for name, size in sizes.items():
-        tensor = getattr(tensors, name)
-        assert tensor.dtype == torch.float32
-        assert tensor.is_contiguous()
-        assert tensor.numel() == size
-    return {name: getattr(tensors, name).data_ptr() for name in sizes}
-
-
-def state_fields(shape: DeltaHeads, before: Tensor, state: Tensor) -> dict[str, int]:
-    """Check a delta net's state; return where it is, by the names of a record's fields."""
-    assert before.shape == (shape.inputs - 1, shape.channels)
-    assert state.shape == (shape.value_heads, shape.key_size, shape.value_size)
-    assert before.is_contiguous()
-    assert state.is_contiguous()
-    return {"before": before.data_ptr(), "state": state.data_ptr()}
+    return small_fields(
+        tensors,
+        {
+            "convolution": shape.inputs * shape.channels,
+            "decays": shape.value_heads,
+            "offsets": shape.value_heads,
+            "norm": shape.value_size,
+        },
+    )

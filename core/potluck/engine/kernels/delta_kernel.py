@@ -6,7 +6,6 @@ intermediate numbers are written where the input was. A value head's matrix is g
 which stay in the first cache while the tokens change them: columns do not depend on each other.
 """
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -19,19 +18,16 @@ from potluck.engine.kernels.functions import (
     emit_inverse_length,
     emit_inverse_rms,
     emit_sigmoid,
-    emit_silu,
     emit_softplus,
 )
-from potluck.engine.kernels.ir_types import F32, KIND_F32, Operand, constant, vector
+from potluck.engine.kernels.ir_types import F32, KIND_F32, Operand, constant
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
+from potluck.engine.kernels.recurrent_kernel import LANES, WIDE, each_columns, emit_convolution
 from potluck.engine.kernels.values import Value
-from potluck.model.families.facts import GateFunction
+from potluck.model.delta_net import DeltaHeads
 
-_LANES = 16
-_WIDE = vector(F32, _LANES)
-_COLUMNS = 4  # vectors of columns at a time: with 128 rows they take 32 kB
 _EPSILON = 1e-6  # of the norm of queries and keys; no config has it
 
 
@@ -51,54 +47,9 @@ class DeltaNet(Record):
     out = Address(KIND_F32)  # (tokens, H·V)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaHeads:
-    """What the kernel is written for. See `DeltaNetSpec`."""
-
-    key_heads: int
-    value_heads: int
-    key_size: int
-    value_size: int
-    inputs: int
-    epsilon: float
-    gate: GateFunction
-    has_joined_inputs: bool
-    has_joined_rates: bool
-    has_tiled_heads: bool
-
-    def __post_init__(self) -> None:
-        assert self.value_heads % self.key_heads == 0
-        assert not (self.has_tiled_heads and (self.has_joined_inputs or self.has_joined_rates))
-
-    @property
-    def group(self) -> int:
-        return self.value_heads // self.key_heads
-
-    @property
-    def keys_size(self) -> int:
-        return self.key_heads * self.key_size
-
-    @property
-    def values_size(self) -> int:
-        return self.value_heads * self.value_size
-
-    @property
-    def channels(self) -> int:
-        return 2 * self.keys_size + self.values_size
-
-    @property
-    def rows(self) -> int:
-        """Numbers of a token's input."""
-        return self.channels + self.values_size
-
-    @property
-    def key_head_rows(self) -> int:
-        """Numbers of a key head, where they are side by side."""
-        return 2 * self.key_size + 2 * self.group * self.value_size
-
-
 def emit_delta_net(module: ir.Module, name: str, path: Path, shape: DeltaHeads) -> ir.Function:
     """Write the kernel: a job of the pool, whose blocks are key heads."""
+    assert not (shape.has_tiled_heads and (shape.has_joined_inputs or shape.has_joined_rates))
     e, given, first, last = begin_piece(module, name, path, DeltaNet)
     with e.loop(first, last) as key_head:
         _KeyHead(e, shape, given, key_head).emit()
@@ -158,14 +109,16 @@ class _KeyHead:
             head = self._value_head(member)
             self._convolve(head.values, head.channel, shape.value_size)
             self._rates(head)
-            for columns in self._each_columns():
+            for columns in each_columns(e, shape.value_size):
                 self._remember(head, columns)
             self._gate(head)
 
     @property
     def _queries(self) -> Value:
         """The first query, among a token's inputs."""
-        size = self.shape.key_head_rows if self.shape.has_joined_inputs else self.shape.key_size
+        shape, size = self.shape, self.shape.key_size
+        if shape.has_joined_inputs:  # all numbers of a key head
+            size = 2 * shape.key_size + 2 * shape.group * shape.value_size
         return self.index * size
 
     @property
@@ -198,30 +151,14 @@ class _KeyHead:
 
     def _convolve(self, place: Value, channel: Value, width: int) -> None:
         """Put some numbers of all tokens through the convolution and SiLU, where they are."""
-        e, given, shape = self.e, self.given, self.shape
-        before, weights = given.before + channel, given.convolution + channel
-        for span in e.spans(width, _LANES):
-            factors = [(weights + i * shape.channels)[span] for i in range(shape.inputs)]
-            last = [
-                e.variable((before + i * shape.channels)[span]) for i in range(shape.inputs - 1)
-            ]
-            with self._each_token() as token:
-                here = self._inputs(token) + place
-                numbers = [*(one.value for one in last), here[span]]
-                total = numbers[0] * factors[0]
-                for number, factor in zip(numbers[1:], factors[1:], strict=True):
-                    total = e.multiply_add(number, factor, total)
-                here[span] = emit_silu(e, total)
-                for one, number in zip(last, numbers[1:], strict=True):
-                    one.value = number
-            for i, one in enumerate(last):
-                (before + i * shape.channels)[span] = one.value
+        for span in self.e.spans(width, LANES):
+            emit_convolution(self.e, self.shape, self.given, channel, place, span)
 
     def _normalise(self, numbers: Pointer, factor: float) -> None:
         """Give a vector this length."""
         e, width = self.e, self.shape.key_size
         scale = emit_inverse_length(e, numbers, width, constant(F32, _EPSILON)) * factor
-        for span in e.spans(width, _LANES):
+        for span in e.spans(width, LANES):
             numbers[span] = numbers[span] * scale
 
     def _rates(self, head: _ValueHead) -> None:
@@ -235,30 +172,14 @@ class _KeyHead:
             rates[head.decay] = emit_exp(e, size * decay).lane(0)
 
     def _wide(self, number: Value) -> Value:
-        return self.e.splat(number, _LANES)
-
-    def _each_columns(self) -> Iterator[list[Span]]:
-        """Write the body for some columns of a value head's matrix at a time."""
-        e, size = self.e, self.shape.value_size
-        step = _COLUMNS * _LANES
-        whole = size // step * step
-        if whole:
-            with e.loop(0, whole, step) as first:
-                yield [Span(first + i * _LANES, _LANES) for i in range(_COLUMNS)]
-        if whole < size:
-            spans: list[Span] = []
-            for first in range(whole, size, _LANES):
-                left = size - first
-                mask = None if left >= _LANES else e.first_lanes(e.index(left), _LANES)
-                spans.append(Span(e.index(first), _LANES, mask))
-            yield spans
+        return self.e.splat(number, LANES)
 
     def _remember(self, head: _ValueHead, columns: list[Span]) -> None:
         """Have all tokens change these columns of the matrix, and read from them."""
         e, given, shape = self.e, self.given, self.shape
         size = shape.value_size
         state = given.state + head.index * (shape.key_size * size)
-        zero = constant(_WIDE, 0.0)
+        zero = constant(WIDE, 0.0)
         with self._each_token() as token:
             inputs = self._inputs(token)
             rates = given.rates + token * given.stride
@@ -292,8 +213,8 @@ class _KeyHead:
         size, activate = shape.value_size, EMIT_ACTIVATION[shape.gate]
         with self._each_token() as token:
             out, gates = self._out(head, token), self._inputs(token) + head.gates
-            inverse = emit_inverse_rms(e, out, size, constant(F32, shape.epsilon))
-            for span in e.spans(size, _LANES):
+            inverse = emit_inverse_rms(e, out, size, constant(F32, shape.norm_eps))
+            for span in e.spans(size, LANES):
                 out[span] = out[span] * inverse * given.norm[span] * activate(e, gates[span])
 
     def _out(self, head: _ValueHead, token: Value) -> Pointer:

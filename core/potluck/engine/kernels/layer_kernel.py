@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_gates
-from potluck.engine.kernels.delta_kernel import DeltaHeads, call_delta_net, emit_delta_net
+from potluck.engine.kernels.delta_kernel import call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
 from potluck.engine.kernels.index_kernel import (
@@ -44,14 +44,16 @@ from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.layer_records import Expert, Layer, Step
 from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
-from potluck.engine.kernels.mamba_kernel import MambaHeads, call_mamba, emit_mamba
+from potluck.engine.kernels.mamba_kernel import call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
+from potluck.model.delta_net import DeltaHeads
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
+from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
 
 # A `Step`, an array of `Layer`, its length.

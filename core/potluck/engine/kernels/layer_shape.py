@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.engine.kernels.latent_layer import LatentShape
-from potluck.engine.kernels.mamba_kernel import MambaHeads
 from potluck.model import formats
+from potluck.model.delta_net import DeltaHeads
 from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import BF16, F16, WeightFormat
+from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
 
 FLOAT_KINDS: Mapping[WeightFormat, int] = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}

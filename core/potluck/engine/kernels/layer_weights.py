@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.delta_kernel import DeltaHeads
 from potluck.engine.kernels.latent_weights import LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
-from potluck.engine.kernels.mamba_kernel import MambaHeads
 from potluck.engine.kernels.tensors import DeltaTensors, MambaTensors, Router, Weight
+from potluck.model.delta_net import DeltaHeads
 from potluck.model.families.facts import Activation, LayerNorms, NormKind, ParallelNorms
+from potluck.model.mamba import MambaHeads
 
 
 class Expert(NamedTuple):

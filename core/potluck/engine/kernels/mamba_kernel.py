@@ -5,22 +5,18 @@ tokens, whose groups are normed. So a token has the same bits alone and among ot
 written where the input was, or to the result.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_exp, emit_inverse_rms, emit_silu, emit_softplus
-from potluck.engine.kernels.ir_types import F32, KIND_F32, Operand, constant, vector
+from potluck.engine.kernels.ir_types import F32, KIND_F32, Operand, constant
 from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
+from potluck.engine.kernels.recurrent_kernel import LANES, each_columns, emit_convolution
 from potluck.engine.kernels.values import Value
+from potluck.model.mamba import MambaHeads
 
-_LANES = 16
-_WIDE = vector(F32, _LANES)
-_COLUMNS = 4  # vectors of columns of a state at a time
 _CHANNELS = 64  # of the convolution, in a block
 
 
@@ -41,35 +37,6 @@ class Mamba(Record):
     out = Address(KIND_F32)  # (tokens, H·P)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MambaHeads:
-    """What the kernels are written for. See `MambaSpec`."""
-
-    heads: int
-    head_size: int
-    groups: int
-    state_size: int
-    inputs: int
-    epsilon: float
-
-    @property
-    def values_size(self) -> int:
-        return self.heads * self.head_size
-
-    @property
-    def shared_size(self) -> int:
-        return self.groups * self.state_size
-
-    @property
-    def channels(self) -> int:
-        return self.values_size + 2 * self.shared_size
-
-    @property
-    def rows(self) -> int:
-        """Numbers of a token's input."""
-        return self.values_size + self.channels + self.heads
-
-
 MambaJobs = tuple[ir.Function, ...]
 """Convolution, states and norms."""
 
@@ -77,7 +44,7 @@ MambaJobs = tuple[ir.Function, ...]
 def emit_mamba(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> MambaJobs:
     """Write the jobs of the pool."""
     return (
-        emit_convolution(module, f"{name}_convolution", path, shape),
+        emit_convolutions(module, f"{name}_convolution", path, shape),
         emit_states(module, f"{name}_states", path, shape),
         emit_norms(module, f"{name}_norms", path, shape),
     )
@@ -107,54 +74,26 @@ def call_mamba(
         pool.call(job, arguments, blocks)
 
 
-def emit_convolution(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> ir.Function:
+def emit_convolutions(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> ir.Function:
     """Put x, B and C of all tokens through the convolution and SiLU, where they are. A block is some channels."""
     e, given, first, last = begin_piece(module, name, path, Mamba)
     with e.loop(first, last) as block:
         channel = block * _CHANNELS
         width = (e.index(shape.channels) - channel).at_most(_CHANNELS)
-        for span in e.spans(width, _LANES):
-            _convolve(e, given, shape, channel, span)
+        for span in e.spans(width, LANES):
+            emit_convolution(
+                e, shape, given, channel, channel + shape.values_size, span, given.bias
+            )
     return e.end()
-
-
-def _convolve(e: Emitter, given: Mamba, shape: MambaHeads, channel: Value, span: Span) -> None:
-    before, weights = given.before + channel, given.convolution + channel
-    factors = [(weights + i * shape.channels)[span] for i in range(shape.inputs)]
-    bias = (given.bias + channel)[span]
-    last = [e.variable((before + i * shape.channels)[span]) for i in range(shape.inputs - 1)]
-    with e.loop(0, given.tokens) as token:
-        here = given.inputs + token * given.stride + (channel + shape.values_size)
-        numbers = [*(one.value for one in last), here[span]]
-        total = bias
-        for number, factor in zip(numbers, factors, strict=True):
-            total = e.multiply_add(number, factor, total)
-        here[span] = emit_silu(e, total)
-        for one, number in zip(last, numbers[1:], strict=True):
-            one.value = number
-    for i, one in enumerate(last):
-        (before + i * shape.channels)[span] = one.value
 
 
 def emit_states(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> ir.Function:
     """Have all tokens change a head's state, read from it, and multiply with their gates. A block is a head."""
     e, given, first, last = begin_piece(module, name, path, Mamba)
     with e.loop(first, last) as head:
-        for columns in _each_columns(e, shape.head_size):
+        for columns in each_columns(e, shape.head_size):
             _remember(e, given, shape, head, columns)
     return e.end()
-
-
-def _each_columns(e: Emitter, size: int) -> Iterator[list[Span]]:
-    """Write the body for some columns of a head's state at a time."""
-    step = _COLUMNS * _LANES
-    for start in range(0, size, step):
-        spans: list[Span] = []
-        for first in range(start, min(start + step, size), _LANES):
-            left = size - first
-            mask = None if left >= _LANES else e.first_lanes(e.index(left), _LANES)
-            spans.append(Span(e.index(first), _LANES, mask))
-        yield spans
 
 
 def _remember(
@@ -169,12 +108,12 @@ def _remember(
         z = given.inputs + token * given.stride
         x, b = z + inner, z + (2 * inner)
         c, steps = b + shape.shared_size, b + (2 * shape.shared_size)
-        width = emit_softplus(e, e.splat(steps[head] + offset, _LANES))
+        width = emit_softplus(e, e.splat(steps[head] + offset, LANES))
         kept = emit_exp(e, width * decay)
         written = [(x + place)[span] * width for span in columns]
         results = [e.variable((x + place)[span] * skip) for span in columns]
         with e.loop(0, rows) as row:
-            key, query = (e.splat((one + group)[row], _LANES) for one in (b, c))
+            key, query = (e.splat((one + group)[row], LANES) for one in (b, c))
             numbers = state + row * size
             for new, result, span in zip(written, results, columns, strict=True):
                 number = e.multiply_add(new, key, numbers[span] * kept)
@@ -192,7 +131,7 @@ def emit_norms(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> i
     with e.loop(first, last) as token, e.loop(0, shape.groups) as group:
         out = given.out + (token * shape.values_size + group * size)
         weights = given.norm + group * size
-        inverse = emit_inverse_rms(e, out, size, constant(F32, shape.epsilon))
-        for span in e.spans(size, _LANES):
+        inverse = emit_inverse_rms(e, out, size, constant(F32, shape.norm_eps))
+        for span in e.spans(size, LANES):
             out[span] = out[span] * inverse * weights[span]
     return e.end()
