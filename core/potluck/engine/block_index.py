@@ -6,7 +6,6 @@ as in any attention. For another one the chosen rows are copied to one piece of 
 bits depend on which tokens it sees, and on nothing else.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,27 +106,28 @@ class BlockIndex:
         return torch.cat((turned, rest), -1)
 
 
-class IndexedAttention(ExpandedAttention):
-    """Attention with an indexer, by torch's operators."""
+class WithIndex(Attention):
+    """Attention with an indexer, whose matrix multiplies the same input; what computes it is another base."""
 
-    __slots__ = ("index",)
+    __slots__ = ()
 
-    def __init__(self, *args: Any, index: BlockIndex) -> None:
-        """Make it as `Attention`, and of its indexer."""
-        super().__init__(*args)
+    index: BlockIndex
+
+    def __init__(self, *args: Any, index: BlockIndex, **more: Any) -> None:
+        """Make it as the other base, and of its indexer."""
+        super().__init__(*args, **more)
         self.index = index
 
     def project(self, x: Tensor) -> Tensor:
-        return project_both(self, self.index, x)
+        """What attention makes of its input (T, D), and behind it what the indexer makes of it."""
+        return torch.cat([self.qkv(x), self.index.input(x)], 1)
 
-    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+    def note(self, rows: Tensor, cache: LayerCache, step: Step) -> tuple[Tensor, Tensor]:
+        """Give what `project` gave to attention (T, …) and to the indexer, whose queries come back (T, H, K)."""
         assert isinstance(cache, IndexedCache)
-        rows, of_index = split_both(rows, self.index)
-        queries = self.index.note(of_index, cache, step)
-        if step.end <= self.index.spec.dense_tokens:
-            return super().mix(rows, cache, step)
-        chosen = self.index.choose(queries, step.position, cache)
-        return super().mix(rows, cache, _Chosen(step, self.index.seen(chosen, step.position)))
+        size = self.index.spec.q_size + self.index.spec.head_dim
+        rows, of_index = rows.split((rows.shape[1] - size, size), 1)
+        return rows, self.index.note(of_index, cache, step)
 
     @property
     def matrices(self) -> tuple[Linear, ...]:
@@ -136,6 +136,20 @@ class IndexedAttention(ExpandedAttention):
     @property
     def nbytes(self) -> int:
         return super().nbytes + self.index.nbytes
+
+
+class IndexedAttention(WithIndex, ExpandedAttention):
+    """Attention with an indexer, by torch's operators."""
+
+    __slots__ = ("index",)
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        rows, queries = self.note(rows, cache, step)
+        if step.end <= self.index.spec.dense_tokens:
+            return super().mix(rows, cache, step)
+        assert isinstance(cache, IndexedCache)
+        chosen = self.index.choose(queries, step.position, cache)
+        return super().mix(rows, cache, _Chosen(step, self.index.seen(chosen, step.position)))
 
 
 class _Chosen(Step):
@@ -149,14 +163,3 @@ class _Chosen(Step):
 
     def span(self, window: int | None) -> Span:
         return Span(0, self.end, self._seen, is_causal=False)
-
-
-def project_both(attention: Attention, index: BlockIndex, x: Tensor) -> Tensor:
-    """What attention makes of its input (T, D), and behind it what the indexer makes of it."""
-    return torch.cat([attention.qkv(x), index.input(x)], 1)
-
-
-def split_both(rows: Tensor, index: BlockIndex) -> Sequence[Tensor]:
-    """The two parts of what `project_both` gave."""
-    size = index.spec.q_size + index.spec.head_dim
-    return rows.split((rows.shape[1] - size, size), 1)

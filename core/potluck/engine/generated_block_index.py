@@ -1,34 +1,21 @@
 """Attention to chosen blocks of tokens by kernels that are generated for this computer's CPU."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.block_index import BlockIndex, project_both, split_both
+from potluck.engine.block_index import WithIndex
 from potluck.engine.generated_attention import GeneratedAttention
 from potluck.engine.kvcache import IndexedCache, LayerCache
-from potluck.engine.linear import Linear
 
 
-class GeneratedIndexedAttention(GeneratedAttention):
+class GeneratedIndexedAttention(WithIndex, GeneratedAttention):
     """Attention with an indexer, with hidden states in f32."""
 
     __slots__ = ("index",)
 
-    def __init__(self, *args: Any, index: BlockIndex, **kernels: Any) -> None:
-        """Make it as `GeneratedAttention`, and of its indexer."""
-        super().__init__(*args, **kernels)
-        self.index = index
-
-    def project(self, x: Tensor) -> Tensor:
-        return project_both(self, self.index, x)
-
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
-        assert isinstance(cache, IndexedCache)
-        rows, of_index = split_both(rows, self.index)
-        queries = self.index.note(of_index, cache, step)
+        rows, queries = self.note(rows, cache, step)
         return super().mix(rows.contiguous(), cache, _Indexed(step, queries))
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
@@ -50,14 +37,6 @@ class GeneratedIndexedAttention(GeneratedAttention):
         memory = cache.gather(seen.nonzero()[:, 0])
         place = memory, memory.shape[2] - 1, None, 0, None
         return self._kernels.attend(self._heads, row[None], *place, self.sinks)
-
-    @property
-    def matrices(self) -> tuple[Linear, ...]:
-        return self.qkv, self.index.input, self.output
-
-    @property
-    def nbytes(self) -> int:
-        return super().nbytes + self.index.nbytes
 
 
 class _Indexed(Step):

@@ -14,9 +14,6 @@ MIXTRAL_EXPERTS = ExpertFacts(
 )
 QWEN_EXPERTS = ExpertFacts(
     block="mlp",
-    gate="gate_proj",
-    up="up_proj",
-    down="down_proj",
     intermediate="moe_intermediate_size",
     normalise="norm_topk_prob",
     layers="stepped",
@@ -42,9 +39,6 @@ ERNIE_EXPERTS = replace(
 )
 LLAMA_EXPERTS = ExpertFacts(
     block="feed_forward",
-    gate="gate_proj",
-    up="up_proj",
-    down="down_proj",
     fused="gate_up_proj",
     stacked="columns",
     intermediate="intermediate_size",
@@ -68,9 +62,6 @@ HUNYUAN_EXPERTS = replace(
 )
 GEMMA_EXPERTS = ExpertFacts(
     block="",
-    gate="gate_proj",
-    up="up_proj",
-    down="down_proj",
     intermediate="moe_intermediate_size",
     normalise=True,
     switch="enable_moe_block",
@@ -95,9 +86,6 @@ DEEPSEEK_DEFAULTS: dict[str, object] = {
 }
 GRANITE_EXPERTS = ExpertFacts(
     block="",
-    gate="gate_proj",
-    up="up_proj",
-    down="down_proj",
     intermediate="intermediate_size",
     normalise=True,
     router="block_sparse_moe.router.layer",
@@ -110,9 +98,6 @@ GRANITE_EXPERTS = ExpertFacts(
 )
 OPENAI_EXPERTS = ExpertFacts(
     block="mlp",
-    gate="gate_proj",
-    up="up_proj",
-    down="down_proj",
     fused="gate_up_proj",
     stacked="columns",
     intermediate="intermediate_size",

@@ -147,9 +147,9 @@ class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
 
     block: str  # below the layer; the router is its `gate`; "": the layer itself
-    gate: str
-    up: str
-    down: str
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
     intermediate: str  # the field with the size of one expert
     normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
     layers: ExpertLayers = "all"
