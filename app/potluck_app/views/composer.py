@@ -88,7 +88,9 @@ class ComposerText(Described, QPlainTextEdit):
         self.setVerticalScrollBarPolicy(
             policy.ScrollBarAsNeeded if lines > _MAX_LINES else policy.ScrollBarAlwaysOff
         )
-        self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 4)
+        below = 4  # pixels, where no part of a ninth line may be seen
+        self.setViewportMargins(0, 0, 0, below if lines > _MAX_LINES else 0)
+        self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + below)
 
 
 def files_in(data: QMimeData) -> list[Path]:
