@@ -1,12 +1,13 @@
 """Memory that was freed is given back to the system."""
 
 import ctypes
+import gc
 import sys
 
 import psutil
 import pytest
 
-from potluck.heap import trim
+from potluck.heap import trim, without_collection
 
 BLOCK, COUNT = 64 << 10, 1024  # smaller than what the C library asks of the system by itself
 
@@ -30,3 +31,14 @@ def test_memory_below_a_block_in_use_is_given_back() -> None:
 
     assert psutil.Process().memory_info().rss < before - BLOCK * COUNT // 2
     libc.free(last)
+
+
+def test_nothing_is_collected_while_much_is_made_and_again_afterwards() -> None:
+    assert gc.isenabled()
+    with without_collection(), without_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+    with pytest.raises(KeyError), without_collection():
+        raise KeyError
+    assert gc.isenabled()

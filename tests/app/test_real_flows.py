@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
+import shared_kernels
 from chat_page import click, last, own
 from PySide6.QtCore import QMimeData, Qt, QUrl
 from PySide6.QtWidgets import QApplication, QFileDialog
@@ -43,7 +44,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folders]:
     """One node for all flows of this file, as a person has one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        folders = Folders.of(tmp_path_factory.mktemp("home"), {})
+        home = tmp_path_factory.mktemp("home")
+        shared_kernels.share_with(home)
+        folders = Folders.of(home, {})
         yield folders
         if (client := launch.find(folders)) is not None:
             client.shutdown()
@@ -282,6 +285,7 @@ def test_this_computer_is_renamed_limited_paused_and_looked_for(
 def test_a_computer_joins_by_a_token_and_is_removed(
     real: MainWindow, qtbot: QtBot, tmp_path: Path
 ) -> None:
+    shared_kernels.share_with(tmp_path / "helper")
     folders = Folders.of(tmp_path / "helper", {})
     helper = launch.find_or_start(folders)
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import shared_kernels
 from byte_model import make_byte_model
 from hub_stand_in import HubStandIn, Repo, serving_hub
 from pytestqt.qtbot import QtBot
@@ -43,6 +44,7 @@ def folders(tmp_path: Path, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    shared_kernels.share_with(tmp_path / "home")
     folders = Folders.of(tmp_path / "home", {})
     yield folders
     if (client := launch.find(folders)) is not None:

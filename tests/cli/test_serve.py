@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import shared_kernels
 from byte_model import make_byte_model
 from fake_backend import MODEL_ID, PLAN, Server
 
@@ -117,6 +118,7 @@ class Serving:
     """`potluck serve` of a tiny model with random weights, in a home of its own."""
 
     def __init__(self, base: Path) -> None:
+        shared_kernels.share_with(base / "home")
         self.folders = Folders.of(base / "home")
         model = make_byte_model(base / "model")
         words = ["serve", "--port", "0", "--model", str(model), "--context", "2048"]

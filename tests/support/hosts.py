@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import shared_kernels
 
 CORE = Path(__file__).parents[2] / "core"
 _SHUT_DOWN = """
@@ -47,6 +48,7 @@ class Host:
         self.home = home
         self._namespace = namespace
         self._running: list[subprocess.Popen[str]] = []
+        shared_kernels.share_with(home)
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import shared_kernels
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
@@ -64,6 +65,7 @@ class StageNode:
                 threads=1,
                 sessions_folder=str(self.sessions),
                 sessions_limit=1 << 30,
+                kernels_folder=shared_kernels.name(),
             ),
             log_path=self.log,
             on_step_failed=self.failures.append,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import shared_kernels
 from air import Air
 
 from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
@@ -51,6 +52,7 @@ NO_SETTLING = PlanningDeadlines(settle_s=0.0)
 
 
 def folders_of(base: Path, name: str, *, memory_limit: int | None = None) -> Folders:
+    shared_kernels.share_with(base / name)
     folders = Folders.of(base / name)
     save_settings(folders.settings_file, Settings(name=name, memory_limit=memory_limit))
     return folders

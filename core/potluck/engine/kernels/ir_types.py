@@ -1,6 +1,7 @@
 """Types and constants of LLVM IR, and the kinds of numbers that kernels find in memory."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -33,6 +34,11 @@ def vector(element: ir.Type, count: int) -> ir.VectorType:
 
 def constant(typ: ir.Type, value: float | Sequence[float]) -> ir.Constant:
     """The number, in every lane if the type is a vector; or one number for each lane."""
-    if isinstance(typ, ir.VectorType) and isinstance(value, (int, float)):
-        value = [value] * typ.count
-    return ir.Constant(typ, value if isinstance(value, (int, float)) else list(value))
+    numbers = value if isinstance(value, (int, float)) else tuple(value)
+    return _constant(typ, numbers, repr(numbers))
+
+
+@lru_cache(maxsize=4096)  # a kernel has a few constants thousands of times
+def _constant(typ: ir.Type, value: float | tuple[float, ...], _written: str) -> ir.Constant:
+    """Made once for each way in which it is written: 0.0 and -0.0 are equal."""
+    return ir.Constant(typ, value)

@@ -18,6 +18,7 @@ from llvmlite import binding, ir
 
 from potluck.engine.kernels.files import CompiledCode, KernelFiles
 from potluck.engine.kernels.paths import PATHS, Path, host_triple
+from potluck.heap import without_collection
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +116,9 @@ class Library:
     def _compile(self, name: str, emit: Emit, *parameters: Hashable) -> CompiledCode:
         start = time.perf_counter()
         machine = target_machine(self.path, host_triple())
-        module = emit_kernel(name, self.path, emit, *parameters)
-        code = machine.emit_object(optimise(module, machine))
+        with without_collection():
+            module = emit_kernel(name, self.path, emit, *parameters)
+            code = machine.emit_object(optimise(module, machine))
         signature = module.get_global(name).function_type
         seconds = time.perf_counter() - start
         which = (emit.__name__, *parameters)

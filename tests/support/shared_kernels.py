@@ -1,0 +1,31 @@
+"""Compiled kernels that all processes of a run share: to compile them takes half of the tests' time.
+
+They stay in pytest's cache folder, so that the next run begins with those of the same code.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from potluck.settings import Folders
+
+_VARIABLE = "POTLUCK_TEST_KERNELS"
+
+
+def set_folder(folder: Path) -> None:
+    """Say where the kernels of this run are, to this process and those that it starts."""
+    os.environ.setdefault(_VARIABLE, str(folder))
+
+
+def name() -> str | None:
+    """The folder of this run's kernels; None: outside of pytest."""
+    return os.environ.get(_VARIABLE)
+
+
+def share_with(home: Path) -> None:
+    """Have a node with this home keep its kernels there. Where a link needs rights, it has its own."""
+    kept = Folders.of(home).state / "kernels"
+    if (shared := name()) is not None and not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            kept.symlink_to(shared, target_is_directory=True)
