@@ -142,7 +142,7 @@ class StageHandle:
         try:
             self._keep_log()
             self._process = await start_process(
-                "potluck.cluster.stage.process", self._log_path, _ENVIRONMENT
+                "potluck.cluster.stage", self._log_path, _ENVIRONMENT
             )
         except OSError as error:
             raise errors.EngineError(

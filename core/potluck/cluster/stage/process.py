@@ -1,7 +1,5 @@
 """The stage process: it computes one stage on one device, and serves its activation connections.
 
-    python -m potluck.cluster.stage.process        started by the node, never by a person
-
 It has five threads:
 - asyncio handles the node's requests and the start of connections;
 - the computing thread uses torch (the only one that does), and receives and sends steps itself;
@@ -372,7 +370,3 @@ def main() -> None:
     torch.set_grad_enabled(False)
     asyncio.run(_serve(pipe))
     os._exit(0)  # no regular end: daemon threads may be inside torch, and could crash in it
-
-
-if __name__ == "__main__":
-    main()
