@@ -59,5 +59,5 @@ class Block:
     def _decoded(self, codes: Value) -> Value:
         if self.held.codes is None:
             return codes
-        unsigned = [integer + self.held.zero_point for integer in self.held.codes]
+        unsigned = tuple(integer + self.held.zero_point for integer in self.held.codes)
         return look_up(codes.e, unsigned, codes)

@@ -19,7 +19,15 @@ from typing import Any
 from llvmlite import ir
 
 from potluck.engine.kernels.fused import emit_fused
-from potluck.engine.kernels.ir_types import I8, I32, I64, POINTER, Operand, constant, vector
+from potluck.engine.kernels.ir_types import (
+    I8,
+    I32,
+    I64,
+    POINTER,
+    Operand,
+    constant,
+    vector,
+)
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Builder, Value
@@ -136,9 +144,11 @@ class Emitter(Builder):
 
     def multiply_add(self, a: Operand, b: Operand, c: Operand) -> Value:
         """Return a · b + c of f32, rounded once."""
-        if not self.path.fuses:
-            return emit_fused(*(self.value(each) for each in (a, b, c)))
         lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
+        if not self.path.fuses:
+            # Written in each place, it would be most of the code.
+            values = [self.value(each) for each in (a, b, c)]
+            return self.call_shared(f"fused{lanes}", emit_fused, *values)
         return self.intrinsic(f"llvm.fma.{lanes}f32", a.type, [a, b, c])
 
     def total_of_each(self, vectors: Sequence[Value]) -> Value:

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from potluck.engine.kernels.ir_types import F32, F64, I32, I64, Operand, constant, vector
+from potluck.engine.kernels.ir_types import F32, F64, I32, I64, Operand, constant, internal, vector
 from potluck.engine.kernels.paths import Path
 
 # Added to and taken from a small f32, it leaves the nearest integer, ties to even.
@@ -81,6 +81,19 @@ class Builder:
             kind = ir.FunctionType(result, [argument.type for argument in arguments])
             declared = ir.Function(self.module, kind, name)
         return self.call(declared, list(arguments))
+
+    def call_shared(self, name: str, write: "Callable[..., Value]", *arguments: "Value") -> "Value":
+        """Call a function of this module, which `write` writes the first time: it takes the arguments.
+
+        For what is long and needed in many places. Its result has the type of the first argument.
+        """
+        function = self.module.globals.get(name)
+        if function is None:
+            kinds = [argument.type for argument in arguments]
+            function = internal(ir.Function(self.module, ir.FunctionType(kinds[0], kinds), name))
+            e = type(self)(function, self.path)
+            e.ret(write(*map(e.value, function.args)))
+        return self.call(function, arguments)
 
 
 class Value:
