@@ -11,16 +11,21 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSocketNotifier
+from PySide6.QtCore import QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
 from potluck.settings import Folders
-from potluck.system.autostart import autostart
 from potluck_app.application import Application
 from potluck_app.garbage import collect_in_this_thread
 from potluck_app.launcher import find_or_start
 from potluck_app.single_instance import SingleInstance
+
+if TYPE_CHECKING:
+    from potluck.system.autostart import Autostart
+
+_LATER_MS = 1000  # when the window is there: for what nobody waits for
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         data_folder=folders.data,
         config_folder=folders.config,
         find_or_start=lambda: find_or_start(folders),
-        autostart=autostart("window", folders.home),
+        autostart=lambda: _autostart(folders),
         log=folders.log_file,
     )
     instance.asked_to_show.connect(application.show)
@@ -46,10 +51,17 @@ def main(argv: list[str] | None = None) -> int:
     application.ended.connect(qapp.quit)
     notifier = _on_signals(application.quit)
     application.start(worker=arguments.worker, hidden=arguments.hidden)
+    QTimer.singleShot(_LATER_MS, lambda: _autostart(folders).repair())
     status = qapp.exec()
     notifier.setEnabled(False)
     instance.close()
     return status
+
+
+def _autostart(folders: Folders) -> "Autostart":
+    from potluck.system.autostart import autostart  # a window that opens needs none
+
+    return autostart("window", folders.home)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,9 +4,10 @@ import platform
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from msgspec import Struct
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
@@ -18,8 +19,7 @@ _TAIL = 60  # records of the log
 _TAIL_BYTES = 64_000
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(Struct, frozen=True):
     """An installed package that this program uses."""
 
     name: str

@@ -17,7 +17,6 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
-from potluck.system.autostart import Autostart
 from potluck_app import resources, wording
 from potluck_app.backend import Backend, Connection
 from potluck_app.chats.history import History
@@ -26,7 +25,6 @@ from potluck_app.language import chosen as language_of
 from potluck_app.language import use
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.tray import Tray, TrayWaiter
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import downloaded, going_on, lost
@@ -36,6 +34,8 @@ from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
 
 if TYPE_CHECKING:
+    from potluck.system.autostart import Autostart
+    from potluck_app.tray import Tray, TrayWaiter
     from potluck_app.views.start_box import StartBox
     from potluck_app.views.worker import WorkerWindow
 
@@ -63,14 +63,12 @@ class Application(QObject):
         data_folder: Path,
         config_folder: Path,
         find_or_start: Callable[[], Endpoint],
-        autostart: Autostart | None = None,
+        autostart: Callable[[], Autostart] | None = None,
         log: Path | None = None,
         is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
     ) -> None:
         super().__init__(qapp)
         self._autostart = autostart
-        if autostart is not None:
-            autostart.repair()
         qapp.setApplicationName("Potluck")
         qapp.setDesktopFileName("potluck")
         qapp.setWindowIcon(resources.app_icon())
@@ -163,7 +161,7 @@ class Application(QObject):
 
     def _offer_start(self, box: StartBox) -> None:
         if self._autostart is not None:
-            box.offer(self._autostart, self.backend.problem.emit)
+            box.offer(self._autostart(), self.backend.problem.emit)
 
     def _chat_here(self) -> None:
         """Leave the worker window and return to the chat window."""
@@ -247,6 +245,8 @@ class Application(QObject):
         self._wait_for_tray()
 
     def _wait_for_tray(self) -> None:
+        from potluck_app.tray import TrayWaiter  # a window for chatting needs none
+
         self._waiter = TrayWaiter(self, self._is_tray_available)
         self._waiter.decided.connect(self._on_tray)
         self._waiter.start()
@@ -261,6 +261,8 @@ class Application(QObject):
             self.show()
 
     def _show_tray(self, *, lends: bool) -> None:
+        from potluck_app.tray import Tray
+
         self.tray = Tray(self.theme, self.backend, self, lends=lends)
         self.tray.open_requested.connect(self.show)
         self.tray.quit_requested.connect(self.stop_lending if lends else self._quit_all)

@@ -8,9 +8,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from PySide6.QtCore import QObject, Qt, Signal
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     work: Callable[[], object]
     done: Callable[[Any], object]
     failed: Callable[[Exception], object]

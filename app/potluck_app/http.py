@@ -6,10 +6,10 @@ comes from the node if the node answered, else from here.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 from PySide6.QtCore import QByteArray, QObject, QUrl, Signal
 from PySide6.QtNetwork import (
     QNetworkAccessManager,
@@ -29,8 +29,7 @@ Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 CALL_TIMEOUT_MS = 60_000  # the node asks other computers and the Hub; its own deadlines are shorter
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The port of the node, and the token that gives access to it."""
 
     port: int
@@ -41,8 +40,7 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why a request failed. `unreachable`: the node did not answer at all."""
 
     message: str

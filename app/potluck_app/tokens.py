@@ -1,13 +1,13 @@
 """The design tokens: every colour that the window uses, for light and for dark. Without Qt."""
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 Tone: TypeAlias = Literal["ok", "warn", "err", "accent", "neutral"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(Struct, frozen=True, kw_only=True):
     """The colours of one theme.
 
     `x_soft` is a background for text in `x`; `accent_on` is the colour of text on `accent`.

@@ -15,7 +15,6 @@ import platform
 import re
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -51,8 +50,7 @@ class AlreadyRunningError(UsageError):
 # --- folders
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class Folders(Struct, frozen=True, kw_only=True):
     """The folders of one node. A folder is created only when something is written to it."""
 
     home: Path | None  # the value of `--home`; None: the system's folders

@@ -141,7 +141,7 @@ def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -
             data_folder=tmp_path / "data",
             config_folder=tmp_path / "config",
             find_or_start=find,
-            autostart=Autostart(place, [sys.executable, "-m", "potluck_app"]),
+            autostart=lambda: Autostart(place, [sys.executable, "-m", "potluck_app"]),
             is_tray_available=lambda: tray,
         )
         made.append(application)

@@ -30,8 +30,6 @@ ALLOWED = {
     "model",
     "model.formats",
     "model.schemes",
-    "system",
-    "system.autostart",
 }
 
 PROGRAM = """
@@ -48,34 +46,69 @@ folder = Path(sys.argv[1])
 application = Application(
     qapp, data_folder=folder, config_folder=folder, find_or_start=no_node
 )
-application.preferences.change(mode="master")
+application.preferences.change(mode=sys.argv[2] or None)
 application.start()
-qapp.processEvents()
+qapp.sendPostedEvents()
+print(*sorted(sys.modules), flush=True)
 application.close()
-print(*sorted(sys.modules))
 """
 
 
-def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
+def modules_of_a_start(folder: Path, mode: str = "") -> set[str]:
+    """Return the names of the modules that a window in this mode has read when it is shown."""
     environ = {
         **os.environ,
         "QT_QPA_PLATFORM": "offscreen",
         "PYTHONPATH": os.pathsep.join((str(ROOT / "core"), str(ROOT / "app"))),
     }
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        [sys.executable, "-c", PROGRAM, str(folder), mode],
         env=environ,
         capture_output=True,
         text=True,
         timeout=110,  # ends a hang
         check=True,
     )
-    names = result.stdout.split()
+    return set(result.stdout.split())
+
+
+def of_views(*names: str) -> set[str]:
+    return {f"potluck_app.views.{name}" for name in names}
+
+
+def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
+    names = modules_of_a_start(tmp_path, "master")
     ours = {name.removeprefix("potluck.") for name in names if name.startswith("potluck.")}
     assert ours <= ALLOWED
     heavy = {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}
     of_the_background = {"ssl", "http.client", "potluck.client"}
     assert (heavy | of_the_background).isdisjoint(names)
-    of_pages = {"cluster", "models", "settings", "about", "first_run", "doctor", "qr", "worker"}
-    assert {f"potluck_app.views.{name}" for name in of_pages}.isdisjoint(names)
-    assert "importlib.metadata" not in names
+    pages = of_views("cluster", "models", "settings", "about", "first_run", "doctor", "worker")
+    assert (pages | of_views("drawer", "qr")).isdisjoint(names)
+    what_can_wait = {"importlib.metadata", "subprocess", "plistlib", "potluck_app.tray"}
+    assert what_can_wait.isdisjoint(names)
+
+
+def test_the_first_start_reads_nothing_of_the_chat_before_the_question_is_shown(
+    tmp_path: Path,
+) -> None:
+    names = modules_of_a_start(tmp_path)
+    assert of_views("first_run") <= names
+    of_the_chat = of_views("chat", "chat_sidebar", "composer", "transcript", "message", "prose")
+    assert of_the_chat.isdisjoint(names)
+    assert "potluck_app.viewmodels.library" not in names
+
+
+def test_the_command_opens_the_window_without_the_parser_of_the_commands() -> None:
+    program = (
+        "import sys; from potluck.cli import main\n"
+        "try: main([], app='this')\n"  # stands in for the window: a module that only prints
+        "finally: print(*sorted(sys.modules))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "core"), "QT_QPA_PLATFORM": "offscreen"}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60
+    )
+    names = result.stdout.split()
+    assert "potluck.cli.window" in names
+    assert "potluck.cli.parser" not in names

@@ -4,7 +4,7 @@ import re
 
 _WORD = re.compile(r"\w+")
 # Thai, Lao, Chinese and Japanese are written without spaces: a word may begin anywhere in them.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]")
+_UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]"
 _EXCERPT = 90  # characters
 _BEFORE = 30  # characters of an excerpt before its first word
 
@@ -21,7 +21,7 @@ def query_of(text: str) -> str:
 
 def is_unspaced(text: str) -> bool:
     """Return whether the index cannot find this text, since it knows whole runs of letters only."""
-    return _UNSPACED.search(text) is not None
+    return re.search(_UNSPACED, text) is not None
 
 
 def pattern_of(text: str) -> re.Pattern[str] | None:

@@ -8,20 +8,19 @@ is written with the number that it has.
 """
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+
+class Prose(Struct, frozen=True):
     """Markdown without fences; with `goes_on`, it begins with the next item of the list above."""
 
     text: str
     goes_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """A fenced code block; `closed` is False while its closing fence has not arrived."""
 
     language: str

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
+from msgspec import Struct
 from PySide6.QtCore import (
     QAbstractListModel,
     QModelIndex,
@@ -33,8 +33,7 @@ class ChatListRole(IntEnum):
     BUSY = Qt.ItemDataRole.UserRole + 5  # a reply is being written
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     text: str
     id: str | None = None
     message: str | None = None

@@ -1,8 +1,8 @@
 """The models: those on this computer, those of the Hub, and the downloads, with what can be done."""
 
-from dataclasses import replace
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.hub import (

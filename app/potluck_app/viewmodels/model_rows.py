@@ -1,8 +1,9 @@
 """What the Models page and the picker say of each model and each download. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from potluck.api.hub import Download, Fit, HubModel, Speed, Variant
 from potluck.api.schema import ModelEntry
@@ -23,8 +24,7 @@ _GGUF = "-gguf"
 _SMALL = 0.95  # billion parameters; smaller models are counted in millions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
+class ModelRow(Struct, frozen=True, kw_only=True):
     """A model on this computer."""
 
     path: str
@@ -41,8 +41,7 @@ class ModelRow:
     size: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantRow:
+class VariantRow(Struct, frozen=True, kw_only=True):
     """One form of a model of the Hub."""
 
     name: str
@@ -52,8 +51,7 @@ class VariantRow:
     path: str | None  # None: it is not on this computer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubRow:
+class HubRow(Struct, frozen=True, kw_only=True):
     """A model of the Hub."""
 
     name: str  # org/name
@@ -72,8 +70,7 @@ class HubRow:
     is_best_choice: bool = False  # of all that are recommended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadRow:
+class DownloadRow(Struct, frozen=True, kw_only=True):
     """A model that is being downloaded."""
 
     id: str

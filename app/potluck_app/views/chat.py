@@ -1,6 +1,10 @@
 """The Chat page: conversations, the model in use, the transcript, the composer, the drawer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QDragEnterEvent, QDragLeaveEvent, QDropEvent, QResizeEvent
@@ -15,6 +19,7 @@ from potluck.api.schema import ClusterState
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Attachment
+from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
@@ -29,14 +34,15 @@ from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
 from potluck_app.views.composer import Composer, files_in
 from potluck_app.views.controls import IconButton, Pill, announce, label, scrolling, set_property
-from potluck_app.views.drawer import WIDTH as DRAWER_WIDTH
-from potluck_app.views.drawer import Drawer
 from potluck_app.views.find_bar import FindBar
 from potluck_app.views.meter import Meter
 from potluck_app.views.model_picker import ModelPicker
 from potluck_app.views.overlay import SidePanel
 from potluck_app.views.suggestion import Suggestion
 from potluck_app.views.transcript import PAGE_WIDTH, Transcript
+
+if TYPE_CHECKING:
+    from potluck_app.views.drawer import Drawer
 
 # The guide can answer these: they are about what the person may want to do next.
 EXAMPLES = (
@@ -60,12 +66,15 @@ class ChatView(QWidget):
         backend: Backend,
         chat: Chat,
         library: Library,
+        preferences: PreferencesFile,
+        *,
         open_models: Callable[[], object],
     ) -> None:
         super().__init__()
         self.setObjectName("chat-page")
         self.setProperty("page", "true")
         self._theme, self._chat, self._library = theme, chat, library
+        self._backend, self._preferences = backend, preferences
         self._model = ("", "")  # its name, and where it runs
         self._said_state = ""
         self._is_narrow = False
@@ -73,7 +82,6 @@ class ChatView(QWidget):
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
         self.advice = Advice(backend, chat, self)
-        self.drawer = Drawer(theme, backend, chat)
         self.find_bar = FindBar(theme, chat, self.transcript)
         self._spoken = ("", Spoken())  # of the message with this id
         self.composer = self._make_composer()
@@ -87,14 +95,13 @@ class ChatView(QWidget):
         self._top = self._make_top()
         finding = hbox(WidthLimit(self.find_bar, PAGE_WIDTH), margins=(16, 0, 16, 0))
         vbox(self._top, finding, (self._pages, 1), self._make_bottom(), parent=self._main)
-        row = hbox(self.sidebar, (self._main, 1), self.drawer, parent=self)
+        self._row = hbox(self.sidebar, (self._main, 1), parent=self)
         self.transcript.tab_after = self.find_bar.last_stop
-        self._list = SidePanel(self, row, self.sidebar, LIST_WIDTH, self.toggle_list)
-        self._options = SidePanel(self, row, self.drawer, DRAWER_WIDTH, self.toggle_options)
+        self._list = SidePanel(self, self._row, self.sidebar, LIST_WIDTH, self.toggle_list)
+        self._options: SidePanel | None = None
         self.setAcceptDrops(True)
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
-        self.drawer.closed.connect(self.toggle_options)
         chat.busy_changed.connect(self.composer.set_busy)
         chat.replied.connect(self._speak)
         model = chat.messages
@@ -109,6 +116,19 @@ class ChatView(QWidget):
         self._place()
         self.show_state(None)
         self._on_messages()
+
+    @cached_property
+    def drawer(self) -> Drawer:
+        """The options of the shown conversation, made when they are first asked for."""
+        from potluck_app.views.drawer import WIDTH, Drawer
+
+        drawer = Drawer(self._theme, self._backend, self._chat)
+        drawer.show_advanced(self._preferences.current.advanced)
+        drawer.advanced_chosen.connect(lambda chosen: self._preferences.change(advanced=chosen))
+        drawer.closed.connect(self.toggle_options)
+        self._row.addWidget(drawer)
+        self._options = SidePanel(self, self._row, drawer, WIDTH, self.toggle_options)
+        return drawer
 
     def _make_composer(self) -> Composer:
         composer = Composer(self._theme)
@@ -335,7 +355,7 @@ class ChatView(QWidget):
             self.focus_composer()
         elif self._list.is_over and self._wants_list:
             self.toggle_list()
-        elif self._options.is_over and not self.drawer.isHidden():
+        elif self._options is not None and self._options.is_over and not self.drawer.isHidden():
             self.toggle_options()
         else:
             return False
@@ -346,7 +366,8 @@ class ChatView(QWidget):
         self.sidebar.setVisible(self._wants_list)
         self.show_list.setVisible(self._is_narrow or not self._wants_list)
         self._list.place(is_over=self._is_narrow)
-        self._options.place(is_over=self.width() < _OVER_BELOW)
+        if self._options is not None:
+            self._options.place(is_over=self.width() < _OVER_BELOW)
 
     def _on_shown(self) -> None:
         if self._is_narrow:

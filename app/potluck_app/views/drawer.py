@@ -1,10 +1,10 @@
 """The drawer at the right: how the shown conversation is answered, and presets of that."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QFrame,
@@ -37,8 +37,7 @@ BUILT_IN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
+class _Number(Struct, frozen=True):
     """A number of the settings: its field, what it may be, and what it does."""
 
     name: str

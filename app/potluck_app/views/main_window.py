@@ -1,6 +1,7 @@
 """The main window, for the computer on which the person chats: the rail, the pages, the banner.
 
-A page is made, and its module read, when it is first opened: the window opens with the chat alone.
+A page is made, and its module read, when it is first opened: the window opens with the chat alone,
+and at the first start with the question for the role alone.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.library import Library
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.chat import ChatView
 from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.screens import ScreenFit
 from potluck_app.views.shortcuts import ShortcutsDialog, bind
 
 if TYPE_CHECKING:
+    from potluck_app.viewmodels.library import Library
+    from potluck_app.views.chat import ChatView
     from potluck_app.views.cluster import ClusterView
     from potluck_app.views.first_run import FirstRunView
     from potluck_app.views.models import ModelsView
@@ -75,17 +76,9 @@ class MainWindow(QMainWindow):
         self._problem_over.timeout.connect(self._forget_problem)
 
         self.banner = Banner(theme)
-        self.library = Library(backend, self)
-        self.library.used.connect(lambda: self.go(self.chat))
         self.pages = QStackedWidget()
         self._names: dict[QWidget, str] = {}  # of the pages that are made
-        self._shows_state: list[Callable[[ClusterState | None], object]] = []  # those but the chat
-        self.chat = ChatView(theme, backend, chat, self.library, self._get_models)
-        self.chat.drawer.show_advanced(preferences.current.advanced)
-        self.chat.drawer.advanced_chosen.connect(
-            lambda is_chosen: preferences.change(advanced=is_chosen)
-        )
-        self._add("chat", self.chat)
+        self._shows_state: list[Callable[[ClusterState | None], object]] = []
         self.rail_buttons: dict[str, RailButton] = {}
         self._add_button("chat", "Chat", lambda: self.chat)
         self._add_button("cluster", "Cluster", lambda: self.cluster)
@@ -104,9 +97,34 @@ class MainWindow(QMainWindow):
         chat.trouble.connect(self._on_problem)
         chat.unkept.connect(lambda _why: self._show_banner())
         self._on_state(backend.live_state)
-        self.go(self.chat)
+        if preferences.current.mode is not None:
+            self.go(self.chat)
 
     # --- the pages
+
+    @cached_property
+    def library(self) -> Library:
+        from potluck_app.viewmodels.library import Library
+
+        library = Library(self._backend, self)
+        library.used.connect(lambda: self.go(self.chat))
+        return library
+
+    @cached_property
+    def chat(self) -> ChatView:
+        from potluck_app.views.chat import ChatView
+
+        page = ChatView(
+            self._theme,
+            self._backend,
+            self._chat,
+            self.library,
+            self._preferences,
+            open_models=self._get_models,
+        )
+        self._add("chat", page)
+        self._follow(lambda state: page.show_state(state, self._backend.state))
+        return page
 
     @cached_property
     def cluster(self) -> ClusterView:
@@ -196,7 +214,7 @@ class MainWindow(QMainWindow):
             "new": self._new_chat,
             "search": self._search,
             "find": self._find,
-            "list": self.chat.toggle_list,
+            "list": lambda: self.chat.toggle_list(),
             "options": self._options,
             "regenerate": self._regenerate,
             "copy": self._copy_reply,
@@ -298,7 +316,6 @@ class MainWindow(QMainWindow):
     # --- what the node says
 
     def _on_state(self, state: ClusterState | None) -> None:
-        self.chat.show_state(state, self._backend.state)
         if state is not None and state.pairings:
             _ = self.cluster  # its card says the code aloud, also while another page is seen
         for show in self._shows_state:

@@ -1,8 +1,7 @@
 """The keys of the window: one table, from which the shortcuts and the page about them are made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QGridLayout, QWidget
@@ -11,8 +10,7 @@ from potluck_app.views.controls import button, label
 from potluck_app.views.dialogs import Dialog
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """What some keys do.
 
     `action` names it for the window, and is empty for keys that belong to a field. All of `keys`

@@ -4,7 +4,6 @@ The rules are the owner's choice. What a look at the computer found is `Facts`; 
 follows from it.
 """
 
-from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, TypeAlias
 
@@ -42,8 +41,7 @@ def says(reason: str | None) -> str | None:
     return next((words for rule, words in SAYS.items() if rule == reason), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What was seen of a computer. What cannot be read there has the value of a computer at rest."""
 
     is_full_screen: bool = False  # a game, or another program that has the screen for itself
@@ -53,8 +51,7 @@ class Facts:
     idle_s: float = inf  # since the last key or movement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
+class Withdrawal(Struct, frozen=True, kw_only=True):
     """Why a computer lends nothing by itself, and when that reason was seen last (a monotonic time)."""
 
     rule: Rule

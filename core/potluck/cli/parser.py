@@ -7,6 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from potluck import __version__
+from potluck.cli import WINDOW
 from potluck.cli.completion import USE
 from potluck.cli.model_commands import add_key_commands, add_library_commands, add_upkeep_commands
 from potluck.cli.options import (
@@ -92,13 +93,7 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"potluck {__version__}")
-    parser.set_defaults(
-        run="potluck.cli.window:window",
-        home=None,
-        app="potluck_app",  # a name and no import: core does not depend on the window
-        waits=Waits(),
-        parser=parser,  # `complete` reads it
-    )
+    parser.set_defaults(**WINDOW, waits=Waits(), parser=parser)  # `complete` reads the parser
     add_home(parser)
     commands = parser.add_subparsers(metavar="", prog="potluck", help=argparse.SUPPRESS)
     _add_computer_commands(commands)
