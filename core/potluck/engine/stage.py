@@ -10,7 +10,8 @@ again. What comes in is untrusted, and checked before anything is computed. Not 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -39,6 +40,13 @@ logger = logging.getLogger(__name__)
 MAX_SESSIONS = 1024  # known sessions; how many of them are cached depends on the budget
 
 
+Together: TypeAlias = Callable[[Sequence[StepTokens]], AbstractContextManager[object]]
+
+
+def _alone(steps: Sequence[StepTokens]) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 class Stage:
     """One stage's computation. Make it with weights, then open sessions and run steps."""
 
@@ -55,6 +63,7 @@ class Stage:
         max_sessions: int = MAX_SESSIONS,
         files: SessionFiles | None = None,
         disk: Disk = at_once,
+        together: Together = _alone,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -69,6 +78,8 @@ class Stage:
             max_sessions: that are known at a time.
             files: where caches are kept whose memory is given back. None: they are not kept.
             disk: has work done that waits for the disk.
+            together: entered around the computing of steps, which were checked, and have their room: by it the
+                other ranks of a group are made to compute them too (`follow`).
         """
         config = weights.config
         self.weights = weights
@@ -102,6 +113,7 @@ class Stage:
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
         self._forward_pass = ForwardPass(weights, context)
+        self._together = together
 
     @property
     def nbytes(self) -> int:
@@ -316,6 +328,28 @@ class Stage:
         results.update(zip(admitted, computed, strict=True))
         return [results[index] for index in range(len(steps))]
 
+    def follow(self, steps: Sequence[StepTokens]) -> None:
+        """Compute steps that rank 0 of the group computes now: all of them, and at once as it does.
+
+        What is cached beyond a step's position is of a step that rank 0 has given up, and is forgotten.
+
+        Raises:
+            PotluckError: a step cannot be done here, so none was; as `forward`.
+        """
+        sessions: list[Session] = []
+        for tokens in steps:
+            known = self._find(tokens.session, tokens.epoch)
+            if tokens.position < known.cache.length:
+                self._trim(known, tokens.position)
+            self._forget_last(known)
+            self._admit(tokens)
+            sessions.append(known)
+        for tokens, known in zip(steps, sessions, strict=True):
+            if known.cache.capacity < tokens.end:  # a later session has taken its memory
+                raise need_replay(known.cache.length, tokens.position)
+        with self._out_of_memory(steps[0]):
+            self._compute(steps, sessions)
+
     def _admit(self, tokens: StepTokens) -> Session | Output:
         """Check a step and make room for it. An output: it was done already."""
         known = self._find(tokens.session, tokens.epoch)
@@ -377,7 +411,8 @@ class Stage:
         for tokens, known in zip(steps, sessions, strict=True):
             known.cache.begin_step(tokens.position, tokens.length)
         try:
-            outputs = self._forward_pass(steps, sessions)
+            with self._together(steps):
+                outputs = self._forward_pass(steps, sessions)
         except BaseException:  # some layers may have changed their state
             for tokens, known in zip(steps, sessions, strict=True):
                 known.cache.trim(tokens.position)

@@ -41,6 +41,8 @@ class ModelShape:
     disk_bytes: tuple[
         int, ...
     ] = ()  # for each kind, of tables that stay on the disk; (): there are none
+    width: int = 0  # numbers of a token's hidden state
+    share_units: int = 1  # equal parts that a layer can be divided into, for ranks; 1: it cannot
 
     @property
     def num_layers(self) -> int:

@@ -33,7 +33,7 @@ from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.messages import HeldStage
+from potluck.wire.messages import HeldStage, RankShare
 
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes
@@ -50,6 +50,7 @@ class _Content:
     scheme: Scheme
     cache: Cache
     threads: int | None  # how many threads share a matrix product
+    share: RankShare | None
 
 
 class StageLoader:
@@ -169,6 +170,7 @@ class StageLoader:
             layers=(weights.layers[0], weights.layers[-1] + 1) if weights.layers else (0, 0),
             embedding=weights.embedding is not None,
             head=weights.lm_head is not None,
+            share=content.share,
             epoch=loaded.epoch if loaded is not None else None,
             context=loaded.stage.context if loaded is not None else None,
         )
@@ -188,6 +190,7 @@ class StageLoader:
             scheme=message.scheme,
             cache=message.cache,
             threads=self.threads_for(ModelConfig.from_dict(message.config)),
+            share=message.share,
         )
 
     async def _release(self) -> None:
@@ -242,8 +245,8 @@ class StageLoader:
 
     def _session_files(self, message: LoadStage) -> SessionFiles | None:
         """Where the caches of this stage are kept: only another one that has the same bits finds them."""
-        if self._sessions is None:
-            return None
+        if self._sessions is None or message.share is not None:
+            return None  # what one rank has kept is of no use unless all have kept the same
         program = (potluck.__version__, torch.__version__, platform.machine())
         weights = (message.home, message.model_id, message.seed, message.scheme, message.cache)
         layers = (*message.layers, message.embedding, message.head, message.context)
