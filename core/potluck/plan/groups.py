@@ -7,6 +7,7 @@ part to all others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
@@ -15,6 +16,7 @@ from potluck.plan.spans import Span, span_in
 
 SUMS = 2  # of each layer
 SUM_SOFTWARE_MS = 0.1  # of a part's way besides the link; its receiver does not sleep
+PARTS = 64  # of a layer; measurements are no finer
 _ITEM = 4  # bytes of a number of a part, f32
 
 
@@ -47,6 +49,8 @@ def group_of(
     members: Sequence[int],
     *,
     prefill_tokens: int,
+    shares: tuple[int, ...] | None = None,
+    tokens: int = 1,
 ) -> RankGroup:
     """The group of these devices, with shares by their speed.
 
@@ -56,25 +60,30 @@ def group_of(
         links: the measured links.
         members: numbers of the devices, in the order of the ranks.
         prefill_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
+        shares: of the members; None: by their speed.
+        tokens: that `DeviceCost.decode_ms` is the time of.
     """
     own = [devices[i] for i in members]
-    shares = _by_speed(own, shape.share_units)
+    shares = shares or _by_speed(own)
     parts = [share / sum(shares) for share in shares]
+    kinds = range(len(shape.layer_bytes))
+    most = [max(shape.share(kind, part) for kind in kinds) for part in parts]
     width = shape.width * _ITEM
-    one, chunk = (sums_ms(links, own, tokens * width) for tokens in (1, prefill_tokens))
+    one, chunk = (sums_ms(links, own, count * width) for count in (tokens, prefill_tokens))
 
     def together(times: Sequence[Sequence[float]], sums: float) -> tuple[float, ...]:
         """The times of all members for a layer of each kind, and of its sums."""
         return tuple(
-            sums + max(part * ms for part, ms in zip(parts, of_kind, strict=True))
-            for of_kind in zip(*times, strict=True)
+            sums
+            + max(shape.share(kind, part) * ms for part, ms in zip(parts, of_kind, strict=True))
+            for kind, of_kind in enumerate(zip(*times, strict=True))
         )
 
     def room(*, first: bool, last: bool) -> int:
         """Bytes of whole layers that fit. All have the embedding, and rank 0 the head."""
         rooms = (
-            (device.memory - shape.ends_memory(first=first, last=last and rank == 0)) / part
-            for rank, (device, part) in enumerate(zip(own, parts, strict=True))
+            (device.memory - shape.ends_memory(first=first, last=last and rank == 0)) / share
+            for rank, (device, share) in enumerate(zip(own, most, strict=True))
         )
         return int(min(rooms))
 
@@ -112,8 +121,10 @@ def memory_of(
     shape: ModelShape, group: RankGroup, rank: int, layers: range, *, first: bool, last: bool
 ) -> int:
     """Bytes of one member's share of these layers, and of the ends that it has."""
-    whole = shape.stage_memory(layers, first=False, last=False)
-    return int(whole * group.parts[rank]) + shape.ends_memory(first=first, last=last and rank == 0)
+    memory, part = shape.layer_memory, group.parts[rank]
+    kinds = shape.layers[layers.start : layers.stop]
+    own = sum(memory[kind] * shape.share(kind, part) for kind in kinds)
+    return int(own) + shape.ends_memory(first=first, last=last and rank == 0)
 
 
 def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
@@ -137,15 +148,9 @@ def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
     )
 
 
-def _by_speed(devices: Sequence[DeviceCost], units: int) -> tuple[int, ...]:
-    """How many of so many equal parts of a layer each device has: by its speed, and each at least one."""
+def _by_speed(devices: Sequence[DeviceCost]) -> tuple[int, ...]:
+    """How many of so many parts of a layer each device has, by its speed; each has at least one."""
     speeds = [1 / max(sum(device.decode_ms), 1e-9) for device in devices]
-    wanted = [units * speed / sum(speeds) for speed in speeds]
-    shares = [max(1, int(share)) for share in wanted]
-    while sum(shares) < units:  # to whom the next part takes the least time
-        best = min(range(len(shares)), key=lambda i: ((shares[i] + 1) / speeds[i], i))
-        shares[best] += 1
-    while sum(shares) > units and max(shares) > 1:
-        worst = max(range(len(shares)), key=lambda i: (shares[i] > 1, shares[i] / speeds[i], i))
-        shares[worst] -= 1
-    return tuple(shares)
+    shares = [max(1, round(PARTS * speed / sum(speeds))) for speed in speeds]
+    least = gcd(*shares)
+    return tuple(share // least for share in shares)

@@ -7,7 +7,7 @@ the layers given by hand, and explains the plan in words.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
@@ -122,20 +122,26 @@ def make_plan(
     names = labels(devices)
     _check_workers(problem)
 
-    @cache
-    def problem_of(tokens: int) -> Problem:
-        several = _at_once(shape, devices, tokens, measured_tokens)
-        made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        return _with_tables_at_home(made, shape, devices, near)
-
-    homely = _with_tables_at_home(problem, shape, devices, near)
-    best = _best_near(problem, homely, devices, near, stop)
     groups: tuple[RankGroup, ...] = ()
     if layers is not None:
         groups = tuple(
             group_of(shape, devices, links, members, prefill_tokens=measured_tokens)
             for members in byhand.find_groups(devices, names, layers)
         )
+
+    @cache
+    def problem_of(tokens: int) -> Problem:
+        several = _at_once(shape, devices, tokens, measured_tokens)
+        made = make_problem(shape, several, links, min_workers, tokens=tokens)
+        homely = _with_tables_at_home(made, shape, devices, near)
+        at_once = partial(
+            group_of, shape, several, links, prefill_tokens=measured_tokens, tokens=tokens
+        )
+        return with_groups(homely, [at_once(g.members, shares=g.shares) for g in groups])
+
+    homely = _with_tables_at_home(problem, shape, devices, near)
+    best = _best_near(problem, homely, devices, near, stop)
+    if layers is not None:
         problem = with_groups(problem, groups)
         route = byhand.follow(shape, devices, names, problem, layers, groups)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from potluck.engine.payload import to_payload
@@ -125,8 +125,8 @@ class Ranks:
         finally:
             self._is_alone = False
 
-    def sum(self, rows: Tensor) -> Tensor:
-        """The sum of all ranks' rows, with the same bits on every rank.
+    def sum(self, rows: Tensor) -> None:
+        """Replace rows by the sum of all ranks' rows, with the same bits on every rank.
 
         Args:
             rows: (T, D) in f32, this rank's part.
@@ -135,14 +135,26 @@ class Ranks:
             PotluckError: as `RankLinks.gather`.
         """
         if self._sums is None or self._is_alone:
-            return rows
-        mine = np.ascontiguousarray(rows.detach().cpu().numpy())
+            return
+        here = rows.detach().cpu().contiguous()
+        self._add(here.view(-1).numpy())
+        if here.data_ptr() != rows.data_ptr():
+            rows.copy_(here)
+
+    def sum_memory(self, numbers: memoryview) -> None:
+        """The same for numbers of f32 in memory (format `f`), without an operator of torch."""
+        if self._sums is not None and not self._is_alone:
+            self._add(np.frombuffer(numbers, np.float32))
+
+    def _add(self, mine: NDArray[np.float32]) -> None:
+        assert self._sums is not None
         number, self._summed = self._summed, self._summed + 1
-        parts = self._sums.gather(self._step, number, mine.data.cast("B"))
-        total = np.frombuffer(parts[0], np.float32).copy()
-        for part in parts[1:]:  # in the order of the ranks
-            total += np.frombuffer(part, np.float32)
-        return torch.from_numpy(total.reshape(mine.shape)).to(rows.device)
+        gathered = self._sums.gather(self._step, number, mine.data.cast("B"))
+        first, second, *others = (np.frombuffer(part, np.float32) for part in gathered)
+        total = first + second  # in the order of the ranks
+        for part in others:
+            total += part
+        mine[:] = total
 
 
 def _passed_on(tokens: StepTokens, number: int, more: int) -> tuple[Forward, memoryview]:

@@ -1,23 +1,14 @@
 """Two real stage processes as ranks of one group: each has a share of every layer, and they sum over a link."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Sequence
 
 import msgspec
-import psutil
 import pytest
 from fake_cluster import Run
-from stage_nodes import CHAT, PROMPT, Driver, StageNode, answer, reported, step, until_soon
+from stage_nodes import Driver, StageNode, answer
 
-from potluck.cluster.driver.generation import Generator
-from potluck.cluster.driver.pipeline import Pipeline
-from potluck.cluster.driver.token import Token, Usage
-from potluck.errors import NeedReplayError, PeerLostError, PeerTimeoutError
-from potluck.ids import SessionId
 from potluck.store.registry import LocalModel
-from potluck.wire.activation_messages import Sampling
 from potluck.wire.messages import RankPlace, RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
