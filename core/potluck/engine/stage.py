@@ -20,6 +20,7 @@ from potluck.engine.forward_pass import ForwardPass
 from potluck.engine.head import StageHead
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
+from potluck.engine.ranks import Exchange
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.session_files import SessionFiles
 from potluck.engine.session_keeper import SessionKeeper
@@ -55,6 +56,7 @@ class Stage:
         max_sessions: int = MAX_SESSIONS,
         files: SessionFiles | None = None,
         disk: Disk = at_once,
+        exchange: Exchange | None = None,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -69,6 +71,8 @@ class Stage:
             max_sessions: that are known at a time.
             files: where caches are kept whose memory is given back. None: they are not kept.
             disk: has work done that waits for the disk.
+            exchange: joins this rank with the others of its group, which are given the same steps in the
+                same order. None: the weights are those of whole layers.
         """
         config = weights.config
         self.weights = weights
@@ -101,7 +105,8 @@ class Stage:
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
-        self._forward_pass = ForwardPass(weights, context)
+        self._exchange = exchange
+        self._forward_pass = ForwardPass(weights, context, exchange)
 
     @property
     def nbytes(self) -> int:
@@ -379,6 +384,8 @@ class Stage:
         try:
             outputs = self._forward_pass(steps, sessions)
         except BaseException:  # some layers may have changed their state
+            if self._exchange is not None:
+                self._exchange.abort()  # the other ranks wait for the sums of this one
             for tokens, known in zip(steps, sessions, strict=True):
                 known.cache.trim(tokens.position)
             raise
