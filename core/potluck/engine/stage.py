@@ -21,6 +21,7 @@ from potluck.engine.forward_pass import ForwardPass
 from potluck.engine.head import StageHead
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
+from potluck.engine.ranks import Exchange
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.session_files import SessionFiles
 from potluck.engine.session_keeper import SessionKeeper
@@ -43,7 +44,8 @@ MAX_SESSIONS = 1024  # known sessions; how many of them are cached depends on th
 Together: TypeAlias = Callable[[Sequence[StepTokens]], AbstractContextManager[object]]
 
 
-def _alone(steps: Sequence[StepTokens]) -> AbstractContextManager[object]:
+def alone(steps: Sequence[StepTokens]) -> AbstractContextManager[object]:
+    """Compute steps without other ranks: the `together` of a stage that has whole layers."""
     return nullcontext()
 
 
@@ -63,7 +65,8 @@ class Stage:
         max_sessions: int = MAX_SESSIONS,
         files: SessionFiles | None = None,
         disk: Disk = at_once,
-        together: Together = _alone,
+        exchange: Exchange | None = None,
+        together: Together = alone,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -78,6 +81,8 @@ class Stage:
             max_sessions: that are known at a time.
             files: where caches are kept whose memory is given back. None: they are not kept.
             disk: has work done that waits for the disk.
+            exchange: joins this rank with the others of its group, which are given the same steps in the
+                same order. None: the weights are those of whole layers.
             together: entered around the computing of steps, which were checked, and have their room: by it the
                 other ranks of a group are made to compute them too (`follow`).
         """
@@ -112,8 +117,8 @@ class Stage:
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
-        self._forward_pass = ForwardPass(weights, context)
-        self._together = together
+        self._exchange, self._together = exchange, together
+        self._forward_pass = ForwardPass(weights, context, exchange)
 
     @property
     def nbytes(self) -> int:
@@ -414,6 +419,8 @@ class Stage:
             with self._together(steps):
                 outputs = self._forward_pass(steps, sessions)
         except BaseException:  # some layers may have changed their state
+            if self._exchange is not None:
+                self._exchange.abort()  # the other ranks wait for the sums of this one
             for tokens, known in zip(steps, sessions, strict=True):
                 known.cache.trim(tokens.position)
             raise

@@ -123,6 +123,7 @@ class StageServer:
             sessions=None if start.sessions_folder is None else Path(start.sessions_folder),
             sessions_limit=start.sessions_limit,
             disk=DiskThread(self._compute.submit_short),
+            ranks=self._ranks,
         )
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()

@@ -109,12 +109,16 @@ class Ranks:
             self._abort(number, error)
             raise
         except BaseException:
-            self._abort(number, EngineError("A computer of the group failed in a step."))
+            self.abort()
             raise
 
     def _abort(self, number: int, error: PotluckError) -> None:
         if self._sums is not None:
             self._sums.abort(number, error)
+
+    def abort(self) -> None:
+        """Have the other ranks give up the step that is under way here."""
+        self._abort(self._step, EngineError("A computer of the group failed in a step."))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
