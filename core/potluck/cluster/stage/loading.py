@@ -278,7 +278,7 @@ class StageLoader:
 
         if message.seed is not None:
             return random_weights(
-                config,
+                rank_config(config, _share(message), message.scheme),
                 range(*message.layers),
                 **_ends(message),
                 scheme=message.scheme,
