@@ -16,12 +16,11 @@ from pathlib import Path
 
 import torch
 
-from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.ids import HomeId
 from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.listener import Listener
-from potluck.net.rank_links import RankLinks
 from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial_steps
@@ -37,7 +36,7 @@ def info(identity: Identity) -> NodeInfo:
 
 def add_up(rank: int, link: StepLink) -> None:
     ranks = Ranks()
-    ranks.join(RankLinks(rank, {1 - rank: link}))
+    ranks.join(rank, Links(sums={1 - rank: link}, steps=()))
     for step, (values, count) in enumerate(SUMS.items(), 1):
         rows = torch.full((1, values), float(rank + 1))
         took: list[float] = []
