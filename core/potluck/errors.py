@@ -326,6 +326,12 @@ class OutOfMemoryError(EngineError):
     code = "out_of_memory"
 
 
+class RankLostError(EngineError):
+    """A rank of the group that computes these layers together was lost, or its sums did not come."""
+
+    code = "rank_lost"
+
+
 class HubError(PotluckError):
     """The Hugging Face Hub did not give what was asked for."""
 

@@ -23,8 +23,10 @@ from potluck.wire.messages import (
     Load,
     Need,
     NeedTensor,
+    RankPlace,
 )
 from potluck.wire.spare_messages import Keep, Keeping
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 _T = TypeVar("_T")
 
@@ -66,6 +68,7 @@ class FakeComputer:
         )
         self.machine = ""
         self.is_local = False
+        self.version = max(PROTOCOL_VERSIONS)  # of the protocol that it speaks
         self.pause: str | None = None  # why it is about to leave
         self.stores_weights = False  # True: it already has every tensor that it is assigned
         self.calls: list[str] = []
@@ -80,6 +83,7 @@ class FakeComputer:
         self.sources: Mapping[Digest, TensorSource] = {}  # what it loaded from, if it is local
         self.next_hops: list[Hop | None] = []
         self.previous: list[str | None] = []
+        self.ranks: list[RankPlace | None] = []
         self.chains: list[FakeChain] = []
         self.is_loaded = False
         self.kinds = 1  # kinds of layers that it measures
@@ -187,6 +191,7 @@ class FakeComputer:
         self.sources = sources
         self.next_hops.append(load.next_hop)
         self.previous.append(load.previous)
+        self.ranks.append(load.ranks)
         self.is_loaded = True
         return Capabilities(
             cache_tokens=self.cache_tokens, is_exact_in_chunks=self.is_exact_in_chunks

@@ -19,7 +19,7 @@ from potluck.store.registry import LocalModel
 async def deployment_on(
     model: LocalModel,
     *computers: FakeComputer,
-    layers: tuple[int, ...],
+    layers: tuple[int, ...] | tuple[tuple[str, int], ...],
     changed: Callable[[], None] = lambda: None,
     workplace: Workplace | None = None,
     link_rate: float | None = None,
@@ -27,7 +27,7 @@ async def deployment_on(
 ) -> Deployment:
     """Return a deployment on these computers, in this order and with these numbers of layers.
 
-    The first computer is the master. The scheme is int4 if there is a workplace that can pack, else
+    The first computer is the master. Layers with a name are for that computer, or group. The scheme is int4 if there is a workplace that can pack, else
     f32.
     """
     scheme: Scheme = "f32" if workplace is None else "int4"
@@ -40,7 +40,10 @@ async def deployment_on(
         for c in computers
         for d in c.devices
     ]
-    by_hand = tuple(zip(places, layers, strict=True))
+    by_hand = [
+        each if isinstance(each, tuple) else (place, each)
+        for place, each in zip(places, layers, strict=False)
+    ]
     shape = shape_of(model.config, scheme, context=64)
     plan = make_plan(
         shape,

@@ -77,7 +77,7 @@ class FakeEngine:
         return StageTimes(
             weight_bytes=epoch,
             read_bytes_per_s=1e9,
-            layers_ms=position,
+            layers_ms=position or 1.0,
             head_ms=0.0,
         )
 

@@ -10,17 +10,19 @@ from potluck.wire.events import Lost, Opened, Received
 from potluck.wire.lifecycle import Side, State
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import Error, Hello, Ping, Purpose, Welcome
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 
-@pytest.mark.parametrize("purpose", ["control", "activations", "weights"])
+@pytest.mark.parametrize("purpose", ["control", "activations", "weights", "ranks"])
 @pytest.mark.parametrize("piece", [None, 1, 13])
 def test_both_sides_open_and_know_each_other(purpose: Purpose, piece: int | None) -> None:
     pair = Pair(purpose)
     pair.a.start()
     pair.carry(piece=piece)
 
-    assert pair.events[pair.a] == [Opened(node("b"), purpose, 1)]
-    assert pair.events[pair.b] == [Opened(node("a"), purpose, 1)]
+    version = max(PROTOCOL_VERSIONS)
+    assert pair.events[pair.a] == [Opened(node("b"), purpose, version)]
+    assert pair.events[pair.b] == [Opened(node("a"), purpose, version)]
     assert pair.b.peer == node("a")
     assert pair.b.purpose == purpose
 

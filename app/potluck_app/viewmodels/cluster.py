@@ -1,10 +1,11 @@
 """What the Cluster page and the worker window show of a ClusterState. Pure."""
 
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from potluck.api.pausing import PauseLength, paused_line
 from potluck.api.politeness import SAYS, Rule
-from potluck.api.schema import ClusterState, Computer, ModelState, Pairing
+from potluck.api.schema import ClusterState, Computer, ModelState, Pairing, StageView
 from potluck_app import wording
 from potluck_app.tokens import Tone
 
@@ -297,15 +298,20 @@ def _segments(state: ClusterState) -> tuple[Segment, ...]:
     colors = {computer.node_id: computer.color for computer in state.computers}
     return tuple(
         Segment(
-            name=stage.node,
+            name=stage.group or stage.node,
             start=stage.layers[0],
             stop=stage.layers[1],
             color=colors.get(stage.node_id, index),
-            tip=f"{stage.node} · {stage.device} · {stage.predicted_ms:.1f} ms per token",
+            tip=f"{stage.group or stage.node} · {stage.device} · {stage.predicted_ms:.1f} ms per token",
         )
         for index, stage in enumerate(plan.stages)
-        if stage.layers[1] > stage.layers[0]
+        if stage.layers[1] > stage.layers[0] and not _is_behind(plan.stages, index)
     )
+
+
+def _is_behind(stages: Sequence[StageView], index: int) -> bool:
+    """Whether a stage computes the layers of the one before it together with it."""
+    return index > 0 and bool(group := stages[index].group) and stages[index - 1].group == group
 
 
 def join_cards(state: ClusterState, ignored: frozenset[str] = frozenset()) -> list[JoinCard]:

@@ -152,6 +152,8 @@ class StageView(Struct, frozen=True, kw_only=True):
     head: bool
     predicted_ms: float  # for one token in this stage
     memory: int = 0  # bytes of its weights and KV caches
+    share: float = 1.0  # of each of its layers; the others of `group` have the rest
+    group: str = ""  # "Desktop + Attic": who computes these layers together; "": it does alone
 
 
 class PlanView(Struct, frozen=True, kw_only=True):

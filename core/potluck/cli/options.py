@@ -120,7 +120,8 @@ def add_model(parser: argparse.ArgumentParser, *, guide: bool = True) -> None:
         "--layers",
         metavar="NAME=N,…",
         type=layers,
-        help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another",
+        help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another, and"
+        " NAME+NAME are devices that compute their layers together",
     )
     wait = "wait until N other computers take part"
     add_count(group, "--workers", 64, wait, least=0, default=0)

@@ -20,6 +20,8 @@ class PlannedStage(msgspec.Struct, frozen=True, kw_only=True):
     embedding: bool
     head: bool
     predicted_ms: float
+    share: float = 1.0
+    group: str = ""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,8 @@ def put_plan(view: PlanView) -> None:
     for stage in view.stages:
         start, stop = stage.layers
         parts = ["embedding"] if stage.embedding else []
-        parts += [f"layers {start} to {stop - 1}"] if stop > start else []
+        share = f"{100 * stage.share:.0f} % of " if stage.group else ""
+        parts += [f"{share}layers {start} to {stop - 1}"] if stop > start else []
         parts += ["head"] if stage.head else []
         rows.append((stage.node, stage.device, ", ".join(parts), f"{stage.predicted_ms:.2f} ms"))
     put_table(("COMPUTER", "DEVICE", "COMPUTES", "A TOKEN TAKES"), rows)

@@ -79,7 +79,8 @@ def _put_places(state: ClusterState) -> None:
         (
             stage.node,
             stage.device,
-            f"{stage.layers[0]} to {stage.layers[1] - 1}",
+            f"{stage.layers[0]} to {stage.layers[1] - 1}"
+            + (f", {100 * stage.share:.0f} % of each" if stage.group else ""),
             format_bytes(memory.get(stage.node_id, 0)),
         )
         for stage in state.model.plan.stages

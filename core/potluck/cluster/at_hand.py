@@ -167,7 +167,7 @@ class ModelsAtHand:
             defaults=words.defaults,
             pooling=words.pooling,
             generator=generator,
-            stage_names=planned.stage_names,
+            stage_names=planned.pipeline_names,
             vocab_size=planned.model.config.vocab_size,
         )
         return deployment, loaded

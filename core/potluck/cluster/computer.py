@@ -65,6 +65,11 @@ class Computer(Protocol):
         ...
 
     @property
+    def version(self) -> int:
+        """Of the protocol that is spoken with it."""
+        ...
+
+    @property
     def addresses(self) -> tuple[Address, ...]: ...
     def addresses_from(self, source: NodeId) -> tuple[Address, ...]:
         """Its addresses in the order in which another computer dials them."""

@@ -69,8 +69,10 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
                 head=stage.head,
                 predicted_ms=stage.predicted_ms,
                 memory=stage.memory,
+                share=stage.shares[stage.rank] / sum(stage.shares),
+                group=group if stage.is_ranked else "",
             )
-            for stage in plan.stages
+            for stage, group in zip(plan.stages, _groups(planned), strict=True)
         ),
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
@@ -79,6 +81,12 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
         users=plan.users,
         users_tokens_per_s=plan.users_tokens_per_s,
     )
+
+
+def _groups(planned: Planned) -> list[str]:
+    """For each stage, who computes its layers together."""
+    names = zip(planned.plan.pipeline, planned.pipeline_names, strict=True)
+    return [name for stage, name in names for _ in stage.shares]
 
 
 def deployment_plan(deployment: Deployment) -> PlanView:

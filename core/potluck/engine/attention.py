@@ -19,6 +19,7 @@ from potluck.engine.choosing import Choice
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.engine.ranks import Exchange
 from potluck.engine.rotary import Rotary, rotate
 from potluck.model.footprint import CAPPED_QUERIES
 from potluck.model.mixers import AttentionSpec
@@ -40,8 +41,8 @@ class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = (
-        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "ids", "position",
-        "rotaries", "tokens",
+        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "exchange", "ids",
+        "position", "rotaries", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -51,9 +52,13 @@ class Step:
         rotaries: Sequence[Rotary],
         device: torch.device,
         ids: Tensor | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        """Begin a step of so many tokens; `ids` are theirs, (T,), for layers that look at them."""
-        self.ids, self.rotaries = ids, rotaries
+        """Begin a step of so many tokens; `ids` are theirs, (T,), for layers that look at them.
+
+        `exchange` sums what ranks have computed. None: these layers are whole, or are only measured.
+        """
+        self.ids, self.rotaries, self.exchange = ids, rotaries, exchange
         self.position, self.tokens, self.end = position, tokens, position + tokens
         self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
         self._device = device

@@ -19,6 +19,7 @@ from potluck.engine.linear import Linear
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.norms import RmsNorm
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.ranks import summed
 from potluck.model.families.facts import LayerNorms
 from potluck.model.layers import LayerSpec
 
@@ -81,12 +82,24 @@ class DecoderLayer:
         """
         norms = self.norms
         read = _normed(x, norms.before_mixer)
-        mixed = self.mixer.output(self._mix(self.mixer.project(read), caches, steps))
+        mixed = self._mixed(read, caches, steps)
         x = self._add(x, _normed(mixed, norms.after_mixer))
         if not self.spec.is_side_by_side:
             read = _normed(x, norms.before_mlp)
-        x = self._add(x, _normed(self.mlp(read), norms.after_mlp))
+        x = self._add(x, _normed(self._fed_forward(read, steps), norms.after_mlp))
         return x if self.scale is None else x.mul_(self.scale)
+
+    def _mixed(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+        """What the mixer makes of (T, D), of all ranks together."""
+        mixed = self.mixer.output(self._mix(self.mixer.project(x), caches, steps))
+        return summed(mixed, steps[0].exchange) if self.spec.sums_mixer else mixed
+
+    def _fed_forward(self, x: Tensor, steps: Sequence[Step]) -> Tensor:
+        """What the feed-forward makes of (T, D), of all ranks together."""
+        exchange = steps[0].exchange if self.spec.sums_feed_forward else None
+        if isinstance(self.mlp, ParallelMoE):  # which has norms after the sums
+            return self.mlp(x, exchange)
+        return summed(self.mlp(x), exchange)
 
     def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
         mix = self.mixer.mix

@@ -51,6 +51,7 @@ from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.model.shares import Share
 from potluck.model.streams import StreamMixSpec, Streams
 
 
@@ -66,11 +67,12 @@ def build_weights(
     fill: Fill,
     cache: Cache = "full",
     kept: StageWeights | None = None,
+    share: Share | None = None,
 ) -> StageWeights:
     """Allocate a stage's matrices and have them filled, layer by layer.
 
     Args:
-        config: of the model.
+        config: of the model, or of what a rank holds of it.
         layers: of the stage.
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
@@ -80,6 +82,7 @@ def build_weights(
         cache: how keys and values are held.
         kept: parts that are loaded already, of the same model, scheme, device and cache; what `keep`
             gave for these layers. They are used as they are, and not filled.
+        share: of the rank whose config it is.
     """
     keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
     filling = Filling(fill, device)
@@ -126,6 +129,7 @@ def build_weights(
         singles=singles,
         kernels=builder.run_kernels,
         scratch=builder.scratch,
+        share=share,
     )
 
 

@@ -14,6 +14,7 @@ from potluck.engine.attention import Step
 from potluck.engine.choosing import column_count, split_columns, with_columns
 from potluck.engine.head import StageHead
 from potluck.engine.payload import Activations
+from potluck.engine.ranks import Exchange
 from potluck.engine.rotary import Rotaries
 from potluck.engine.session import Output, Session, StepTokens
 from potluck.engine.session_cache import SessionCache
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 class ForwardPass:
     """Computes the steps of sessions whose caches have room for them."""
 
-    def __init__(self, weights: StageWeights, context: int) -> None:
-        """`context` is the most tokens of one session."""
-        self._weights = weights
+    def __init__(
+        self, weights: StageWeights, context: int, exchange: Exchange | None = None
+    ) -> None:
+        """`context` is the most tokens of one session; `exchange` joins the ranks of a group."""
+        self._weights, self._exchange = weights, exchange
         self._device, self._dtype = weights.device, weights.dtype
         ropes = weights.config.ropes
         self._rotaries = Rotaries(ropes, context, weights.dtype, weights.device)
@@ -111,7 +114,7 @@ class ForwardPass:
     def _part(self, tokens: StepTokens, cache: SessionCache) -> Step:
         rotaries = self._rotaries.of(cache.stretch)
         ids = self._ids(tokens)
-        return Step(tokens.position, tokens.length, rotaries, self._device, ids)
+        return Step(tokens.position, tokens.length, rotaries, self._device, ids, self._exchange)
 
     def _received(self, tokens: StepTokens, part: Step) -> Tensor:
         """Token ids, or hidden states (T, D); the step gets what was chosen for its tokens before this stage."""

@@ -186,6 +186,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
+    if spec.sums_mixer or spec.sums_feed_forward:
+        return False
     if not has_kernels(spec.mixer) or spec.streams is not None or index is not None:
         return False
     norms, feed_forward = spec.norms, spec.feed_forward

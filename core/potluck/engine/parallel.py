@@ -1,9 +1,11 @@
 """An MLP and a mixture of experts side by side, each between norms of its own (Gemma 4)."""
 
+import torch
 from torch import Tensor
 
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.norms import RmsNorm
+from potluck.engine.ranks import Exchange, summed
 from potluck.model.families.facts import ParallelNorms
 
 
@@ -17,13 +19,15 @@ class ParallelMoE:
     ) -> None:
         self.dense, self.moe, self.norms, self.router_norm = dense, moe, norms, router_norm
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(T, D), not normed yet → (T, D)."""
+    def __call__(self, x: Tensor, exchange: Exchange | None = None) -> Tensor:
+        """(T, D), not normed yet → (T, D). What ranks hold parts of is summed, both in one exchange."""
         norms = self.norms
-        dense = norms.after_dense(self.dense(norms.before_dense(x)))
+        dense = self.dense(norms.before_dense(x))
         # In f32 up to the choice, which compares numbers that are close to each other.
         experts = self.moe(norms.before_moe(x), self.router_norm(x.float()))
-        return norms.after_moe(experts).add_(dense)
+        if exchange is not None:
+            dense, experts = summed(torch.cat([dense, experts]), exchange).split(len(x))
+        return norms.after_moe(experts).add_(norms.after_dense(dense))
 
     @property
     def nbytes(self) -> int:

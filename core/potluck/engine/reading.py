@@ -33,10 +33,11 @@ from potluck.engine.dequantise import (
 )
 from potluck.engine.kernels import best_kernels
 from potluck.engine.ngram_table import TableTarget
+from potluck.engine.slices import SlicedTarget
 from potluck.engine.targets import CheckedTarget, PairedTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
-from potluck.model.formats import PACKED_DTYPES
+from potluck.model.formats import BLOCK_ROWS, PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
 from potluck.model.quantized import TRANSPOSED, WEIGHT, Quantization, way_of, weight_name
 from potluck.model.row_order import PairedRows
@@ -120,6 +121,8 @@ class Reader:
             self._read_parts(parts, checked)
         elif tensor.name.endswith(TRANSPOSED):
             self._read_columns(tensor, checked)
+        elif isinstance(target, SlicedTarget) and tensor.dtype in PACKED_DTYPES:
+            self._read_blocks(tensor, target)
         elif tensor.dtype in PACKED_DTYPES:  # checked when they were packed
             assert target.packed is not None
             self._read_whole(tensor, memoryview(cast("bytearray", target.packed.data.numpy())))
@@ -144,6 +147,16 @@ class Reader:
                     broken = error
         if broken is not None:
             raise broken
+
+    def _read_blocks(self, tensor: StoredTensor, target: SlicedTarget) -> None:
+        """Fill a slice of a matrix from packed bytes, some rows of blocks at a time."""
+        row = PACKED_DTYPES[tensor.dtype].nbytes(1, target.width)
+        some = max(1, PIECE // row)
+        memory = torch.empty(some * row, dtype=torch.uint8)
+        piece = memoryview(cast("bytearray", memory.numpy()))
+        views = (piece[: tensor.nbytes - at] for at in range(0, tensor.nbytes, len(piece)))
+        for index, view in enumerate(self._filled(tensor, views)):
+            target.fill_packed(index * some * BLOCK_ROWS, memory[: len(view)])
 
     def _read_parts(self, parts: Sequence[StoredTensor], target: Target) -> None:
         """Fill a target from a matrix that is stored in several tensors."""

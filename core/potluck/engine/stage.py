@@ -10,7 +10,8 @@ again. What comes in is untrusted, and checked before anything is computed. Not 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from potluck.engine.forward_pass import ForwardPass
 from potluck.engine.head import StageHead
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
+from potluck.engine.ranks import Exchange
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.session_files import SessionFiles
 from potluck.engine.session_keeper import SessionKeeper
@@ -39,6 +41,14 @@ logger = logging.getLogger(__name__)
 MAX_SESSIONS = 1024  # known sessions; how many of them are cached depends on the budget
 
 
+Together: TypeAlias = Callable[[Sequence[StepTokens]], AbstractContextManager[object]]
+
+
+def alone(steps: Sequence[StepTokens]) -> AbstractContextManager[object]:
+    """Compute steps without other ranks: the `together` of a stage that has whole layers."""
+    return nullcontext()
+
+
 class Stage:
     """One stage's computation. Make it with weights, then open sessions and run steps."""
 
@@ -55,6 +65,8 @@ class Stage:
         max_sessions: int = MAX_SESSIONS,
         files: SessionFiles | None = None,
         disk: Disk = at_once,
+        exchange: Exchange | None = None,
+        together: Together = alone,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -69,6 +81,10 @@ class Stage:
             max_sessions: that are known at a time.
             files: where caches are kept whose memory is given back. None: they are not kept.
             disk: has work done that waits for the disk.
+            exchange: joins this rank with the others of its group, which are given the same steps in the
+                same order. None: the weights are those of whole layers.
+            together: entered around the computing of steps, which were checked, and have their room: by it the
+                other ranks of a group are made to compute them too (`follow`).
         """
         config = weights.config
         self.weights = weights
@@ -101,7 +117,8 @@ class Stage:
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
         self._holder: Session | None = None  # the session whose hidden states are kept
-        self._forward_pass = ForwardPass(weights, context)
+        self._exchange, self._together = exchange, together
+        self._forward_pass = ForwardPass(weights, context, exchange)
 
     @property
     def nbytes(self) -> int:
@@ -316,6 +333,28 @@ class Stage:
         results.update(zip(admitted, computed, strict=True))
         return [results[index] for index in range(len(steps))]
 
+    def follow(self, steps: Sequence[StepTokens]) -> None:
+        """Compute steps that rank 0 of the group computes now: all of them, and at once as it does.
+
+        What is cached beyond a step's position is of a step that rank 0 has given up, and is forgotten.
+
+        Raises:
+            PotluckError: a step cannot be done here, so none was; as `forward`.
+        """
+        sessions: list[Session] = []
+        for tokens in steps:
+            known = self._find(tokens.session, tokens.epoch)
+            if tokens.position < known.cache.length:
+                self._trim(known, tokens.position)
+            self._forget_last(known)
+            self._admit(tokens)
+            sessions.append(known)
+        for tokens, known in zip(steps, sessions, strict=True):
+            if known.cache.capacity < tokens.end:  # a later session has taken its memory
+                raise need_replay(known.cache.length, tokens.position)
+        with self._out_of_memory(steps[0]):
+            self._compute(steps, sessions)
+
     def _admit(self, tokens: StepTokens) -> Session | Output:
         """Check a step and make room for it. An output: it was done already."""
         known = self._find(tokens.session, tokens.epoch)
@@ -377,8 +416,11 @@ class Stage:
         for tokens, known in zip(steps, sessions, strict=True):
             known.cache.begin_step(tokens.position, tokens.length)
         try:
-            outputs = self._forward_pass(steps, sessions)
+            with self._together(steps):
+                outputs = self._forward_pass(steps, sessions)
         except BaseException:  # some layers may have changed their state
+            if self._exchange is not None:
+                self._exchange.abort()  # the other ranks wait for the sums of this one
             for tokens, known in zip(steps, sessions, strict=True):
                 known.cache.trim(tokens.position)
             raise

@@ -14,13 +14,14 @@ from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
 from potluck.engine.streams import StreamMix
 from potluck.model.config import ModelConfig
+from potluck.model.shares import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWeights:
     """The weights and layers of a stage, all on one device."""
 
-    config: ModelConfig
+    config: ModelConfig  # of a rank's share: what it holds of each layer
     layers: Sequence[int]
     blocks: tuple[DecoderLayer, ...]
     runs: tuple[Run, ...]  # the same layers, as a single token goes through them
@@ -38,6 +39,7 @@ class StageWeights:
     )
     kernels: Kernels | None = None  # that the runs are generated with
     scratch: Scratch  # that the layers share
+    share: Share | None = None  # what a rank of a group holds of each layer; None: all of it
 
     def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
         """The parts of these that a stage of such layers needs, to be given to `build_weights`.

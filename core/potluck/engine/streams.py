@@ -146,10 +146,9 @@ class StreamLayer(DecoderLayer):
             x = self._before(x, caches, steps)
         around = self._around_mixer
         mixed, shares = around.read(x)
-        mixed = self.mixer.output(self._mix(self.mixer.project(mixed), caches, steps))
-        x = around.write(x, mixed, shares)
+        x = around.write(x, self._mixed(mixed, caches, steps), shares)
         mixed, shares = self._around_mlp.read(x)
-        return self._around_mlp.write(x, self.mlp(mixed), shares)
+        return self._around_mlp.write(x, self._fed_forward(mixed, steps), shares)
 
     @property
     def around(self) -> Sequence[Linear]:

@@ -15,11 +15,13 @@ from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
 from potluck.engine.ngram_table import TableTarget
 from potluck.engine.reading import PIECE, Progress, Reader, StoredTensor
+from potluck.engine.slices import SlicedTarget
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.targets import Target
 from potluck.errors import InvalidLayersError
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
+from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config
 from potluck.model.stored import find_stored
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; eight are faster than the disks of a home
@@ -38,8 +40,23 @@ def load_weights(
     progress: Progress | None = None,
     threads: int | None = None,
     kept: StageWeights | None = None,
+    share: Share | None = None,
 ) -> StageWeights:
     """Load a stage's weights, except those in `kept`. Tensors of other stages are ignored.
+
+    Args:
+        config: of the whole model.
+        layers: of the stage.
+        embedding: whether it has the embedding.
+        head: whether it has the final norm and the head.
+        tensors: those that are stored, whole.
+        scheme: how the weights are held.
+        device: the device of the weights.
+        cache: how keys and values are held.
+        progress: is told how much is read.
+        threads: that read; None: as many as pay.
+        kept: what is loaded already; layers of another share are not used.
+        share: what a rank of a group holds of each layer. None: all of it.
 
     Raises:
         InvalidLayersError: the model has no such layers.
@@ -53,14 +70,22 @@ def load_weights(
             f"The model has {config.num_layers} layers, and {layers.start} to {layers.stop} were"
             " asked for.",
         )
+    if kept is not None and kept.share != share:
+        kept = kept.keep((), embedding=True, head=True)  # every rank has these whole
     needed = _missing_tensors(config, layers, embedding, head, kept)
     found = {tensor.name: tensor for tensor in tensors}
     stored = find_stored(config, needed, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
     reader = Reader(config, total, progress, threads or min(_MOST_THREADS, usable_cores()))
+    slices = {} if share is None else _slices(config, layers, share, scheme)
+
+    def own(name: str, target: Target) -> Target:
+        part = slices.get(name)
+        return target if part is None else SlicedTarget(target, part, needed[name])
+
     with out_of_memory("load these layers", device), reader:
         return build_weights(
-            config,
+            rank_config(config, share, scheme),
             layers,
             embedding=embedding,
             head=head,
@@ -68,7 +93,10 @@ def load_weights(
             device=device,
             cache=cache,
             kept=kept,
-            fill=lambda targets: reader.begin((stored[name], target) for name, target in targets),
+            share=share,
+            fill=lambda targets: reader.begin(
+                (stored[name], own(name, target)) for name, target in targets
+            ),
         )
 
 
@@ -116,6 +144,16 @@ def random_weights(
             kept=kept,
             fill=fill,
         )
+
+
+def _slices(
+    config: ModelConfig, layers: range, share: Share, scheme: Scheme
+) -> dict[str, TensorSlice]:
+    """The slices that a rank holds of the tensors of these layers."""
+    slices: dict[str, TensorSlice] = {}
+    for layer in layers:
+        slices |= layer_slices(config, layer, share, scheme)
+    return slices
 
 
 def _missing_tensors(

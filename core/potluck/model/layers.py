@@ -186,7 +186,8 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
-    With several residual streams, `streams` stands in place of norms.
+    With several residual streams, `streams` stands in place of norms. Of a rank's part of a layer, what mixer or
+    feed-forward give is summed over the ranks before anything else is done with it.
     """
 
     hidden_size: int
@@ -200,6 +201,9 @@ class LayerSpec:
     scale: str | None = None  # what files call the number that is multiplied with at last
     streams: LayerStreams | None = None  # None: there is one residual stream
     ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
+    # A rank of a group holds a part of it: what it gives is summed over all ranks (`shares.py`).
+    sums_mixer: bool = False
+    sums_feed_forward: bool = False
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""

@@ -47,6 +47,12 @@ class PeerLink:
         return self._connection.purpose
 
     @property
+    def version(self) -> int:
+        """Of the protocol: the highest that both speak."""
+        assert self._connection.version is not None
+        return self._connection.version
+
+    @property
     def is_closed(self) -> bool:
         return self._error is not None
 

@@ -188,6 +188,23 @@ class StepLink(PeerLink):
         self._stream.write(data)  # and with it what TLS answers by itself
         self._check_backlog()
 
+    async def receive(self) -> list[Delivery]:
+        """Wait for messages, in the event loop, as long as nothing else reads this link.
+
+        The caller sets the deadline.
+
+        Raises:
+            PeerLostError: the connection has ended.
+        """
+        while not (messages := self.read()):
+            if self._error is not None:
+                raise fresh(self._error)
+            try:
+                await self._stream.receive()
+            except OSError as error:
+                self._break(error)
+        return messages
+
     # --- the end
 
     def close(self, reason: str = "") -> None:

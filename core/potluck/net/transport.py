@@ -87,10 +87,11 @@ async def dial_steps(
     peer: NodeId,
     me: NodeInfo,
     reactor: Reactor,
+    purpose: Purpose = "activations",
     timeout_s: float = DIAL_TIMEOUT_S,
 ) -> StepLink:
-    """Like `dial`, for a connection of purpose `activations`, which this reactor reads."""
-    called, kind = _Called(identity, home, peer, "activations", me), step_links(reactor)
+    """Like `dial`, for a connection that threads use without an event loop. This reactor may read it."""
+    called, kind = _Called(identity, home, peer, purpose, me), step_links(reactor)
     return await _race(lambda address: _dial_one(address, called, kind), addresses, timeout_s)
 
 

@@ -1,7 +1,8 @@
-"""Make a route from the layers that a user gave: `Desktop=20,Laptop=16`, in this order.
+"""Make a route from the layers that a user gave: `Desktop+Attic=20,Laptop=16`, in this order.
 
 A computer is given by its name, in upper or lower case, or by the first characters of its id. This
 means its best device, which is the first one in the list. `name/device` means a certain device.
+A plus joins devices into a rank group, which computes its layers together.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,28 @@ from collections.abc import Sequence
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.ids import short
 from potluck.plan.cost import DeviceCost, ModelShape
+from potluck.plan.groups import RankGroup, memory_of
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms, workers_of
 
 _SHORTEST_ID = 4  # fewer characters are not taken for the beginning of an id
+
+
+def find_groups(
+    devices: Sequence[DeviceCost], names: Sequence[str], layers: Sequence[tuple[str, int]]
+) -> list[tuple[int, ...]]:
+    """The devices of each rank group that is asked for.
+
+    Raises:
+        InvalidLayersError: a name is unknown or ambiguous, or a device is in it twice.
+    """
+    groups: list[tuple[int, ...]] = []
+    for name, count in layers:
+        members = _find_all(devices, names, name)
+        if len(set(members)) < len(members):
+            raise InvalidLayersError(f"{name} names a device twice. Each can be in it once.")
+        if count and len(members) > 1:
+            groups.append(members)
+    return groups
 
 
 def follow(
@@ -20,8 +40,17 @@ def follow(
     names: Sequence[str],
     problem: Problem,
     layers: Sequence[tuple[str, int]],
+    groups: Sequence[RankGroup] = (),
 ) -> Route:
     """The route that was asked for. A device with 0 layers is left out.
+
+    Args:
+        shape: the sizes of the model.
+        devices: that can be used.
+        names: of the devices.
+        problem: with the devices, and behind them the groups.
+        layers: what the user asked for.
+        groups: those of `find_groups`.
 
     Raises:
         InvalidLayersError: a name is unknown or ambiguous, or the counts do not add up.
@@ -30,22 +59,29 @@ def follow(
     """
     chosen: list[int] = []
     counts: list[int] = []
+    named: set[int] = set()
+    places = {group.members: len(devices) + k for k, group in enumerate(groups)}
     for name, count in layers:
-        i = _find(devices, names, name)
+        members = _find_all(devices, names, name)
         if count < 0:
-            raise InvalidLayersError(f"{names[i]} cannot have {count} layers.", layers=count)
-        if i in chosen:
+            raise InvalidLayersError(f"{name} cannot have {count} layers.", layers=count)
+        if twice := named.intersection(members):
             raise InvalidLayersError(
-                f"{names[i]} is named twice. Its layers are one range: name it once."
+                f"{names[min(twice)]} is named twice. Its layers are one range: name it once."
             )
+        named.update(members if count else ())
         if count:
-            chosen.append(i)
+            chosen.append(members[0] if len(members) == 1 else places[members])
             counts.append(count)
     check_sum(layers, shape.num_layers)
     for k, (i, share) in enumerate(zip(chosen, ranges(counts), strict=True)):
-        needed = shape.stage_memory(share, first=k == 0, last=k == len(chosen) - 1)
-        if needed > devices[i].memory:
-            raise NotEnoughMemoryError(needed, devices[i].memory, names[i])
+        ends = {"first": k == 0, "last": k == len(chosen) - 1}
+        if i < len(devices):
+            _check_memory(shape.stage_memory(share, **ends), i, devices, names)
+            continue
+        group = groups[i - len(devices)]
+        for rank, member in enumerate(group.members):
+            _check_memory(memory_of(shape, group, rank, share, **ends), member, devices, names)
     if workers_of(problem, chosen) < problem.min_workers:
         raise UsageError(
             f"{problem.min_workers} other computers were to take part, but the layers given name"
@@ -69,6 +105,21 @@ def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
             num_layers=num_layers,
             given=given,
         )
+
+
+def _check_memory(needed: int, i: int, devices: Sequence[DeviceCost], names: Sequence[str]) -> None:
+    if needed > devices[i].memory:
+        raise NotEnoughMemoryError(needed, devices[i].memory, names[i])
+
+
+def _find_all(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> tuple[int, ...]:
+    """The device of a name, or those that a plus joins. A plus may also be a part of a name."""
+    try:
+        return (_find(devices, names, wanted),)
+    except InvalidLayersError:
+        if "+" not in wanted:
+            raise
+    return tuple(_find(devices, names, part) for part in wanted.split("+"))
 
 
 def _find(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> int:

@@ -41,6 +41,8 @@ class ModelShape:
     disk_bytes: tuple[
         int, ...
     ] = ()  # for each kind, of tables that stay on the disk; (): there are none
+    width: int = 0  # numbers of a token's hidden state
+    divided: tuple[float, ...] = ()  # for each kind, the part that ranks share; each has the rest
 
     @property
     def num_layers(self) -> int:
@@ -51,6 +53,11 @@ class ModelShape:
         return (
             sum(self.disk_bytes[self.layers[layer]] for layer in layers) if self.disk_bytes else 0
         )
+
+    def share(self, kind: int, part: float) -> float:
+        """How much of a layer of this kind a rank has whose part of what ranks share is `part`."""
+        divided = self.divided[kind] if self.divided else 1.0
+        return 1 - divided + divided * part
 
     @property
     def layer_memory(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from potluck.errors import format_bytes
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
+from potluck.plan.groups import RankGroup
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
 
@@ -34,7 +35,13 @@ class Decision:
     alone: Sequence[Alone]
     users: int
     users_tokens_per_s: float  # of all of them together
+    groups: Sequence[RankGroup] = ()  # the last ones of `devices`
     stop: Stop  # once it returns True, searches for comparisons end soon
+
+    @property
+    def singles(self) -> int:
+        """How many of the devices are no groups."""
+        return len(self.devices) - len(self.groups)
 
 
 def explain(decision: Decision) -> str:
@@ -84,15 +91,26 @@ def _headline(decision: Decision) -> str:
 
 
 def _share(decision: Decision, k: int, layers: range) -> str:
-    name, count = decision.names[decision.route.devices[k]], len(layers)
+    i, count = decision.route.devices[k], len(layers)
+    name, has = decision.names[i], "has"
+    if is_group := i >= decision.singles:
+        has = "together have"
     if count == decision.shape.num_layers:
-        has = f"{name} has all {count} layers"
+        has = f"{name} {has} all {count} layers"
     elif count == 1:
-        has = f"{name} has layer {layers.start}"
+        has = f"{name} {has} layer {layers.start}"
     else:
-        has = f"{name} has layers {layers.start} to {layers.stop - 1}"
+        has = f"{name} {has} layers {layers.start} to {layers.stop - 1}"
+    if is_group:
+        has += f", each a share of every layer ({_shares(decision, i)})"
     reasons = [] if decision.by_hand else _why_so_many(decision, k, layers)
     return f"{has}: {', and '.join(reasons)}." if reasons else f"{has}."
+
+
+def _shares(decision: Decision, i: int) -> str:
+    """The shares of a group's ranks, and what the sums of a token take."""
+    group = decision.groups[i - decision.singles]
+    return ", ".join(f"{100 * part:.0f} %" for part in group.parts)
 
 
 def _tables(decision: Decision) -> list[str]:

@@ -7,7 +7,7 @@ the layers given by hand, and explains the plan in words.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
@@ -24,6 +24,7 @@ from potluck.plan.cost import (
 )
 from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
+from potluck.plan.groups import RankGroup, group_of, memory_of, with_groups
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
 from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.spans import held_bytes, span_of
@@ -49,6 +50,13 @@ class StagePlan:
     head_ms: float  # the head's part of `predicted_ms`; 0 if this stage has no head
     prefill_ms: float  # of one whole prefill chunk, without the head
     memory: int  # bytes of weights and KV cache
+    rank: int = 0  # in its group, whose ranks follow each other and have the same layers
+    shares: tuple[int, ...] = (1,)  # how much of each layer every rank has; one: there is no group
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it is a rank of a group, and has a share of its layers."""
+        return len(self.shares) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,11 @@ class Plan:
     lower_bound_ms: float  # no plan for these computers is faster for one token
     optimal: bool  # proven to be the fastest; may be False with layers by hand or many devices
     explanation: str  # lines of text for people
+
+    @property
+    def pipeline(self) -> tuple[StagePlan, ...]:
+        """The stages that a token visits one after the other: of each group, its rank 0."""
+        return tuple(stage for stage in self.stages if stage.rank == 0)
 
 
 def make_plan(
@@ -109,16 +122,28 @@ def make_plan(
     names = labels(devices)
     _check_workers(problem)
 
+    groups: tuple[RankGroup, ...] = ()
+    if layers is not None:
+        groups = tuple(
+            group_of(shape, devices, links, members, prefill_tokens=measured_tokens)
+            for members in byhand.find_groups(devices, names, layers)
+        )
+
     @cache
     def problem_of(tokens: int) -> Problem:
         several = _at_once(shape, devices, tokens, measured_tokens)
         made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        return _with_tables_at_home(made, shape, devices, near)
+        homely = _with_tables_at_home(made, shape, devices, near)
+        at_once = partial(
+            group_of, shape, several, links, prefill_tokens=measured_tokens, tokens=tokens
+        )
+        return with_groups(homely, [at_once(g.members, shares=g.shares) for g in groups])
 
     homely = _with_tables_at_home(problem, shape, devices, near)
     best = _best_near(problem, homely, devices, near, stop)
     if layers is not None:
-        route = byhand.follow(shape, devices, names, problem, layers)
+        problem = with_groups(problem, groups)
+        route = byhand.follow(shape, devices, names, problem, layers, groups)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
     elif best is not None:
         shared = best_shared(problem_of, users, stop) if users > 1 else None
@@ -127,22 +152,24 @@ def make_plan(
         raise _why_infeasible(shape, devices, names, problem, stop)
     users_per_s = users * _rate(period_ms(problem_of, users, route))
     alone = _alone(shape, devices, problem, stop)
+    together = (*devices, *(group.cost for group in groups))
     decision = Decision(
         shape=shape,
-        devices=devices,
-        names=names,
+        devices=together,
+        names=(*names, *(joined(names, group) for group in groups)),
         problem=problem,
         route=route,
         best=best,
+        groups=groups,
         by_hand=layers is not None,
         alone=tuple(alone.values()),
         users=users,
         users_tokens_per_s=users_per_s,
         stop=stop,
     )
-    route_nodes = [devices[0].node, *(devices[i].node for i in route.devices), devices[0].node]
+    route_nodes = [devices[0].node, *(together[i].node for i in route.devices), devices[0].node]
     return Plan(
-        stages=_stages(shape, devices, route),
+        stages=_stages(shape, devices, groups, route),
         hops=tuple(hop_between(links, a, b) for a, b in pairwise(route_nodes)),
         token_ms=route.ms,
         predicted_tokens_per_s=_rate(route.ms),
@@ -288,28 +315,58 @@ def make_problem(
 
 
 def _stages(
-    shape: ModelShape, devices: tuple[DeviceCost, ...], route: Route
+    shape: ModelShape,
+    devices: tuple[DeviceCost, ...],
+    groups: tuple[RankGroup, ...],
+    route: Route,
 ) -> tuple[StagePlan, ...]:
     stages: list[StagePlan] = []
     for k, (i, own) in enumerate(zip(route.devices, ranges(route.counts), strict=True)):
-        device, first, last = devices[i], k == 0, k == len(route.devices) - 1
-        head_ms = device.head_ms if last else 0.0
-        kinds = shape.layers[own.start : own.stop]
-        stages.append(
-            StagePlan(
-                node=device.node,
-                name=device.name,
-                device=device.device,
-                layers=own,
-                embedding=first,
-                head=last,
-                predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
-                head_ms=head_ms,
-                prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
-                memory=shape.stage_memory(own, first=first, last=last),
+        first, last = k == 0, k == len(route.devices) - 1
+        if i < len(devices):
+            memory = shape.stage_memory(own, first=first, last=last)
+            stages.append(_stage(shape, devices[i], own, memory, first=first, last=last))
+            continue
+        group = groups[i - len(devices)]
+        stage = _stage(shape, group.cost, own, 0, first=first, last=last)
+        stages += [
+            replace(
+                stage,
+                node=devices[member].node,
+                name=devices[member].name,
+                device=devices[member].device,
+                head=last and rank == 0,
+                memory=memory_of(shape, group, rank, own, first=first, last=last),
+                rank=rank,
+                shares=group.shares,
             )
-        )
+            for rank, member in enumerate(group.members)
+        ]
     return tuple(stages)
+
+
+def _stage(
+    shape: ModelShape, device: DeviceCost, own: range, memory: int, *, first: bool, last: bool
+) -> StagePlan:
+    head_ms = device.head_ms if last else 0.0
+    kinds = shape.layers[own.start : own.stop]
+    return StagePlan(
+        node=device.node,
+        name=device.name,
+        device=device.device,
+        layers=own,
+        embedding=first,
+        head=last,
+        predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
+        head_ms=head_ms,
+        prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
+        memory=memory,
+    )
+
+
+def joined(names: Sequence[str], group: RankGroup) -> str:
+    """What a group is called: `desktop + attic`."""
+    return " + ".join(names[member] for member in group.members)
 
 
 def _alone(

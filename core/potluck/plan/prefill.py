@@ -49,12 +49,13 @@ def time_to_first_token_ms(
         chunk_tokens: size of a chunk.
         measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
     """
-    free_at = [0.0] * (2 * len(plan.stages))  # the link before each stage, and the stage
+    stages = plan.pipeline
+    free_at = [0.0] * (2 * len(stages))  # the link before each stage, and the stage
     arrival = 0.0
     for start in range(0, prompt_tokens, chunk_tokens):
         tokens = min(chunk_tokens, prompt_tokens - start)
         arrival = 0.0
-        for k, (hop, stage) in enumerate(zip(plan.hops, plan.stages, strict=False)):
+        for k, (hop, stage) in enumerate(zip(plan.hops, stages, strict=False)):
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
@@ -66,4 +67,4 @@ def time_to_first_token_ms(
             )
             arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms
             free_at[2 * k + 1] = arrival
-    return arrival + plan.stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)
+    return arrival + stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)

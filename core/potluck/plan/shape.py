@@ -44,6 +44,7 @@ def shape_of(
         head_bytes=nbytes(config.head_tensors()),
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
+        width=config.width,
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),

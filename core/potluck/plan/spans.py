@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 from potluck.plan.cost import ModelShape
 
@@ -80,6 +81,12 @@ def held_bytes(shape: ModelShape) -> tuple[int, ...]:
     return tuple(accumulate((sizes[kind] for kind in shape.layers), initial=0))
 
 
+class Room(Protocol):
+    """Bytes of layers that a device can hold, as the first or the last one of a route, or between others."""
+
+    def __call__(self, *, first: bool, last: bool) -> int: ...
+
+
 def span_of(shape: ModelShape, decode_ms: Sequence[float], memory: int) -> Span:
     """The ranges that a device can hold.
 
@@ -88,11 +95,16 @@ def span_of(shape: ModelShape, decode_ms: Sequence[float], memory: int) -> Span:
         decode_ms: the device's time of one token in a layer, for each kind.
         memory: bytes that the device lends.
     """
-    held, end = held_bytes(shape), shape.num_layers
 
     def room(*, first: bool, last: bool) -> int:
         return memory - shape.ends_memory(first=first, last=last)
 
+    return span_in(shape, decode_ms, room)
+
+
+def span_in(shape: ModelShape, decode_ms: Sequence[float], room: Room) -> Span:
+    """The ranges that fit into this room; `decode_ms` as of `span_of`."""
+    held, end = held_bytes(shape), shape.num_layers
     middle, as_last = room(first=False, last=False), room(first=False, last=True)
     return Span(
         ms=tuple(accumulate((decode_ms[kind] for kind in shape.layers), initial=0.0)),

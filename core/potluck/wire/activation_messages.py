@@ -132,6 +132,8 @@ class Forward(Message, frozen=True, tag="forward"):
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
     """One per stage so far; none of a stage that computed the token together with others."""
     more: Count = 0  # so many messages follow at once whose tokens are to be computed with this one
+    rank_step: Count = 0
+    """From rank 0 of a group to its other ranks: which of its steps this is, counted from 1."""
     ids: Annotated[bytes, Meta(max_length=4 * MAX_CHUNK_TOKENS)] = b""
     """Beside hidden states, the ids of the tokens (I32, [T]), if a layer of a later stage looks at them."""
 

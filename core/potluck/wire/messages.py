@@ -28,12 +28,13 @@ from potluck.wire.fields import (
     printable,
 )
 
-Purpose = Literal["control", "activations", "weights"]
+Purpose = Literal["control", "activations", "weights", "ranks"]
 
 MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_REVOKED = 1024  # no home gives away so many computers
+MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +161,25 @@ class Error(_Told, frozen=True, tag="error"):
 # --- control: the master asks, a worker answers
 
 
+class RankShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of each layer a rank of a group has."""
+
+    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+    shares: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...],
+        Meta(min_length=2, max_length=MAX_RANKS),
+    ]
+    """How much every rank has, relative to the others, in the order of the ranks."""
+
+
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of a group, which computes its layers together with the others."""
+
+    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+    hops: Annotated[tuple[Hop, ...], Meta(min_length=2, max_length=MAX_RANKS)]
+    """Where the stage processes of all ranks listen, in the order of the ranks."""
+
+
 class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The layers that a device has in memory, and the stage that computes with them.
 
@@ -174,6 +194,7 @@ class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     head: bool
     cache: Cache = "full"
     seed: Count | None = None  # of random weights
+    share: RankShare | None = None  # of each layer; None: all of it
     epoch: Count | None = None
     context: Count | None = None  # tokens that one session holds at most
 
@@ -218,6 +239,7 @@ class Assign(Message, frozen=True, tag="assign"):
     cache: Cache = "full"
     seed: Count | None = None  # of random weights, which the stage makes itself: no tensors
     device: DeviceId | None = None  # None: the best one
+    share: RankShare | None = None  # of each layer; None: all of it
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +264,13 @@ class Load(Message, frozen=True, tag="load"):
     next_hop: Hop | None  # None: the last stage, which answers the driver
     previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
     device: DeviceId | None = None  # the stage's device; None: the best one
+    ranks: RankPlace | None = None  # the group that it is a rank of; None: of none
+
+    @property
+    def dialled(self) -> tuple[Hop, ...]:
+        """The stages with which the process of this stage connects."""
+        above = () if self.ranks is None else self.ranks.hops[self.ranks.rank + 1 :]
+        return above if self.next_hop is None else (self.next_hop, *above)
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):

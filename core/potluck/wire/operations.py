@@ -55,6 +55,7 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
+from potluck.wire.rank_messages import AbortStep, JoinRanks, Partial
 from potluck.wire.spare_messages import Keep, Keeping
 
 Table: TypeAlias = Mapping[str, type[Message]]
@@ -85,6 +86,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
+    "ranks": _ALWAYS | table(JoinRanks, Partial, AbortStep),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
 
@@ -155,6 +157,8 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
         case Chunk(offset=offset, total=total):
             return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
+        case Partial():
+            return f"{nbytes} bytes, which are no rows of F32" if nbytes % 4 else None
         case Assign() | Need() | Expect() | PassOn() | Keep() | Keeping() | Blob():
             return None
         case _:

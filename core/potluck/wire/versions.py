@@ -6,7 +6,8 @@ from typing import Final
 from potluck.errors import VersionMismatchError
 from potluck.wire.messages import NodeInfo
 
-PROTOCOL_VERSIONS: Final = (1,)
+PROTOCOL_VERSIONS: Final = (1, 2)
+RANKS_SINCE: Final = 2  # an older program would compute all of a layer that it has a share of
 
 
 def common_version(me: NodeInfo, mine: Sequence[int], peer: NodeInfo, theirs: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ from potluck.errors import (
     PeerLostError,
     RemoteError,
     UnreachableError,
+    VersionMismatchError,
 )
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address
@@ -56,6 +57,49 @@ def test_a_pipeline_is_exact_in_chunks_if_all_of_its_stages_are(
         deployment = await deployment_on(model, desk, laptop, mac, layers=(1, 2, 1))
         assert (await deployment.start()).is_exact_in_chunks == others
         await deployment.stop()
+
+    run(main())
+
+
+def test_the_ranks_of_a_group_know_each_other_and_one_of_them_stands_in_the_chain(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        layers = (("Desk", 1), ("Laptop+Mac", 3))
+        deployment = await deployment_on(model, desk, laptop, mac, layers=layers)
+        pipeline = await deployment.start()
+
+        assert [c.assigned[0].layers for c in (desk, laptop, mac)] == [(0, 1), (1, 4), (1, 4)]
+        assert [c.assigned[0].head for c in (desk, laptop, mac)] == [False, True, False]
+        shares = [c.assigned[0].share for c in (desk, laptop, mac)]
+        assert [s and (s.rank, s.shares) for s in shares] == [None, (0, (1, 1)), (1, (1, 1))]
+        places = [c.ranks[0] for c in (desk, laptop, mac)]
+        assert places[0] is None
+        for rank, place in enumerate(places[1:]):
+            assert place is not None
+            assert place.rank == rank
+            assert [hop.node_id for hop in place.hops] == [laptop.node_id, mac.node_id]
+        hops = [c.next_hops[0] for c in (desk, laptop, mac)]
+        assert [hop and hop.node_id for hop in hops] == [laptop.node_id, None, None]
+        previous = [c.previous[0] for c in (desk, laptop, mac)]
+        assert previous == [None, desk.node_id, laptop.node_id]
+        assert pipeline.stages == 2
+        assert [len(c.chains) for c in (desk, laptop, mac)] == [1, 1, 0]
+        assert deployment.planned.pipeline_names == ("Desk", "Laptop + Mac")
+        await deployment.stop()
+
+    run(main())
+
+
+def test_a_rank_with_an_older_program_is_named(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.version = 1
+        deployment = await deployment_on(model, desk, laptop, layers=(("Desk+Laptop", 4),))
+        with pytest.raises(VersionMismatchError, match="Laptop cannot compute layers together"):
+            await deployment.start()
+        assert laptop.assigned == []
 
     run(main())
 

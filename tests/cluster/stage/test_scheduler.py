@@ -361,3 +361,16 @@ def test_a_session_of_which_nothing_waits_can_be_held() -> None:
     bench.scheduler.release("a")
     bench.token("a")
     assert bench.rest() == ["token a1"]
+
+
+def test_a_rank_does_what_rank_0_has_chosen_in_its_order() -> None:
+    bench = Bench()
+    bench.scheduler.in_order = True
+    bench.chunk("a")
+    bench.token("b", more=1)
+    bench.token("c")
+    bench.open("d")
+
+    assert [bench.next() for _ in range(4)] == ["chunk a1", "b1 c1", "open d", "nothing"]
+    assert bench.scheduler.waiting == 0
+    assert not bench.scheduler.is_full

@@ -53,3 +53,14 @@ def test_a_control_message_has_seconds_also_the_first_one() -> None:
 def test_a_long_chunk_on_a_slow_computer_has_the_time_that_it_takes() -> None:
     slow = watched(("chunk", 16, 4.0), ("chunk", 256, 30.0))
     assert stuck_after(*slow, "chunk", 256) >= FACTOR * 256 * 4.0 / 16
+
+
+def test_who_waits_for_another_computer_is_not_stuck_and_has_its_own_time_afterwards() -> None:
+    watch, clock = watched(("token", 1, 0.01))
+    watch.begin("token", 1)
+    with watch.waiting():
+        clock.now += 1000
+        assert not watch.is_stuck
+    assert not watch.is_stuck
+    clock.now += LEAST_S + 0.5
+    assert watch.is_stuck

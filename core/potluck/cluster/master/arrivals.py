@@ -29,12 +29,16 @@ class Arrivals:
         """
         if request.layers is not None:
             check_sum(request.layers, num_layers)
-        names = {computer_of(name).casefold() for name, _ in request.layers or ()}
-        names.discard(self._computers.local.name.casefold())
+        own = self._computers.local.name.casefold()
+        wanted = [_computers_of(name) for name, _ in request.layers or ()]
+        wanted = [either for either in wanted if not any(names <= {own} for names in either)]
+        names = {name for either in wanted for some in either for name in some}
 
         def all_there() -> bool:
             here = self._computers.available()
-            return len(here) >= request.workers and names <= {c.name.casefold() for c in here}
+            present = {own, *(computer.name.casefold() for computer in here)}
+            are_here = all(any(names <= present for names in either) for either in wanted)
+            return len(here) >= request.workers and are_here
 
         for name, why in self._computers.withheld().items():
             if name.casefold() in names:  # to wait for it would be in vain
@@ -77,3 +81,11 @@ class Arrivals:
             async with asyncio.timeout_at(ends_at), self._computers.changed:
                 await self._computers.changed.wait_for(is_new)
         return is_new()
+
+
+def _computers_of(places: str) -> tuple[set[str], ...]:
+    """The computers of a rank group; or, since a plus may also be a part of a name, the one of that name."""
+    one = {computer_of(places).casefold()}
+    if "+" not in places:
+        return (one,)
+    return one, {computer_of(place.strip()).casefold() for place in places.split("+")}

@@ -20,13 +20,14 @@ from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.errors import PeerLostError, PotluckError, format_bytes
+from potluck.errors import PeerLostError, PotluckError, VersionMismatchError, format_bytes
 from potluck.ids import NodeId
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.placement import StagePlan
 from potluck.tasks import end, together
-from potluck.wire.messages import Address, Assign, Hop, Load
+from potluck.wire.messages import Address, Assign, Hop, Load, RankPlace, RankShare
+from potluck.wire.versions import RANKS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class Deployment:
             tensors=(),  # filled in when the stage is assigned
             seed=model.seed,
             device=device_of(stage.device),
+            share=RankShare(rank=stage.rank, shares=stage.shares) if stage.is_ranked else None,
         )
         return StageDeployment(
             stage=stage,
@@ -195,6 +197,7 @@ class Deployment:
                 task.tensors.release()
 
     async def _start(self) -> Pipeline:
+        self._check_versions()
         await together(self._named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
@@ -212,7 +215,7 @@ class Deployment:
             epoch=self.epoch,
             first=first,
             last=last,
-            stages=len(self.tasks),
+            stages=len(self.planned.plan.pipeline),
             is_exact_in_chunks=all(stage.is_exact_in_chunks for stage in loaded),
             keeps_sessions=all(stage.keeps_sessions for stage in loaded),
             stretches=self.planned.model.config.stretches,
@@ -277,26 +280,52 @@ class Deployment:
         self._changed()
 
     def _load_of(self, index: int, ports: Sequence[int]) -> Load:
-        task, next_hop = self.tasks[index], None
-        if index + 1 < len(self.tasks):
-            computer = self.tasks[index + 1].computer
-            is_same = computer.node_id == task.computer.node_id
-            hosts = LOOPBACK if is_same else computer.addresses_from(task.computer.node_id)
-            addresses = _at_port(hosts, ports[index + 1])
-            next_hop = Hop(node_id=computer.node_id, addresses=addresses)
+        task = self.tasks[index]
+        first = self._first_rank(index)
+        ranks = range(first, first + len(task.stage.shares))
+        previous = first  # rank 0 passes steps on
+        if index == first:
+            previous = self._first_rank(first - 1) if first else None
+        leads_on = index == first and ranks.stop < len(self.tasks)
+        hops = tuple(self._hop(task, rank, ports) for rank in ranks)
         return Load(
             epoch=self.epoch,
-            next_hop=next_hop,
-            previous=self.tasks[index - 1].computer.node_id if index else None,
+            next_hop=self._hop(task, ranks.stop, ports) if leads_on else None,
+            previous=None if previous is None else self.tasks[previous].computer.node_id,
             device=task.assign.device,
+            ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
         )
+
+    def _first_rank(self, index: int) -> int:
+        """The task of rank 0 of this task's group. A stage that is in none is its own."""
+        return index - self.tasks[index].stage.rank
+
+    def _hop(self, source: StageDeployment, index: int, ports: Sequence[int]) -> Hop:
+        """Where a stage dials another one."""
+        computer = self.tasks[index].computer
+        is_same = computer.node_id == source.computer.node_id
+        hosts = LOOPBACK if is_same else computer.addresses_from(source.computer.node_id)
+        return Hop(node_id=computer.node_id, addresses=_at_port(hosts, ports[index]))
+
+    def _check_versions(self) -> None:
+        """Refuse ranks that run an older program.
+
+        Raises:
+            VersionMismatchError: names the computer to update.
+        """
+        for task in self.tasks:
+            if task.stage.is_ranked and task.computer.version < RANKS_SINCE:
+                raise VersionMismatchError(
+                    f"{task.progress.name} cannot compute layers together with others: its Potluck is"
+                    " too old. Update it there."
+                )
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first and the last stage; one link if these are the same."""
         driver = ReactorThread("driver")
         links: list[ActivationLink] = []
         try:
-            for index in sorted({0, len(self.tasks) - 1}):
+            for index in sorted({0, self._first_rank(len(self.tasks) - 1)}):
                 task = self.tasks[index]
                 connecting = task.computer.connect(ports[index], driver.reactor)
                 links.append(await self._named(task, connecting))

@@ -90,8 +90,9 @@ class DeviceWatch:
         stages_ms = pipeline.times.stages_ms() if pipeline is not None else None
         if stages_ms is None:
             return
-        for task, ms in zip(deployment.tasks, stages_ms, strict=True):
-            stage = task.stage
+        for stage, ms in zip(planned.plan.pipeline, stages_ms, strict=True):
+            if stage.is_ranked:
+                continue  # nothing says which of the ranks the others have waited for
             self._master.measurements.observe(
                 stage.node,
                 device_of(stage.device),

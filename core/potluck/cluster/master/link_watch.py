@@ -98,7 +98,7 @@ class LinkWatch:
             return []
         if deployment.epoch != self._tokens[0]:
             plan = deployment.planned.plan
-            expected = plan.token_ms - sum(stage.predicted_ms for stage in plan.stages)
+            expected = plan.token_ms - sum(stage.predicted_ms for stage in plan.pipeline)
             self._tokens = deployment.epoch, Deviation(expected)
         hops_ms = deployment.pipeline.times.hops_ms()
         deviates = hops_ms is not None and self._tokens[1].observe(hops_ms, now)

@@ -48,6 +48,17 @@ class Planned:
             for stage in stages
         )
 
+    @property
+    def pipeline_names(self) -> tuple[str, ...]:
+        """Of what a token visits one after the other, the computers; those of a group together."""
+        names: list[str] = []
+        for stage, name in zip(self.plan.stages, self.stage_names, strict=True):
+            if stage.rank == 0:
+                names.append(name)
+            else:
+                names[-1] += f" + {name}"
+        return tuple(names)
+
     def chunk_tokens(self, prompt_tokens: int) -> int:
         """How many tokens each chunk of a prompt of this length has."""
         shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)

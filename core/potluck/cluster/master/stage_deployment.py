@@ -264,8 +264,8 @@ class StageDeployment:
             return await self.computer.load(self.assign, sources, message, self._loaded)
         except PeerError as error:
             is_unreachable = UnreachableError.code in (error.code, error.data.get("kind"))
-            if is_unreachable and message.next_hop is not None:
-                self.culprit = NodeId(message.next_hop.node_id)  # its process may have ended
+            if is_unreachable and message.dialled:
+                self.culprit = NodeId(message.dialled[0].node_id)  # its process may have ended
             raise
 
     def _loaded(self, fraction: float) -> None:

@@ -35,12 +35,14 @@ from potluck.wire.messages import (
     NodeInfo,
 )
 from potluck.wire.spare_messages import Keep, Keeping
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 
 class LocalComputer:
     """The master's own stage processes."""
 
     is_local = True
+    version = max(PROTOCOL_VERSIONS)
     pause = None  # its own master uses it, whatever it lends to others
 
     def __init__(

@@ -110,6 +110,10 @@ class RemoteComputer:
             return "is paused by its owner"
         return says(self.reason)
 
+    @property
+    def version(self) -> int:
+        return self.link.version
+
     async def look(self) -> None:
         """Do nothing: the devices are known from the first message."""
 

@@ -25,6 +25,7 @@ from potluck.wire.messages import (
     Load,
     Message,
     NodeInfo,
+    RankPlace,
     StepFailed,
     TensorInfo,
 )
@@ -80,6 +81,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
     tensors: tuple[TensorFile, ...] = ()
     next_hop: Hop | None
     previous: str | None = None  # node id of the stage before; None: the driver
+    ranks: RankPlace | None = None  # the group that this stage is a rank of
 
     @classmethod
     def of(
@@ -91,6 +93,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
             "tensors": tuple(tensors),
             "next_hop": load.next_hop,
             "previous": load.previous,
+            "ranks": load.ranks,
         }
         return cls(**fields)
 

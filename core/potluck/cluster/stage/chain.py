@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
+from potluck.cluster.stage.joining import Lobby
+from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
-from potluck.cluster.stage.steps import Answer, SessionMessage, apply, forward, restore
+from potluck.cluster.stage.steps import (
+    Answer,
+    SessionMessage,
+    apply,
+    forward,
+    restore,
+    step_tokens,
+)
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
@@ -58,6 +67,15 @@ class LoadedStage:
     # Results that wait until the driver attaches; the oldest are lost if there are too many.
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=_HELD_RESULTS))
     meter: StageMeter | None = None  # made by the first measurement
+    rank: int = 0  # of its group
+    rank_links: Links | None = None  # with the other ranks; None: there is no group
+
+    def close(self) -> None:
+        """End the connections that were made for this stage."""
+        if self.next_link is not None:
+            self.next_link.close()
+        if self.rank_links is not None:
+            self.rank_links.close()
 
     def measure(self, position: int) -> StageTimes:
         """Time the parts of one token. Call it on the computing thread."""
@@ -74,6 +92,11 @@ class LoadedStage:
             return link.peer_role == "master"
         return link.peer.node_id == self.previous
 
+    def sends_on(self, link: StepLink) -> bool:
+        """Whether this stage sends what it computes, or is to be computed, on this link."""
+        steps = self.rank_links.steps if self.rank_links is not None else ()
+        return link is self.next_link or link in steps
+
     @property
     def output(self) -> PeerLink | None:
         return self.driver if self.next_link is None else self.next_link
@@ -87,6 +110,7 @@ class StageChain:
         scheduler: messages that arrive are put into it.
         tell: reports to the node a step that could not be done; called in the event loop.
         device_lost: called when the device cannot compute any more.
+        ranks: the group that the stage is a rank of.
     """
 
     def __init__(
@@ -95,7 +119,10 @@ class StageChain:
         scheduler: Scheduler,
         tell: Callable[[StepFailed], None],
         device_lost: Callable[[], object],
+        ranks: Ranks | None = None,
     ) -> None:
+        self.lobby = Lobby()
+        self.ranks = ranks if ranks is not None else Ranks()
         self.loaded: LoadedStage | None = None
         self._name = name
         self._scheduler = scheduler
@@ -104,7 +131,9 @@ class StageChain:
         self._loop = asyncio.get_running_loop()
 
     async def serve_link(self, link: StepLink) -> None:
-        """Take steps from the stage before, or from the driver, until the connection ends."""
+        """Take steps from the stage before, the driver, or rank 0 of the group, until the connection ends."""
+        if link.purpose == "ranks":
+            await self.lobby.serve(link)
         if link.purpose != "activations":
             return
         link.deliver_to(partial(self._scheduler.put, link))
@@ -117,7 +146,9 @@ class StageChain:
         """Handle the messages of a group. Tokens of several sessions are computed together."""
         members = [waiting for waiting in group.members if not waiting.link.is_revoked]
         loaded = self.loaded
-        if loaded is not None and group.kind == "token" and len(members) > 1:
+        if loaded is not None and loaded.rank > 0:
+            self._follow(loaded, members)
+        elif loaded is not None and group.kind == "token" and len(members) > 1:
             self._step_together(loaded, members)
         else:
             for waiting in members:
@@ -161,10 +192,31 @@ class StageChain:
     def _step(self, loaded: LoadedStage, message: SessionMessage, payload: memoryview) -> None:
         """Apply a message to the stage, and send on its result."""
         try:
+            if not isinstance(message, Forward):  # a step is passed on when it is computed
+                self.ranks.pass_on(message)
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
             self._failed(loaded, message, error)
+
+    def _follow(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
+        """Do what rank 0 of the group does now. Only the other ranks have to know if it cannot be done."""
+        taken = [waiting for waiting in members if _is_taken(loaded, waiting.link)]
+        steps = [(w.message, w.payload) for w in taken if isinstance(w.message, Forward)]
+        try:
+            if steps:
+                with self.ranks.step(steps[0][0].rank_step):
+                    loaded.stage.follow([step_tokens(*step) for step in steps])
+            for waiting in taken:
+                if isinstance(waiting.message, OpenSession | TrimSession | CloseSession):
+                    apply(loaded.stage, waiting.message, waiting.payload)
+        except PotluckError as error:
+            logger.info("a step of the group was given up: %s", error)
+        except Exception as error:  # the boundary to torch
+            logger.exception("a step of the group failed here")
+            del error
+            if is_lost(loaded.stage.weights.device):
+                self._device_lost()
 
     def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
         """Read what is on the disk. Meanwhile the other messages of this session wait."""
@@ -242,14 +294,15 @@ class StageChain:
         )
 
     async def watch(self, link: StepLink) -> None:
-        """Tell the node when the connection to the next stage is lost.
+        """Tell the node when the connection to the next stage, or to another rank of the group, is lost.
 
-        The next stage sends nothing on this link. It is read only to notice its end.
+        They send nothing on this link. It is read only to notice its end.
         """
         link.deliver_to(_ignore)
         await link.wait_closed()
-        if (loaded := self.loaded) is not None and loaded.next_link is link:
-            logger.warning("next stage is lost peer=%s", link.peer.name)
+        if (loaded := self.loaded) is not None and loaded.sends_on(link):
+            which = "next stage" if link is loaded.next_link else "another rank"
+            logger.warning("%s is lost peer=%s", which, link.peer.name)
             lost = computer_lost(link.peer.name)
             self._tell(
                 StepFailed(
@@ -270,4 +323,4 @@ def _is_taken(loaded: LoadedStage, link: PeerLink) -> bool:
 
 
 def _ignore(message: Message, payload: memoryview) -> None:
-    logger.debug("the next stage says op=%s", type(message).__name__)
+    logger.debug("a stage behind says op=%s", type(message).__name__)

@@ -21,19 +21,21 @@ from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
 from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
+from potluck.cluster.stage.ranks import Ranks
 from potluck.engine.device import is_wide, set_threads
 from potluck.engine.disk_work import Disk, at_once
 from potluck.engine.lending import Lending
 from potluck.engine.memory import release
 from potluck.engine.session_files import SessionFiles
-from potluck.engine.stage import Stage
+from potluck.engine.stage import Stage, alone
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.messages import HeldStage
+from potluck.model.shares import Share, rank_config
+from potluck.wire.messages import HeldStage, RankShare
 
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes
@@ -50,6 +52,7 @@ class _Content:
     scheme: Scheme
     cache: Cache
     threads: int | None  # how many threads share a matrix product
+    share: RankShare | None
 
 
 class StageLoader:
@@ -68,6 +71,7 @@ class StageLoader:
         sessions: folder where conversations' caches are kept; None: they are not.
         sessions_limit: bytes that they may take.
         disk: has work done that waits for the disk.
+        ranks: the group that stages with a share of each layer compute with.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class StageLoader:
         sessions: Path | None = None,
         sessions_limit: int = 0,
         disk: Disk = at_once,
+        ranks: Ranks | None = None,
     ) -> None:
         self.threads = threads
         self._name = name
@@ -91,6 +96,7 @@ class StageLoader:
         self._report = report
         self._sessions, self._sessions_limit = sessions, sessions_limit
         self._disk = disk
+        self._ranks = ranks if ranks is not None else Ranks()
         self._loop = asyncio.get_running_loop()
         self._weights: StageWeights | None = None
         self._content: _Content | None = None
@@ -169,6 +175,7 @@ class StageLoader:
             layers=(weights.layers[0], weights.layers[-1] + 1) if weights.layers else (0, 0),
             embedding=weights.embedding is not None,
             head=weights.lm_head is not None,
+            share=content.share,
             epoch=loaded.epoch if loaded is not None else None,
             context=loaded.stage.context if loaded is not None else None,
         )
@@ -188,6 +195,7 @@ class StageLoader:
             scheme=message.scheme,
             cache=message.cache,
             threads=self.threads_for(ModelConfig.from_dict(message.config)),
+            share=message.share,
         )
 
     async def _release(self) -> None:
@@ -200,7 +208,8 @@ class StageLoader:
 
     def _check_room(self, message: LoadStage) -> None:
         """Refuse a stage that would not fit before anything is allocated: plans are not trusted."""
-        config = ModelConfig.from_dict(message.config)
+        whole = ModelConfig.from_dict(message.config)
+        config = rank_config(whole, _share(message), message.scheme)
         footprint = stage_footprint(
             config,
             range(*message.layers),
@@ -220,18 +229,22 @@ class StageLoader:
 
     def _build(self, message: LoadStage) -> Stage:
         config = ModelConfig.from_dict(message.config)
+        own = rank_config(config, _share(message), message.scheme)
         set_threads(self.threads_for(config))
         weights = self._weights
         if weights is None or not weights.has_all(range(*message.layers), **_ends(message)):
             weights = self._load_missing(message, config)
             release(self._device)  # the memory that reading and compiling took
-        used = weights.nbytes + working_bytes(config, message.context)
+        used = weights.nbytes + working_bytes(own, message.context)
 
         def budget(cached: int) -> int:
             return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
 
+        ranks = self._ranks if message.share is not None else None
         return Stage(
             weights,
+            exchange=ranks,
+            together=alone if ranks is None else ranks.lead,
             context=message.context,
             cache_budget=max(0, budget(0)),
             budget_now=budget,
@@ -242,8 +255,8 @@ class StageLoader:
 
     def _session_files(self, message: LoadStage) -> SessionFiles | None:
         """Where the caches of this stage are kept: only another one that has the same bits finds them."""
-        if self._sessions is None:
-            return None
+        if self._sessions is None or message.share is not None:
+            return None  # what one rank has kept is of no use unless all have kept the same
         program = (potluck.__version__, torch.__version__, platform.machine())
         weights = (message.home, message.model_id, message.seed, message.scheme, message.cache)
         layers = (*message.layers, message.embedding, message.head, message.context)
@@ -265,7 +278,7 @@ class StageLoader:
 
         if message.seed is not None:
             return random_weights(
-                config,
+                rank_config(config, _share(message), message.scheme),
                 range(*message.layers),
                 **_ends(message),
                 scheme=message.scheme,
@@ -286,12 +299,19 @@ class StageLoader:
             progress=progress,
             threads=self.threads,
             kept=self._weights,
+            share=_share(message),
         )
 
 
 class _Ends(TypedDict):
     embedding: bool
     head: bool
+
+
+def _share(message: LoadStage) -> Share | None:
+    if message.share is None:
+        return None
+    return Share(rank=message.share.rank, parts=message.share.shares)
 
 
 def _ends(message: LoadStage) -> _Ends:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, assert_never
 
@@ -50,8 +50,10 @@ from potluck.cluster.processes.messages import (
 from potluck.cluster.stage.chain import LoadedStage, StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.disk_thread import DiskThread
+from potluck.cluster.stage.joining import dial_above
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
+from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.engine.accelerator import log_capabilities
@@ -73,8 +75,14 @@ from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
 from potluck.net.transport import Listener, StepLink, dial_steps
 from potluck.tasks import TaskSet
-from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
-from potluck.wire.messages import DeviceInfo
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    StageTimes,
+)
+from potluck.wire.messages import DeviceInfo, Hop, Purpose
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +108,10 @@ class StageServer:
         self._kernels = start.kernels_folder
         self._packer = Packer(threads)
         scheduler = Scheduler()
-        self._chain = StageChain(self._me.name, scheduler, self._tell, end_process)
+        self._scheduler, self._ranks = scheduler, Ranks(watch.waiting)
+        self._chain = StageChain(
+            self._me.name, scheduler, self._tell, end_process, ranks=self._ranks
+        )
         self._compute = ComputeThread(scheduler, self._chain.run_group, watch=watch)
         self._loader = StageLoader(
             name=self._me.name,
@@ -112,6 +123,7 @@ class StageServer:
             sessions=None if start.sessions_folder is None else Path(start.sessions_folder),
             sessions_limit=start.sessions_limit,
             disk=DiskThread(self._compute.submit_short),
+            ranks=self._ranks,
         )
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
@@ -232,34 +244,27 @@ class StageServer:
 
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
+        _check_ranks(message)
         self._withdraw()
         try:
             kept = await self._loader.prepare(message)
         finally:
             self._tell_held()
         home = HomeId(message.home)
-        next_link: StepLink | None = None
-        if (hop := message.next_hop) is not None:
-            next_link = await dial_steps(
-                hop.addresses,
-                self._identity,
-                home=home,
-                peer=NodeId(hop.node_id),
-                me=self._me,
-                reactor=self._compute.reactor,
-                timeout_s=DIAL_TIMEOUT_S,
-            )
-        try:
+        async with AsyncExitStack() as if_it_fails:
+            next_link, links = await self._connect(message, home, if_it_fails)
             stage = await self._loader.load(message)
-        except BaseException:
-            if next_link is not None:
-                next_link.close()
-            raise
+            if links is not None and (place := message.ranks) is not None:
+                links = await self._chain.lobby.add_below(links, place, home, message.epoch)
+                if_it_fails.callback(links.close)
+            if_it_fails.pop_all()
         previous = NodeId(message.previous) if message.previous is not None else None
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
-        self._chain.loaded = loaded
-        if next_link is not None:
-            self._tasks.spawn(self._chain.watch(next_link))
+        loaded.rank, loaded.rank_links = _rank(message), links
+        await self._compute.call(lambda: self._put_in_force(loaded))
+        for link in (next_link, *(links.steps if links is not None else ())):
+            if link is not None:
+                self._tasks.spawn(self._chain.watch(link))
         seconds = time.perf_counter() - started
         self._tell_memory()
         self._tell_held()
@@ -273,6 +278,36 @@ class StageServer:
             layers_loaded=len(stage.weights.layers) - kept,
         )
 
+    async def _connect(
+        self, message: LoadStage, home: HomeId, if_it_fails: AsyncExitStack
+    ) -> tuple[StepLink | None, Links | None]:
+        """The connections that a stage makes: to the next one, and to the ranks above its own."""
+
+        async def dial(hop: Hop, purpose: Purpose = "activations") -> StepLink:
+            link = await dial_steps(
+                hop.addresses,
+                self._identity,
+                home=home,
+                peer=NodeId(hop.node_id),
+                me=self._me,
+                reactor=self._compute.reactor,
+                purpose=purpose,
+                timeout_s=DIAL_TIMEOUT_S,
+            )
+            if_it_fails.callback(link.close)
+            return link
+
+        next_link = None if message.next_hop is None else await dial(message.next_hop)
+        if message.ranks is None:
+            return next_link, None
+        return next_link, await dial_above(message.ranks, message.epoch, dial)
+
+    def _put_in_force(self, loaded: LoadedStage) -> None:
+        """Compute with this stage from now on. On the computing thread, between steps."""
+        self._ranks.join(loaded.rank, loaded.rank_links)
+        self._scheduler.in_order = loaded.rank > 0
+        self._chain.loaded = loaded
+
     def _tell_held(self) -> None:
         self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
@@ -284,7 +319,12 @@ class StageServer:
             raise InvalidStepError(
                 f"The context has {loaded.stage.context} tokens: none is at {message.position}."
             )
-        times = await self._compute.call(lambda: loaded.measure(message.position))
+
+        def measure() -> StageTimes:
+            with self._ranks.alone():
+                return loaded.measure(message.position)
+
+        times = await self._compute.call(measure)
         return StageMeasured(epoch=message.epoch, times=times)
 
     async def _unload(self) -> StageUnloaded:
@@ -299,8 +339,8 @@ class StageServer:
     def _withdraw(self) -> None:
         """Take the stage out of force: its sessions and its link to the next stage end."""
         loaded, self._chain.loaded = self._chain.loaded, None
-        if loaded is not None and loaded.next_link is not None:
-            loaded.next_link.close()
+        if loaded is not None:
+            loaded.close()
 
     def _in_use(self) -> int:
         """Bytes of weights and caches that another load could take over."""
@@ -328,6 +368,19 @@ class StageServer:
             ):
                 last = now
                 self._tell(Memory(devices=now))
+
+
+def _check_ranks(message: LoadStage) -> None:
+    """Check that the group that a stage is to join is the one of which it has a share."""
+    share, place = message.share, message.ranks
+    if place is None:
+        return
+    if share is None or (share.rank, len(share.shares)) != (place.rank, len(place.hops)):
+        raise InvalidStepError("This stage has another share than its rank in the group says.")
+
+
+def _rank(message: LoadStage) -> int:
+    return 0 if message.ranks is None else message.ranks.rank
 
 
 async def _serve(pipe: BinaryIO) -> None:

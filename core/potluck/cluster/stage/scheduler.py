@@ -10,6 +10,7 @@ The rules:
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
 - The messages of a session that waits for the disk (`hold`) wait as well. Those of others do not.
+- A rank of a group whose rank 0 is another process (`in_order`) handles what rank 0 has chosen, in its order.
 - Single tokens of different sessions that are ready together are one group. Those that were computed
   together before (`Forward.more`) are ready when the last of them has come, so that a group stays one.
 
@@ -97,6 +98,7 @@ class Scheduler:
     """Messages in, groups out."""
 
     def __init__(self, limits: TurnLimits | None = None) -> None:
+        self.in_order = False
         self._limits = limits or TurnLimits()
         self._sessions: dict[str, deque[Waiting]] = {}  # those with waiting messages
         # Sessions by what their first message is, in the order in which they became ready.
@@ -108,6 +110,7 @@ class Scheduler:
         ] = {}  # sessions with a prompt whose last chunk has not come
         self._waiting = self._nbytes = 0  # messages, and their bytes
         self._arriving: list[Waiting] = []  # a group whose last message has not come
+        self._ordered: deque[Group] = deque()  # that another process has put in order
         self._chunk_waited = 0  # groups that went before the first of the chunks
 
     @property
@@ -131,6 +134,11 @@ class Scheduler:
         if is_followed and len(self._arriving) < self._limits.group_tokens and not self.is_full:
             return
         arrived, self._arriving = self._arriving, []
+        if self.in_order:
+            self._ordered.append(
+                Group(kind, tuple(arrived), ends_prompts=_is_last_chunk(arrived[0]))
+            )
+            return
         for waiting in arrived:
             self._add(waiting)
 
@@ -195,6 +203,11 @@ class Scheduler:
 
     def next(self) -> Group | None:
         """Take the group that is handled next; None: nothing waits."""
+        if self._ordered:
+            group = self._ordered.popleft()
+            self._waiting -= len(group.members)
+            self._nbytes -= sum(each.nbytes for each in group.members)
+            return group
         if self._ready_now and not self._is_chunk_due():
             if self._ready_chunks:
                 self._chunk_waited += 1
@@ -203,9 +216,8 @@ class Scheduler:
             return None
         self._chunk_waited = 0
         chunk = self._take(self._ready_chunks)
-        assert isinstance(chunk.message, Forward)
-        is_last = chunk.message.prompt_end is None
-        return Group("chunk", (chunk,), ends_prompts=is_last and not self._ready_chunks)
+        is_last = _is_last_chunk(chunk) and not self._ready_chunks
+        return Group("chunk", (chunk,), ends_prompts=is_last)
 
     def _is_chunk_due(self) -> bool:
         return bool(self._ready_chunks) and self._chunk_waited >= self._limits.groups_before_chunk
@@ -240,6 +252,11 @@ class Scheduler:
     def _make_unready(self, session: str, first: Waiting) -> None:
         if session not in self._held:
             (self._ready_chunks if first.kind == "chunk" else self._ready_now).remove(session)
+
+
+def _is_last_chunk(waiting: Waiting) -> bool:
+    message = waiting.message
+    return waiting.kind == "chunk" and isinstance(message, Forward) and message.prompt_end is None
 
 
 def _session(message: Message) -> str:

@@ -1,7 +1,8 @@
 """Tell a step that hangs from one that is slow, by how long such steps took before."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 FIRST_S = 180.0  # a step of a kind that was not done before: it may compile, on a slow computer
 LEAST_S = 4.0  # a step is not stuck before, however short such steps are; nor is a control message
@@ -32,6 +33,20 @@ class StepWatch:
         seconds = (self._clock() - began) / tokens
         if seconds > self._slowest_s.get(kind, 0.0):
             self._slowest_s[kind] = seconds
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait within this block for another computer, which computes a part of the same step.
+
+        That is no time of the step, and whoever waits is not stuck: who is, is found by its own watch.
+        """
+        assert self._under_way is not None
+        (kind, tokens, began), self._under_way = self._under_way, None
+        waits_since = self._clock()
+        try:
+            yield
+        finally:
+            self._under_way = kind, tokens, began + self._clock() - waits_since
 
     @property
     def is_stuck(self) -> bool:

@@ -86,7 +86,7 @@ def forward(
     steps: dict[int, StepTokens] = {}
     for index, (message, payload) in enumerate(messages):
         try:
-            steps[index] = _tokens(message, payload)
+            steps[index] = step_tokens(message, payload)
         except PotluckError as error:
             refused[index] = error
     outputs = dict(zip(steps, stage.forward_together(list(steps.values())), strict=True)) | refused
@@ -105,7 +105,12 @@ def forward(
     return answers
 
 
-def _tokens(message: Forward, payload: memoryview) -> StepTokens:
+def step_tokens(message: Forward, payload: memoryview) -> StepTokens:
+    """What a `forward` asks a stage for.
+
+    Raises:
+        InvalidStepError: its payload is no tensor that a stage computes on.
+    """
     return StepTokens(
         SessionId(message.session),
         from_payload(message.tensor, payload),

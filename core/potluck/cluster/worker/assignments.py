@@ -23,6 +23,8 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
     start, stop = message.layers
     if not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
+    if (share := message.share) is not None and share.rank >= len(share.shares):
+        raise BrokenModelError(f"The group has {len(share.shares)} ranks, and none {share.rank}.")
     # Random weights are made on this computer.
     is_sent = message.seed is None
     return _checked(message, config, range(start, stop) if is_sent else (), is_sent=is_sent)

@@ -107,7 +107,7 @@ class WorkerLinks:
                     await self._serve_control(link)
                 case "weights":
                     await self._serve_weights(link)
-                case "activations":
+                case "activations" | "ranks":
                     raise NotAllowedError("Activations go to a stage's own port.")
         except PeerLostError as error:
             logger.debug("%s link ended peer=%s: %s", link.purpose, link.peer.name, error)
@@ -134,8 +134,8 @@ class WorkerLinks:
                 return None
             case MeasureLink():
                 return await self._measure(link, message)
-            case Load(next_hop=Hop() as hop):
-                return await self._load(link, message, hop)
+            case Load() if hops := message.dialled:
+                return await self._load(link, message, hops)
             case PassOn():
                 return await self._pass_on(link, message)
             case StillNeeded():
@@ -174,13 +174,14 @@ class WorkerLinks:
         except PotluckError as error:
             raise _no_way(message.node_id, error) from None
 
-    async def _load(self, link: Link, message: Load, hop: Hop) -> Message | None:
-        """Load a stage that another one follows, which the stage process dials."""
+    async def _load(self, link: Link, message: Load, hops: Sequence[Hop]) -> Message | None:
+        """Load a stage whose process dials others: the next one, or other ranks of its group."""
         try:
-            self._check_addresses(link, hop.node_id, hop.addresses)
+            for hop in hops:
+                self._check_addresses(link, hop.node_id, hop.addresses)
             return await self._worker.handle(link, message)
         except _NOT_REACHED as error:
-            raise _no_way(hop.node_id, error) from None
+            raise _no_way(hops[0].node_id, error) from None
 
     def _check_addresses(self, link: Link, node_id: str, addresses: Sequence[Address]) -> None:
         """Check where a master has this computer dial another one.

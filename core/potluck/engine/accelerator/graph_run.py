@@ -215,6 +215,8 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
 
 def _can_be_captured(block: DecoderLayer) -> bool:
     waits = isinstance(block.mlp, MoE | ParallelMoE)
-    mixer, has_streams = block.mixer, block.spec.streams is not None
+    spec, mixer = block.spec, block.mixer
+    waits |= spec.sums_mixer or spec.sums_feed_forward  # for the other ranks of a group
+    has_streams = spec.streams is not None
     is_plain = isinstance(mixer, Attention) and not mixer.spec.in_chunks
     return is_plain and not waits and not has_streams

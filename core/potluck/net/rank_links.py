@@ -1,0 +1,200 @@
+"""The connections of a rank with the others of its group, for the thread that computes.
+
+Twice in each layer a rank sends its part of a sum to all others and waits for theirs. No reactor and no event
+loop stand between: the thread that computes writes and reads the sockets itself, and looks for an answer
+without sleeping for a moment, since waking a thread takes longer than most answers.
+
+Who cannot do a step says so in place of its next part (`abort`), and then all give the step up. Parts of a step
+that was given up may still arrive; the number of the step tells them from later ones.
+"""
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from potluck.errors import (
+    EngineError,
+    PeerLostError,
+    PeerTimeoutError,
+    PotluckError,
+    RemoteProtocolError,
+    rebuild,
+)
+from potluck.net.reactor import Delivery
+from potluck.net.step_link import StepLink
+from potluck.wire.rank_messages import AbortStep, Partial
+
+AWAKE_S = 0.002  # a part of a token comes sooner, unless the other computer is slower
+PATIENCE_S = (
+    200.0  # a first step may compile for three minutes; its own node ends a rank that hangs
+)
+_LOOK_S = 0.1  # between two looks at whether a link was closed here
+_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+class RankLinks:
+    """Open connections to all other ranks. Only `close` may be called in another thread."""
+
+    def __init__(
+        self,
+        rank: int,
+        links: Mapping[int, StepLink],
+        *,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Take over the connections: nothing else may read them.
+
+        Args:
+            rank: the own number, from 0.
+            links: the connection with each other rank; together they are all of the group.
+            waiting: entered while this rank sleeps until another one has computed its part.
+            patience_s: the longest wait for one sum.
+        """
+        self.rank, self.world = rank, len(links) + 1
+        self._links = dict(links)
+        self._waiting = waiting
+        self._patience_s = patience_s
+        self._arrived: dict[int, deque[Delivery]] = {peer: deque() for peer in links}
+        self._selector = selectors.DefaultSelector()
+        self._events: dict[int, int] = {}
+        for peer, link in links.items():
+            self._events[peer] = selectors.EVENT_READ
+            self._selector.register(link.fileno(), selectors.EVENT_READ, peer)
+
+    def gather(self, step: int, number: int, mine: memoryview) -> list[memoryview]:
+        """Send a part of a sum to all ranks, and wait for theirs.
+
+        Args:
+            step: number of the step, greater than that of every step before.
+            number: of the sum in the step.
+            mine: the own part, in bytes.
+
+        Returns:
+            The parts of all ranks in their order, each as long as the own one.
+
+        Raises:
+            PeerLostError: a rank is gone. Nothing can be computed with this group any more.
+            PeerTimeoutError: a rank is silent for too long; it counts as gone from then on.
+            RemoteProtocolError: a rank sent another part than was due; the connection with it is closed.
+            PotluckError: a rank cannot do this step, and why.
+        """
+        message = Partial(rank_step=step, number=number)
+        for link in self._links.values():
+            link.send_nowait(message, mine)
+        parts: dict[int, memoryview] = {self.rank: mine}
+        ends_at = time.monotonic() + self._patience_s
+        while True:
+            for peer in self._links:
+                if peer not in parts and (part := self._part(peer, step, number, len(mine))):
+                    parts[peer] = part
+            if len(parts) == self.world and not self._has_backlog:
+                return [parts[rank] for rank in range(self.world)]
+            self._move_bytes(ends_at)
+
+    def abort(self, step: int, error: PotluckError) -> None:
+        """Tell all others that this rank cannot do a step. Those that are gone do not hear it."""
+        position = error.data.get("position")
+        message = AbortStep(
+            rank_step=step,
+            kind=error.code,
+            message=error.message,
+            position=position if isinstance(position, int) else None,
+        )
+        for link in self._links.values():
+            if not link.is_closed:
+                try:
+                    link.send_nowait(message)
+                except PeerLostError:
+                    continue  # its end is noticed at the next step
+
+    def close(self) -> None:
+        """End all connections. A wait for a part of a sum ends, too."""
+        for link in self._links.values():
+            link.close()
+
+    @property
+    def _has_backlog(self) -> bool:
+        return any(link.has_backlog for link in self._links.values())
+
+    def _part(self, peer: int, step: int, number: int, nbytes: int) -> memoryview | None:
+        """The part of a rank, if it has arrived."""
+        arrived = self._arrived[peer]
+        while arrived:
+            message, payload = arrived[0]
+            if not isinstance(message, Partial | AbortStep):
+                raise self._broken(peer, f"sent {type(message).__name__} among parts of sums")
+            if message.rank_step > step:
+                return None  # this step was given up by somebody, who says so
+            arrived.popleft()
+            if message.rank_step < step:
+                continue
+            if isinstance(message, AbortStep):
+                data = {"position": message.position}
+                raise rebuild(message.kind, message.message, data, default=EngineError)
+            if message.number != number or len(payload) != nbytes:
+                raise self._broken(
+                    peer,
+                    f"sent {len(payload)} bytes for sum {message.number}, where {nbytes} for sum"
+                    f" {number} were due",
+                )
+            return payload
+        link = self._links[peer]
+        if link.is_closed:
+            raise link.error or PeerLostError(f"{link.peer.name} is gone.")
+        return None
+
+    def _broken(self, peer: int, what: str) -> RemoteProtocolError:
+        link = self._links[peer]
+        link.close("your part of a sum is not the one that was due")
+        return RemoteProtocolError(f"{link.peer.name} {what}: the two do not compute the same.")
+
+    def _move_bytes(self, ends_at: float) -> None:
+        """Wait until a connection can be read or written, and do it."""
+        for key, events in self._ready(ends_at):
+            link = self._links[key.data]
+            if events & selectors.EVENT_WRITE:
+                link.send_backlog()
+            if events & selectors.EVENT_READ:
+                self._arrived[key.data].extend(link.read())
+
+    def _ready(self, ends_at: float) -> list[tuple[selectors.SelectorKey, int]]:
+        self._choose_events()
+        awake_until = time.monotonic() + AWAKE_S
+        while True:
+            if ready := self._selector.select(0):
+                return ready
+            if time.monotonic() > awake_until:
+                break
+            _YIELD()
+        with self._waiting():
+            while not (ready := self._sleep()):
+                if any(link.is_closed for link in self._links.values()):
+                    return []
+                if time.monotonic() > ends_at:
+                    self.close()
+                    raise PeerTimeoutError(
+                        f"No part of a sum came within {self._patience_s:.0f} seconds. A computer of the"
+                        " group hangs, or is far too slow for it."
+                    )
+        return ready
+
+    def _sleep(self) -> list[tuple[selectors.SelectorKey, int]]:
+        try:
+            return self._selector.select(_LOOK_S)
+        except (OSError, ValueError):  # a socket was closed here meanwhile
+            if not any(link.is_closed for link in self._links.values()):
+                raise
+            return []
+
+    def _choose_events(self) -> None:
+        """Ask for what each connection needs: chunks are more than the kernel takes at once."""
+        for peer, link in self._links.items():
+            writes = selectors.EVENT_WRITE if link.has_backlog else 0
+            events = selectors.EVENT_READ | writes
+            if events != self._events[peer] and not link.is_closed:
+                self._events[peer] = events
+                self._selector.modify(link.fileno(), events, peer)

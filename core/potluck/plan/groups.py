@@ -1,0 +1,156 @@
+"""Rank groups: devices that compute a range of layers together, each a share of every layer.
+
+To the planner a group is one device. In each layer it takes the time of its slowest member for its share, and that
+of two sums (Megatron-LM, Shoeybi et al. 2019, section 3): after attention and after the MLP each member sends its
+part to all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from potluck.ids import NodeId
+from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
+from potluck.plan.route import Problem
+from potluck.plan.spans import Span, span_in
+
+SUMS = 2  # of each layer
+SUM_SOFTWARE_MS = 0.1  # of a part's way besides the link; its receiver does not sleep
+PARTS = 64  # of a layer; measurements are no finer
+_ITEM = 4  # bytes of a number of a part, f32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroup:
+    """Devices that compute their layers together, and what they are together.
+
+    Attributes:
+        members: the devices by their number, in the order of their ranks.
+        shares: how much of each layer every member has, relative to the others.
+        cost: their times together. Name, node and device are those of rank 0.
+        span: the layers that they can hold.
+    """
+
+    members: tuple[int, ...]
+    shares: tuple[int, ...]
+    cost: DeviceCost
+    span: Span
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """The share of each member, of 1."""
+        return tuple(share / sum(self.shares) for share in self.shares)
+
+
+def group_of(
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    links: Links,
+    members: Sequence[int],
+    *,
+    prefill_tokens: int,
+    shares: tuple[int, ...] | None = None,
+    tokens: int = 1,
+) -> RankGroup:
+    """The group of these devices, with shares by their speed.
+
+    Args:
+        shape: the sizes of the model.
+        devices: all devices.
+        links: the measured links.
+        members: numbers of the devices, in the order of the ranks.
+        prefill_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
+        shares: of the members; None: by their speed.
+        tokens: that `DeviceCost.decode_ms` is the time of.
+    """
+    own = [devices[i] for i in members]
+    shares = shares or _by_speed(own)
+    parts = [share / sum(shares) for share in shares]
+    kinds = range(len(shape.layer_bytes))
+    most = [max(shape.share(kind, part) for kind in kinds) for part in parts]
+    width = shape.width * _ITEM
+    one, chunk = (sums_ms(links, own, count * width) for count in (tokens, prefill_tokens))
+
+    def together(times: Sequence[Sequence[float]], sums: float) -> tuple[float, ...]:
+        """The times of all members for a layer of each kind, and of its sums."""
+        return tuple(
+            sums
+            + max(shape.share(kind, part) * ms for part, ms in zip(parts, of_kind, strict=True))
+            for kind, of_kind in enumerate(zip(*times, strict=True))
+        )
+
+    def room(*, first: bool, last: bool) -> int:
+        """Bytes of whole layers that fit. All have the embedding, and rank 0 the head."""
+        rooms = (
+            (device.memory - shape.ends_memory(first=first, last=last and rank == 0)) / share
+            for rank, (device, share) in enumerate(zip(own, most, strict=True))
+        )
+        return int(min(rooms))
+
+    decode_ms = together([device.decode_ms for device in own], one)
+    return RankGroup(
+        members=tuple(members),
+        shares=shares,
+        cost=replace(
+            own[0],
+            memory=max(0, room(first=False, last=False)),
+            decode_ms=decode_ms,
+            prefill_ms=together([device.prefill_ms for device in own], chunk),
+        ),
+        span=span_in(shape, decode_ms, room),
+    )
+
+
+def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:
+    """The time of a layer's sums: of each, the slowest member's part arrives last."""
+    others = len(members) - 1
+
+    def ms(source: NodeId, target: NodeId) -> float:
+        hop = hop_between(links, source, target)
+        if source == target:
+            return SUM_SOFTWARE_MS
+        rtt = links.get((source, target)) or links.get((target, source))
+        latency = rtt.rtt_ms / 2 + SUM_SOFTWARE_MS if rtt else hop.latency_ms
+        return latency + others * nbytes * hop.ms_per_byte
+
+    pairs = [(a, b) for a in range(len(members)) for b in range(len(members)) if a != b]
+    return SUMS * max(ms(members[a].node, members[b].node) for a, b in pairs)
+
+
+def memory_of(
+    shape: ModelShape, group: RankGroup, rank: int, layers: range, *, first: bool, last: bool
+) -> int:
+    """Bytes of one member's share of these layers, and of the ends that it has."""
+    memory, part = shape.layer_memory, group.parts[rank]
+    kinds = shape.layers[layers.start : layers.stop]
+    own = sum(memory[kind] * shape.share(kind, part) for kind in kinds)
+    return int(own) + shape.ends_memory(first=first, last=last and rank == 0)
+
+
+def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
+    """The problem with each group as one more device, at the place of its rank 0."""
+    places = [*range(problem.size), *(group.members[0] for group in groups)]
+
+    def workers(group: RankGroup) -> int:
+        bits = 0
+        for member in group.members:
+            bits |= problem.workers[member]
+        return bits
+
+    return replace(
+        problem,
+        spans=(*problem.spans, *(group.span for group in groups)),
+        head_ms=tuple(problem.head_ms[i] for i in places),
+        enter_ms=tuple(problem.enter_ms[i] for i in places),
+        leave_ms=tuple(problem.leave_ms[i] for i in places),
+        hop_ms=tuple(tuple(problem.hop_ms[i][j] for j in places) for i in places),
+        workers=(*problem.workers, *map(workers, groups)),
+    )
+
+
+def _by_speed(devices: Sequence[DeviceCost]) -> tuple[int, ...]:
+    """How many of so many parts of a layer each device has, by its speed; each has at least one."""
+    speeds = [1 / max(sum(device.decode_ms), 1e-9) for device in devices]
+    shares = [max(1, round(PARTS * speed / sum(speeds))) for speed in speeds]
+    least = gcd(*shares)
+    return tuple(share // least for share in shares)

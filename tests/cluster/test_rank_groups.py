@@ -1,0 +1,85 @@
+"""Devices that compute layers together as ranks of a group, in real nodes with real stage processes."""
+
+from collections.abc import Iterator
+
+import pytest
+from byte_model import LAYERS
+from fake_cluster import Run
+from whole_nodes import chat, eventually, kill_engine, load
+
+from potluck.api.backend import GenerationRequest, Piece, SamplingOptions, TextPrompt
+from potluck.api.schema import PlanRequest
+from potluck.cluster.node import Node
+from potluck.wire.messages import DeviceId
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+LONG = GenerationRequest(
+    prompt=TextPrompt("hello"),
+    sampling=SamplingOptions(temperature=0.0),
+    max_tokens=100,
+    ignore_eos=True,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_devices() -> Iterator[None]:
+    """Of each computer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POTLUCK_CPUS", "1,1")
+        yield
+
+
+def by_hand(*layers: tuple[str, int]) -> PlanRequest:
+    return PlanRequest(layers=layers, scheme="f32", context=1024)
+
+
+def groups(node: Node) -> list[tuple[str, str, float]]:
+    """Of each stage in force the computer, with whom it computes, and its share."""
+    plan = node.backend.state().model.plan
+    assert plan is not None
+    return [(stage.node, stage.group, stage.share) for stage in plan.stages]
+
+
+def test_who_computes_together_says_what_one_says(desk: Node, laptop: Node, run: Run) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(("Desk", LAYERS)))
+        alone = await chat(desk, LONG)
+
+        await load(desk, by_hand(("Laptop+Desk", LAYERS)))  # rank 0 is the worker
+        assert await chat(desk, LONG) == alone
+        assert [group for _, group, _ in groups(desk)] == ["Laptop + Desk"] * 2
+        assert sum(share for *_, share in groups(desk)) == pytest.approx(1)
+
+        mixed = (("Desk+Desk/cpu:1", 2), ("Laptop", 1), ("Desk/cpu:1+Laptop/cpu:1", 3))
+        with pytest.raises(Exception, match="named twice"):
+            await load(desk, by_hand(*mixed))
+        await load(desk, by_hand(("Desk+Desk/cpu:1", 2), ("Laptop/cpu:1+Laptop", 4)))
+        assert await chat(desk, LONG) == alone
+        held = [handle.held for handle in laptop.processes.running()]
+        assert [h.stage.share.rank for h in held if h and h.stage.share] == [1, 0]
+
+    run(main())
+
+
+def test_a_rank_that_is_lost_costs_no_token_of_an_answer(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, by_hand(("Desk+Laptop", LAYERS)))
+        before = await chat(desk, LONG)
+        epoch = desk.master.deployment and desk.master.deployment.epoch
+
+        text = ""
+        async for event in desk.backend.generate(LONG):
+            if isinstance(event, Piece):
+                if not text:
+                    kill_engine(laptop)
+                text += event.text
+        assert text == before
+        assert desk.master.deployment is not None
+        assert desk.master.deployment.epoch != epoch
+        await eventually(desk, lambda: laptop.processes.devices)
+        await laptop.processes.handle(DeviceId(kind="cpu", index=0))
+
+    run(main())

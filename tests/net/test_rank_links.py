@@ -1,0 +1,157 @@
+"""Ranks that exchange parts of sums, over real sockets and real TLS."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import combinations
+
+import pytest
+
+from potluck.errors import (
+    NeedReplayError,
+    PeerLostError,
+    PeerTimeoutError,
+    PotluckError,
+    RemoteProtocolError,
+)
+from potluck.net.link_kind import step_links
+from potluck.net.rank_links import RankLinks
+from potluck.net.reactor import Reactor
+from potluck.net.transport import dial_steps
+from potluck.wire.rank_messages import JoinRanks
+
+pytestmark = pytest.mark.net
+
+REPLAY = NeedReplayError("Fewer tokens are cached here.", position=5)
+
+
+@asynccontextmanager
+async def group(house, world: int = 2, **options):
+    """The ranks of a group; each is connected with each other one."""
+    master, worker, home = house.pair()
+    accepted: asyncio.Queue = asyncio.Queue()
+    links: list[dict] = [{} for _ in range(world)]
+
+    async def on_link(link) -> None:
+        accepted.put_nowait(link)
+        await link.wait_closed()
+
+    reactor = Reactor()  # it reads none of them
+    kind = step_links(reactor)
+    async with worker.listening(on_link=on_link, on_pairing=None, kind=kind):
+        for low, high in combinations(range(world), 2):
+            links[low][high] = await dial_steps(
+                [worker.address],
+                master.identity,
+                home=home,
+                peer=worker.identity.node_id,
+                me=master.me,
+                reactor=reactor,
+                purpose="ranks",
+            )
+            links[low][high].send_nowait(JoinRanks(epoch=1, rank=low))
+            links[high][low] = await accepted.get()
+            ((joined, _),) = await links[high][low].receive()
+            assert joined == JoinRanks(epoch=1, rank=low)
+        ranks = [RankLinks(rank, links[rank], **options) for rank in range(world)]
+        yield ranks
+        for rank in ranks:
+            rank.close()
+    reactor.close()
+
+
+def part(rank: int, nbytes: int = 4096) -> memoryview:
+    return memoryview(bytes([rank]) * nbytes)
+
+
+def gather(ranks: RankLinks, step: int = 1, number: int = 0, nbytes: int = 4096):
+    return asyncio.to_thread(ranks.gather, step, number, part(ranks.rank, nbytes))
+
+
+@pytest.mark.parametrize(("world", "nbytes"), [(2, 8192), (3, 8192), (2, 4 << 20)])
+def test_every_rank_gets_all_parts_in_the_order_of_the_ranks(house, run, world, nbytes) -> None:
+    async def main() -> None:
+        async with group(house, world) as ranks:
+            for number in range(3):
+                found = await asyncio.gather(*(gather(r, 1, number, nbytes) for r in ranks))
+                for parts in found:
+                    assert [bytes(p) for p in parts] == [
+                        bytes(part(r, nbytes)) for r in range(world)
+                    ]
+
+    run(main())
+
+
+def test_who_cannot_do_a_step_ends_it_for_all_and_the_next_one_is_done(house, run) -> None:
+    async def main() -> None:
+        async with group(house, 3) as (zero, one, two):
+            waiting = [asyncio.create_task(gather(ranks)) for ranks in (zero, two)]
+            one.abort(1, REPLAY)
+            for each in waiting:
+                with pytest.raises(NeedReplayError) as raised:
+                    await each
+                assert raised.value.data["position"] == 5
+
+            # what was sent for the first step is still on its way to the others
+            found = await asyncio.gather(*(gather(ranks, 2) for ranks in (zero, one, two)))
+            assert all(parts == [part(0), part(1), part(2)] for parts in found)
+
+    run(main())
+
+
+def test_a_part_of_another_size_ends_the_group(house, run) -> None:
+    async def main() -> None:
+        async with group(house) as (zero, one):
+            short = asyncio.create_task(gather(one, nbytes=8))
+            with pytest.raises(RemoteProtocolError, match="8 bytes for sum 0, where 4096"):
+                await gather(zero)
+            with pytest.raises((PeerLostError, RemoteProtocolError)):
+                await short
+            with pytest.raises(PeerLostError):
+                await gather(zero, 2)
+
+    run(main())
+
+
+def test_a_rank_that_is_gone_ends_the_wait_of_the_others(house, run) -> None:
+    async def main() -> None:
+        async with group(house, 3) as (zero, one, two):
+            waiting = [asyncio.create_task(gather(ranks)) for ranks in (zero, two)]
+            one.close()
+            for each in waiting:
+                with pytest.raises(PeerLostError):
+                    await each
+
+    run(main())
+
+
+def test_a_rank_that_gives_its_part_back_does_not_wait_any_longer(house, run) -> None:
+    async def main() -> None:
+        async with group(house) as (zero, _):
+            waiting = asyncio.create_task(gather(zero))
+            await asyncio.sleep(0)
+            zero.close()
+            with pytest.raises(PeerLostError):
+                await waiting
+
+    run(main())
+
+
+def test_a_silent_rank_is_waited_for_as_long_as_it_is_allowed(house, run) -> None:
+    waits: list[str] = []
+
+    class Waiting:
+        def __enter__(self) -> None:
+            waits.append("began")
+
+        def __exit__(self, *_: object) -> None:
+            waits.append("ended")
+
+    async def main() -> None:
+        async with group(house, patience_s=0.2, waiting=Waiting) as (zero, _):
+            with pytest.raises(PeerTimeoutError, match="hangs"):
+                await gather(zero)
+            with pytest.raises(PotluckError):
+                await gather(zero, 2)
+        assert waits == ["began", "ended"]
+
+    run(main())
