@@ -240,7 +240,9 @@ class Backend(QObject):
 
     def chat(self, messages: Sequence[Message], settings: Settings = _AS_RECOMMENDED) -> Reply:
         """Ask for a reply to these messages, below the system prompt of the settings."""
-        turns = [{"role": m.role, "content": m.text} for m in messages]
+        turns: list[dict[str, object]] = [
+            {"role": m.role, "content": _content(m)} for m in messages
+        ]
         if settings.system.strip():
             turns.insert(0, {"role": "system", "content": settings.system})
         body: dict[str, object] = {
@@ -392,3 +394,12 @@ def is_local(listener: Listener) -> bool:
 def _fail(call: Call) -> None:
     call.failed.emit(_GONE)
     call.deleteLater()
+
+
+def _content(message: Message) -> object:
+    """The text of a message, or its pictures and then its text."""
+    if not message.attachments:
+        return message.text
+    urls = ("data:image;base64," + each.picture for each in message.attachments)
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*pictures, {"type": "text", "text": message.text}]

@@ -253,7 +253,7 @@ def test_another_model_is_not_found(claude: anthropic.Anthropic) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": None}]}]},
             "messages.0.content.0",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0"),

@@ -292,7 +292,7 @@ def test_the_oldest_responses_are_forgotten_first() -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input[0].content[0]",
+            "input[0].content[0].image_url",
         ),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),

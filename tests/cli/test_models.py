@@ -114,6 +114,24 @@ def test_an_answer_as_json_has_exactly_these_fields(
     assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.0, 0.5, 7)
 
 
+def test_pictures_go_with_the_prompt(
+    server: Server, potluck: Potluck, capsys: Output, tmp_path: Path
+) -> None:
+    for name in ("one.png", "two.jpg"):
+        (tmp_path / name).write_bytes(name.encode())
+    images = [word for name in ("one.png", "two.jpg") for word in ("--image", str(tmp_path / name))]
+
+    assert potluck("chat", *images, "What", "is", "it?") == 0
+
+    (request,) = server.backend.generated
+    assert isinstance(request.prompt, ChatPrompt)
+    (turn,) = request.prompt.turns
+    assert turn.content == "What is it?"
+    assert [(each.data, each.at) for each in turn.pictures] == [(b"one.png", 0), (b"two.jpg", 0)]
+    assert potluck("chat", "--image", str(tmp_path / "none.png"), "hi") == 2
+    assert "none.png cannot be read" in capsys.readouterr().err
+
+
 def test_an_answer_for_people(potluck: Potluck, capsys: Output) -> None:
     assert potluck("chat", "hi") == 0
 

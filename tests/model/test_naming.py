@@ -25,10 +25,20 @@ def test_the_decoder_has_the_same_names_wherever_it_lies(stored: tuple[str, ...]
     assert tuple(decoder_names(stored)[name] for name in stored) == OURS
 
 
-def test_what_lies_beside_the_decoder_keeps_its_name() -> None:
-    eye = "model.visual.blocks.0.norm1.weight"
-    stored = (eye, "model.language_model.embed_tokens.weight")
-    assert decoder_names(stored)[eye] == eye
+def test_a_vision_tower_has_one_name_wherever_it_lies() -> None:
+    for stored, ours in (
+        ("model.visual.blocks.0.norm1.weight", "visual.blocks.0.norm1.weight"),
+        ("visual.merger.ln_q.weight", "visual.merger.ln_q.weight"),
+        ("vision_tower.vision_model.post_layernorm.bias", "vision_tower.post_layernorm.bias"),
+        ("model.vision_tower.post_layernorm.bias", "vision_tower.post_layernorm.bias"),
+        ("multi_modal_projector.linear_1.weight", "multi_modal_projector.linear_1.weight"),
+    ):
+        assert decoder_names([stored, "model.language_model.embed_tokens.weight"])[stored] == ours
+
+
+def test_what_lies_beside_decoder_and_tower_keeps_its_name() -> None:
+    head = "model.mtp.layers.0.norm.weight"
+    assert decoder_names([head, "model.language_model.embed_tokens.weight"])[head] == head
 
 
 def test_a_part_without_an_embedding_keeps_its_names() -> None:

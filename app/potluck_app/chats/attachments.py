@@ -1,6 +1,7 @@
-"""Read text files that are attached to a message. Without Qt."""
+"""Read texts and pictures that are attached to a message. Without Qt."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from potluck.reasons import reason
@@ -8,6 +9,8 @@ from potluck_app.chats.values import Attachment
 
 MAX_BYTES = 512 << 10  # of one file: some 150,000 tokens, which few models take
 MAX_FILES = 20  # of one message
+
+MAX_PICTURE_BYTES = 64 << 20  # of one file, before it is made small
 
 _PICTURES = frozenset((".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".heic", ".tif", ".tiff"))
 _OFFICE = frozenset((".pdf", ".docx", ".xlsx", ".pptx", ".odt", ".ods"))
@@ -18,14 +21,19 @@ class AttachmentError(Exception):
     """A file cannot be attached. The message is a sentence for the person."""
 
 
+Small = Callable[[bytes], bytes | None]
+"""Makes a picture's file small enough to be sent; None: it is none that can be read."""
+
+
 def attach(
-    paths: Sequence[Path], attached: Sequence[Attachment]
+    paths: Sequence[Path], attached: Sequence[Attachment], small: Small
 ) -> tuple[list[Attachment], list[str]]:
     """Read files.
 
     Args:
         paths: of the files.
         attached: what the message has already.
+        small: for pictures.
 
     Returns:
         The files that could be read, and a sentence for each of the others.
@@ -38,35 +46,48 @@ def attach(
                 raise AttachmentError(
                     f"A message takes {MAX_FILES} files; {path.name} is too many."
                 )
-            read.append(read_attachment(path))
+            read.append(read_attachment(path, small))
         except AttachmentError as error:
             troubles.append(str(error))
     return read, troubles
 
 
-def read_attachment(path: Path) -> Attachment:
+def picture(name: str, data: bytes, small: Small) -> Attachment:
+    """A picture, by the bytes of its file.
+
+    Raises:
+        AttachmentError: it cannot be read.
+    """
+    if (made := small(data)) is None:
+        raise AttachmentError(f"{name} is no picture that can be read. Save it as PNG or JPEG.")
+    return Attachment(name=name, picture=base64.b64encode(made).decode())
+
+
+def read_attachment(path: Path, small: Small) -> Attachment:
     """Read one file.
 
     Raises:
-        AttachmentError: it is no text, too large, or cannot be read.
+        AttachmentError: it is no text and no picture, too large, or cannot be read.
     """
     name, kind = path.name, path.suffix.casefold()
-    if kind in _PICTURES:
-        raise AttachmentError(f"{name} is a picture. Potluck reads text files only, so far.")
+    is_picture = kind in _PICTURES
+    most = MAX_PICTURE_BYTES if is_picture else MAX_BYTES
     if kind in _OFFICE:
         raise AttachmentError(f"{name} is no plain text. Copy its text, or save it as text first.")
     try:
         if not path.is_file():
             raise AttachmentError(f"{name} is no file. Choose the files in it one by one.")
         nbytes = path.stat().st_size
-        if nbytes > MAX_BYTES:
+        if nbytes > most:
             raise AttachmentError(
-                f"{name} has {size(nbytes)}, and a file may have {size(MAX_BYTES)}."
+                f"{name} has {size(nbytes)}, and a file may have {size(most)}."
                 " Attach the part that matters."
             )
         data = path.read_bytes()
     except OSError as error:
         raise AttachmentError(f"{name} could not be read: {reason(error)}.") from error
+    if is_picture:
+        return picture(name, data, small)
     return Attachment(name=name, text=_decoded(name, data))
 
 
@@ -77,7 +98,9 @@ def _decoded(name: str, data: bytes) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise AttachmentError(f"{name} is no text in UTF-8. Potluck reads text files only, so far.")
+        raise AttachmentError(
+            f"{name} is no text in UTF-8 and no picture. Potluck reads only these, so far."
+        )
     return text.replace("\r\n", "\n")
 
 

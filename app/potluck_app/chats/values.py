@@ -28,11 +28,17 @@ class Stats(Struct, frozen=True, kw_only=True):
     loading_s: float = 0.0  # time before, in which the model was loaded
 
 
-class Attachment(Struct, frozen=True, kw_only=True):
-    """A text file that belongs to a message."""
+class Attachment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file that belongs to a message: a text, or a picture."""
 
     name: str
-    text: str
+    text: str = ""
+    picture: str = ""  # the bytes of its file in base64; empty: it is a text
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file, about."""
+        return len(self.picture) * 3 // 4 or len(self.text.encode("utf-8", "replace"))
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -124,6 +130,8 @@ def prompt_text(message: Message) -> str:
     """Return what the model reads: the message, and then each attached file in a fence."""
     parts = [message.text] if message.text else []
     for attachment in message.attachments:
+        if attachment.picture:
+            continue  # it goes beside the text
         longest = max((len(run) for run in re.findall("`+", attachment.text)), default=0)
         fence = "`" * max(3, longest + 1)
         parts.append(f"{attachment.name}:\n{fence}\n{attachment.text.rstrip()}\n{fence}")

@@ -9,6 +9,7 @@ from potluck_app.viewmodels.blocks import split_thinking
 
 # A token of English text has about 4 characters; 3 leaves room for code and other languages.
 _CHARACTERS_PER_TOKEN = 3
+_PICTURE_TOKENS = 1000  # of a picture, about
 _REPLY_SHARE = 4  # a quarter of the context is kept for the reply
 _MOST_MESSAGES = 4000  # that a request may have; the node refuses more than 4096
 
@@ -22,7 +23,7 @@ def fitting(messages: Sequence[Message], context: int, system: str = "") -> list
         system: the system prompt, which takes room too.
 
     Returns:
-        Messages with the whole text that the model reads, and without attachments.
+        Messages with the whole text that the model reads, and of their attachments the pictures.
     """
     usable: list[Message] = []
     for message in messages:
@@ -31,20 +32,27 @@ def fitting(messages: Sequence[Message], context: int, system: str = "") -> list
         # Thoughts are left out: they fill the context, and models do not expect them.
         is_reply = message.role == "assistant"
         text = split_thinking(message.text)[1] if is_reply else prompt_text(message)
-        if text:
-            usable.append(msgspec.structs.replace(message, text=text, attachments=()))
+        pictures = tuple(each for each in message.attachments if each.picture)
+        if text or pictures:
+            usable.append(msgspec.structs.replace(message, text=text, attachments=pictures))
     usable = usable[-_MOST_MESSAGES:]
     if context <= 0:
         return _from_the_person(usable)
     room = (context - context // _REPLY_SHARE) * _CHARACTERS_PER_TOKEN - len(system)
     kept: list[Message] = []
     for message in reversed(usable):
-        room -= len(message.text)
+        room -= _size(message)
         if kept and room < 0:
             break
         kept.append(message)
     kept.reverse()
     return _from_the_person(kept)
+
+
+def _size(message: Message) -> int:
+    """Characters of what the model reads, where a picture counts as its tokens take."""
+    pictures = sum(bool(each.picture) for each in message.attachments)
+    return len(message.text) + pictures * _PICTURE_TOKENS * _CHARACTERS_PER_TOKEN
 
 
 def _from_the_person(messages: list[Message]) -> list[Message]:

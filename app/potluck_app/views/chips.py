@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QPoint, QRect, QSize, Qt
-from PySide6.QtWidgets import QFrame, QLayout, QLayoutItem, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QLayout, QLayoutItem, QWidget
 
 from potluck_app import wording
 from potluck_app.chats.attachments import size
@@ -11,9 +11,11 @@ from potluck_app.chats.values import Attachment
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import hbox
 from potluck_app.views.controls import IconButton, TintedIcon, discard, label
+from potluck_app.views.pictures import thumbnail
 
 _NAME_LENGTH = 20
 _GAP = 6
+_THUMBNAIL = 48  # pixels of a picture's height
 _PREVIEW = 400  # characters of a file in its tooltip
 
 
@@ -102,13 +104,15 @@ class Chips(QWidget):
         chip.setProperty("chip", "true")
         name = attachment.name
         short = name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…"
-        nbytes = size(len(attachment.text.encode("utf-8", "replace")))
+        nbytes = size(attachment.nbytes)
         text = label(f"{short} · {nbytes}", "meta")
         text.setAccessibleName(f"Attached file {name}, {nbytes}")
         chip.setToolTip(wording.tip(f"{name}\n\n{attachment.text[:_PREVIEW]}"))
-        row = hbox(
-            TintedIcon(self._theme, "file", 14), text, parent=chip, margins=(8, 3, 8, 3), spacing=6
-        )
+        icon: QWidget = TintedIcon(self._theme, "file", 14)
+        if attachment.picture:
+            icon = QLabel()
+            icon.setPixmap(thumbnail(attachment.picture, _THUMBNAIL))
+        row = hbox(icon, text, parent=chip, margins=(8, 3, 8, 3), spacing=6)
         if self._on_remove is not None:
             remove = IconButton(
                 self._theme, "close", f"Take {name} off", f"chip-remove-{place}", size=12

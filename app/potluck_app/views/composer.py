@@ -3,17 +3,18 @@
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, Signal
-from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QKeyEvent, QResizeEvent
+from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QImage, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 
 from potluck_app.background import Background
-from potluck_app.chats.attachments import attach
+from potluck_app.chats.attachments import MAX_FILES, attach, picture
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
+from potluck_app.views.pictures import encoded, small_picture
 from potluck_app.views.words import Described
 
 _MAX_LINES = 8
@@ -28,11 +29,13 @@ class ComposerText(Described, QPlainTextEdit):
         submitted: Enter was pressed.
         recalled: the arrow up was pressed in the empty field.
         dropped: the files that were dropped or pasted.
+        pasted: a picture that was, as a QImage.
     """
 
     submitted = Signal()
     recalled = Signal()
     dropped = Signal(object)
+    pasted = Signal(object)
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
@@ -71,12 +74,15 @@ class ComposerText(Described, QPlainTextEdit):
             event.acceptProposedAction()
 
     def canInsertFromMimeData(self, source: QMimeData) -> bool:
-        return bool(files_in(source)) or super().canInsertFromMimeData(source)
+        has_files = bool(files_in(source)) or source.hasImage()
+        return has_files or super().canInsertFromMimeData(source)
 
     def insertFromMimeData(self, source: QMimeData) -> None:
         """Take what was dropped or pasted: files are attached, text is inserted."""
         if paths := files_in(source):
             self.dropped.emit(paths)
+        elif source.hasImage() and not source.hasText():
+            self.pasted.emit(source.imageData())
         else:
             self.insertPlainText(source.text())
 
@@ -123,13 +129,14 @@ class Composer(QFrame):
         self.text.submitted.connect(self._submit)
         self.text.recalled.connect(self.recalled)
         self.text.dropped.connect(self.attach)
+        self.text.pasted.connect(self._paste)
         self.text.textChanged.connect(self._on_change)
         self.text.installEventFilter(self)
         self.chips = Chips(theme, self._take_off)
         self.trouble = label("", "error", wrap=True, name="composer-trouble")
         self.trouble.hide()
         self.add = IconButton(
-            theme, "attach", "Attach text files", "composer-attach", text="Attach"
+            theme, "attach", "Attach texts and pictures", "composer-attach", text="Attach"
         )
         self.add.clicked.connect(self.choose_files)
         self.button = button("Send", "composer-send", self._on_button, kind="primary")
@@ -182,11 +189,11 @@ class Composer(QFrame):
             thread.deleteLater()
             self._on_read(*read)
 
-        thread.run(lambda: attach(paths, before), done)
+        thread.run(lambda: attach(paths, before, small_picture), done)
 
     def choose_files(self) -> None:
         """Ask for files to attach."""
-        dialog = QFileDialog(self, said("Attach text files"))
+        dialog = QFileDialog(self, said("Attach texts and pictures"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
         dialog.finished.connect(dialog.deleteLater)
@@ -211,6 +218,12 @@ class Composer(QFrame):
     def _on_read(self, read: list[Attachment], troubles: list[str]) -> None:
         self._set_attachments((*self._attachments, *read))
         self._say("\n".join(troubles))
+
+    def _paste(self, image: QImage) -> None:
+        """Attach a picture of the clipboard."""
+        made = picture(said("Picture"), encoded(image), lambda data: data)
+        if len(self._attachments) < MAX_FILES:
+            self._set_attachments((*self._attachments, made))
 
     def _take_off(self, place: int) -> None:
         kept = list(self._attachments)

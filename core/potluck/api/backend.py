@@ -47,6 +47,13 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     arguments: str  # JSON text
 
 
+class GivenPicture(Struct, frozen=True, kw_only=True):
+    """A picture in a message: the bytes of its file, and before which character of the text it stands."""
+
+    data: bytes
+    at: int
+
+
 class ChatTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of a conversation.
 
@@ -57,6 +64,7 @@ class ChatTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
         calls: of tools, by the assistant.
         call_id: the call whose result this message of a tool has.
         name: of the tool, where the client says it.
+        pictures: in the order in which they stand in the text.
     """
 
     role: str
@@ -65,6 +73,7 @@ class ChatTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     name: str = ""
+    pictures: tuple[GivenPicture, ...] = ()
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):

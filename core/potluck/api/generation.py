@@ -13,6 +13,7 @@ from potluck.api.backend import (
     ChatPrompt,
     ChatTurn,
     GenerationRequest,
+    GivenPicture,
     Prompt,
     SamplingOptions,
     TextPrompt,
@@ -21,6 +22,7 @@ from potluck.api.backend import (
 )
 from potluck.api.constraints import constraint_of
 from potluck.api.openai_checks import is_given, json_text, message_text, prompts
+from potluck.api.pictures import check_count, picture_at
 from potluck.api.tools import tool_use_of
 
 _T = TypeVar("_T")
@@ -78,8 +80,12 @@ def repeated(generation: GenerationRequest, count: int) -> list[GenerationReques
     ]
 
 
-def turn_of(message: openai.ChatMessage) -> ChatTurn:
-    """A message, as the model's template gets it."""
+def turn_of(message: openai.ChatMessage, where: str = "messages") -> ChatTurn:
+    """A message, as the model's template gets it; `where` it stands in the request is for errors.
+
+    Raises:
+        openai.UnsupportedParameterError: a picture is not offered.
+    """
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
         for call in message.tool_calls or ()
@@ -91,7 +97,26 @@ def turn_of(message: openai.ChatMessage) -> ChatTurn:
         calls=calls,
         call_id=message.tool_call_id or "",
         name=message.name or "",
+        pictures=_pictures(message, where),
     )
+
+
+def _pictures(message: openai.ChatMessage, where: str) -> tuple[GivenPicture, ...]:
+    """The pictures of a message, where they stand in its text.
+
+    Raises:
+        openai.UnsupportedParameterError: one of them is not offered.
+    """
+    if not isinstance(message.content, list):
+        return ()
+    found: list[GivenPicture] = []
+    at = 0
+    for number, part in enumerate(message.content):
+        if part.image_url is not None and part.type == "image_url":
+            url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
+            found.append(picture_at(url, at, f"{where}.content[{number}].image_url"))
+        at += len(part.text or "")
+    return tuple(found)
 
 
 def _arguments(given: msgspec.Raw) -> str:
@@ -103,8 +128,12 @@ def _arguments(given: msgspec.Raw) -> str:
 
 def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
     """The messages and the tools of a chat."""
+    turns = tuple(
+        turn_of(message, f"messages[{number}]") for number, message in enumerate(asked.messages)
+    )
+    check_count(sum(len(turn.pictures) for turn in turns), "messages")
     return ChatPrompt(
-        turns=tuple(turn_of(message) for message in asked.messages),
+        turns=turns,
         tool_use=tool_use_of(asked),
         variables=_variables(asked),
         continues=bool(asked.continue_final_message),

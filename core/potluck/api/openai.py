@@ -103,10 +103,16 @@ class Options(OtherServers, frozen=True, kw_only=True):
     json_schema: msgspec.Raw = _NOTHING
 
 
+class ImageUrl(Struct, frozen=True, kw_only=True):
+    url: str
+    detail: str | None = None  # how closely it is looked at: as the model's own size says
+
+
 class ContentPart(Struct, frozen=True, kw_only=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | str | None = None
 
 
 class CalledFunction(Struct, frozen=True, kw_only=True):

@@ -76,8 +76,15 @@ def _check_chat(request: ChatCompletionRequest) -> None:
             for part in message.content:
                 if part.type == "refusal":
                     continue
-                if part.type != "text" or part.text is None:
-                    _refuse(True, f"{where}.content", f"{where}.content: only text is offered.")
+                is_picture = part.type == "image_url" and part.image_url is not None
+                if not is_picture and (part.type != "text" or part.text is None):
+                    what = f"{where}.content: only text and image_url are offered."
+                    _refuse(True, f"{where}.content", what)
+                _refuse(
+                    is_picture and message.role != "user",
+                    f"{where}.content",
+                    f"{where}.content: only the user's messages have pictures.",
+                )
 
 
 def is_given(value: msgspec.Raw) -> bool:

@@ -1,11 +1,14 @@
 """`chat`: one answer to a prompt from the arguments and a pipe, or a conversation."""
 
 import argparse
+import base64
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from potluck.api.openai import ChatMessage
+from potluck.api.openai import ChatMessage, ContentPart, ImageUrl
 from potluck.api.schema import ClusterState, LoadProgress, PlanView
 from potluck.cli import terminal
 from potluck.cli.answering import Answering
@@ -15,7 +18,10 @@ from potluck.cli.plan import Planned, plan_request, planned
 from potluck.cli.speaking import Spoken, say_figures, showing, speak
 from potluck.cli.terminal import put_json
 from potluck.client import Client
-from potluck.errors import UsageError
+from potluck.errors import UsageError, format_bytes
+from potluck.reasons import reason
+
+_MOST_BYTES = 11 << 20  # of a picture; a request has at most 16 MiB, and base64 takes a third more
 
 
 class Told(Spoken, frozen=True, kw_only=True):
@@ -28,6 +34,9 @@ class Told(Spoken, frozen=True, kw_only=True):
 def chat(options: argparse.Namespace) -> int:
     """Answer one prompt from the arguments or a pipe. Without a prompt, hold a conversation."""
     prompt = _prompt(options)
+    if options.image and prompt is None:
+        raise UsageError("--image needs a prompt: potluck chat --image FILE PROMPT")
+    pictures = [_picture(Path(file)) for file in options.image]
     client, _ = open_client(options)
     loaded = terminal.load(client, plan_request(options))
     answering = Answering(
@@ -41,7 +50,7 @@ def chat(options: argparse.Namespace) -> int:
         # A person may think for ten minutes; the model stays loaded.
         with client.hold("request"):
             return Talk(answering, options).run()
-    told = answer(answering, options, prompt, loaded)
+    told = answer(answering, options, prompt, loaded, pictures)
     if options.json:
         put_json(told)
     return 0
@@ -64,12 +73,36 @@ def _load(client: Client, options: argparse.Namespace) -> None:
     terminal.load(client, plan_request(options))
 
 
+def _picture(file: Path) -> ContentPart:
+    """A picture of this computer, as a part of a message.
+
+    Raises:
+        UsageError: the file cannot be read, or is too large.
+    """
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{file} has more than {format_bytes(_MOST_BYTES)}. Make it smaller.")
+        data = base64.b64encode(file.read_bytes()).decode()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {reason(error)}.") from error
+    return ContentPart(type="image_url", image_url=ImageUrl(url=f"data:image;base64,{data}"))
+
+
 def answer(
-    answering: Answering, options: argparse.Namespace, prompt: str, loaded: LoadProgress
+    answering: Answering,
+    options: argparse.Namespace,
+    prompt: str,
+    loaded: LoadProgress,
+    pictures: Sequence[ContentPart] = (),
 ) -> Told:
-    """Answer one prompt. Unless the output is JSON, print the answer to stdout while it arrives."""
+    """Answer one prompt, with these pictures before it.
+
+    Unless the output is JSON, print the answer to stdout while it arrives.
+    """
     assert loaded.plan is not None  # the progress `ready` always has it
-    messages = [ChatMessage(role="user", content=prompt)]
+    text = ContentPart(type="text", text=prompt)
+    content = [*pictures, text] if pictures else prompt
+    messages = [ChatMessage(role="user", content=content)]
     if options.json:
         spoken = speak(answering, options, messages, lambda text: None)
     else:

@@ -218,9 +218,17 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "which is at first the guide to Potluck.",
         'potluck chat "What is a worker?"',
         "potluck chat --model ~/models/Qwen3-8B --workers 2",
+        'potluck chat --image photo.jpg "What is this?"',
         'git diff | potluck chat "Review this"     (what comes through a pipe follows the prompt)',
     )
     chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
+    chat.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture to ask about (PNG, JPEG, WebP or GIF); several times for several pictures",
+    )
     add_model(chat)
     add_sampling(chat)
     add_json(chat)

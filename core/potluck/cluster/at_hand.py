@@ -169,6 +169,7 @@ class ModelsAtHand:
             generator=generator,
             stage_names=planned.pipeline_names,
             vocab_size=planned.model.config.vocab_size,
+            tower=planned.model.config.tower,
         )
         return deployment, loaded
 

@@ -41,7 +41,7 @@ class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = (
-        "_causal", "_chunks", "_device", "_spans", "angles", "choice", "end", "exchange", "ids",
+        "_causal", "_chunks", "_device", "_spans", "ahead", "angles", "choice", "end", "exchange", "ids",
         "position", "rotaries", "tokens",
     )  # fmt: skip
 
@@ -53,14 +53,30 @@ class Step:
         device: torch.device,
         ids: Tensor | None = None,
         exchange: Exchange | None = None,
+        *,
+        lag: int = 0,
+        places: Tensor | None = None,
+        ahead: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Begin a step of so many tokens; `ids` are theirs, (T,), for layers that look at them.
+        """Begin a step of so many tokens.
 
-        `exchange` sums what ranks have computed. None: these layers are whole, or are only measured.
+        Args:
+            position: of the first one.
+            tokens: how many.
+            rotaries: of the session, for each rope.
+            device: where masks are made.
+            ids: of the tokens, (T,), for layers that look at them.
+            exchange: sums what ranks have computed; None: these layers are whole, or are only measured.
+            lag: by how much rope's positions are less.
+            places: rope's positions in place of these, (3, T), of rows of pictures.
+            ahead: where rows of the step begin and end that all see each other, as those of a picture may.
         """
-        self.ids, self.rotaries, self.exchange = ids, rotaries, exchange
+        self.ids, self.rotaries, self.exchange, self.ahead = ids, rotaries, exchange, ahead
         self.position, self.tokens, self.end = position, tokens, position + tokens
-        self.angles = [rotary.angles(position, tokens) for rotary in rotaries]
+        if places is None:
+            self.angles = [rotary.angles(position - lag, tokens) for rotary in rotaries]
+        else:
+            self.angles = [rotary.angles_at(places) for rotary in rotaries]
         self._device = device
         self._spans: dict[int | None, Span] = {}
         self._chunks: dict[int, Span] = {}
@@ -88,7 +104,8 @@ class Step:
 
     def _make_span(self, window: int | None) -> Span:
         if window is None or window >= self.end:  # no window is shorter than what is cached
-            return Span(0, self.end, None, is_causal=self.tokens > 1)
+            mask = self._mask(0, None) if self.ahead else None
+            return Span(0, self.end, mask, is_causal=self.tokens > 1 and mask is None)
         start = max(0, self.position + 1 - window)
         if self.tokens == 1:
             return Span(start, window, None, is_causal=False)
@@ -109,6 +126,8 @@ class Step:
         queries = torch.arange(self.position, self.end, device=self._device)[:, None]
         keys = torch.arange(start, self.end, device=self._device)
         mask = keys <= queries
+        for begin, end in self.ahead:
+            mask[begin:end] |= keys < self.position + end
         if window is not None:
             mask &= keys > queries - window
         return mask

@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 
 from potluck.engine.accelerator import (
     find_graphs,
@@ -40,6 +41,7 @@ from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
+from potluck.engine.vision.tower import Tower
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
@@ -53,6 +55,9 @@ from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
 from potluck.model.streams import StreamMixSpec, Streams
+from potluck.model.tensor_formats import tensor_format
+
+_TOWER_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 @torch.inference_mode()
@@ -91,10 +96,11 @@ def build_weights(
     loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
     first = None if kept is None else kept.embedding
     norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
-    table = None
+    table, tower = None, None if kept is None else kept.tower
     if embedding and first is None:
         with filling.layer():
             table = builder.matrix(EMBEDDING)
+            tower = builder.tower()
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
             norm = builder.final_norm()
@@ -130,6 +136,7 @@ def build_weights(
         kernels=builder.run_kernels,
         scratch=builder.scratch,
         share=share,
+        tower=tower,
     )
 
 
@@ -163,6 +170,17 @@ class _Builder(MatrixBuilder):
         eps, kind = spec.norm_eps, spec.norm_kind
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
+
+    def tower(self) -> Tower | None:
+        """What reads pictures; None: nothing does."""
+        if (spec := self._config.tower) is None:
+            return None
+        tensors: dict[str, Tensor] = {}
+        for name, shape in spec.tensors().items():
+            held = _TOWER_DTYPES[tensor_format(self._config, name, shape, self._scheme).name]
+            memory = torch.empty(shape, dtype=held, device=self._device)
+            tensors[name] = self._filling.tensor(name, memory)
+        return Tower(spec, tensors, self._device)
 
     def final_norm(self) -> RmsNorm | StreamMix:
         """What makes the head's input of the last layer's output."""

@@ -19,6 +19,7 @@ from potluck.engine.rotary import Rotaries
 from potluck.engine.session import Output, Session, StepTokens
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
+from potluck.engine.vision.encoded import EncodedPictures
 from potluck.errors import PotluckError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ForwardPass:
         ropes = weights.config.ropes
         self._rotaries = Rotaries(ropes, context, weights.dtype, weights.device)
         self._token_step = _find_token_step(weights)
+        self.pictures = EncodedPictures(weights.tower)
         self.head = None if weights.lm_head is None else StageHead(weights, self._token_step)
 
     def __call__(
@@ -48,6 +50,7 @@ class ForwardPass:
             Of each step its result, or why no token could be chosen.
         """
         is_token = len(steps) == 1 and steps[0].length == 1 and steps[0].is_choice_alone
+        is_token = is_token and steps[0].is_text
         if is_token and self._token_step is not None:
             return [self._run_token(self._token_step, steps[0], sessions[0])]
         return self._run(steps, sessions)
@@ -57,7 +60,7 @@ class ForwardPass:
     ) -> Output | Exception:
         """Do what `_run` does, for one token and without torch."""
         rotaries = self._rotaries.of(known.cache.stretch)
-        token_step(tokens.inputs, known.cache, tokens.position, rotaries)
+        token_step(tokens.inputs, known.cache, tokens.position, rotaries, tokens.lag)
         if self.head is None:
             return Output(position=tokens.end, hidden=token_step.hidden)
         if tokens.sampling is None:
@@ -114,11 +117,28 @@ class ForwardPass:
     def _part(self, tokens: StepTokens, cache: SessionCache) -> Step:
         rotaries = self._rotaries.of(cache.stretch)
         ids = self._ids(tokens)
-        return Step(tokens.position, tokens.length, rotaries, self._device, ids, self._exchange)
+        places = None if tokens.places is None else tokens.places.tensor
+        tower = self._weights.config.tower
+        sees_ahead = tower is not None and tower.facts.sees_ahead
+        return Step(
+            tokens.position,
+            tokens.length,
+            rotaries,
+            self._device,
+            ids,
+            self._exchange,
+            lag=tokens.lag,
+            places=places,
+            ahead=[(some.begin, some.begin + some.rows) for some in tokens.pictures]
+            if sees_ahead
+            else (),
+        )
 
     def _received(self, tokens: StepTokens, part: Step) -> Tensor:
         """Token ids, or hidden states (T, D); the step gets what was chosen for its tokens before this stage."""
         inputs, count = tokens.inputs.tensor, self._weights.follows
+        if tokens.pictures and self._weights.embedding is None:
+            inputs = inputs[:, : self._weights.config.width]  # behind them is what `_deep` takes
         if count is None:
             return inputs
         width = self._weights.config.width
@@ -141,19 +161,57 @@ class ForwardPass:
             if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)
+            self._put_pictures(x, steps)
             if (streams := self._weights.config.streams) is not None:
                 x = x.repeat(1, streams.count)
         else:
             x = together.to(self._device, self._dtype)
-        if len(x) == 1:
+        deep = self._deep(steps)
+        if len(x) == 1 and deep is None:
             for run in self._weights.runs:
                 x = run(x, caches[0].layers, parts[0])
             return x
-        if len(steps) > 1 and (singles := self._weights.singles) is not None:
+        if deep is None and len(steps) > 1 and (singles := self._weights.singles) is not None:
             return singles(x, caches, parts)
         for index, block in enumerate(self._weights.blocks):
             x = block.forward_all(x, [cache.layers[index] for cache in caches], parts)
-        return x
+            if deep is not None and deep.shape[1]:  # of the layers from this one on
+                x += deep[:, : x.shape[1]]
+                deep = deep[:, x.shape[1] :]
+        return x if deep is None or not deep.shape[1] else torch.cat([x, deep], 1)
+
+    def _deep(self, steps: Sequence[StepTokens]) -> Tensor | None:
+        """What pictures add after each layer from the stage's first one on, (T, n · D); None: nothing.
+
+        The first stage has it of the tower, the others behind the hidden states.
+        """
+        width, layers = self._weights.config.width, self._weights.config.deep_layers
+        is_first = self._weights.embedding is not None
+        left = layers - (0 if is_first else next(iter(self._weights.layers), layers))
+        if left <= 0 or not any(tokens.pictures for tokens in steps):
+            return None
+        parts: list[Tensor] = []
+        for tokens in steps:
+            if tokens.pictures and not is_first:
+                parts.append(tokens.inputs.tensor[:, width:].to(self._device, self._dtype))
+                continue
+            part = torch.zeros(
+                (tokens.length, left * width), dtype=self._dtype, device=self._device
+            )
+            for some in tokens.pictures:
+                rows = self.pictures.rows(some)[:, width : (1 + left) * width]
+                part[some.begin :][: some.rows] = rows.to(self._device, self._dtype)
+            parts.append(part)
+        return torch.cat(parts)
+
+    def _put_pictures(self, x: Tensor, steps: Sequence[StepTokens]) -> None:
+        """Write the rows of pictures over the embeddings of their tokens."""
+        begin = 0
+        for tokens in steps:
+            for some in tokens.pictures:
+                rows = self.pictures.rows(some)[:, : x.shape[1]]
+                x[begin + some.begin :][: some.rows] = rows.to(self._device, self._dtype)
+            begin += tokens.length
 
     def _ids(self, tokens: StepTokens) -> Tensor | None:
         if self._weights.embedding is not None:

@@ -1,6 +1,7 @@
 """Attention by kernels that are generated for this computer's CPU."""
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
@@ -53,7 +54,40 @@ class GeneratedAttention(Attention):
         """Attention of tokens whose rows of `project` have norm and rope: (T, H·K)."""
         if self.spec.in_chunks:
             return self._attend_in_chunks(q, cache, step)
+        if step.ahead:
+            return self._attend_ahead(q, cache, step)
         return self.attend_all(q, cache, step.position)
+
+    def _attend_ahead(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """Attention of a step with rows that see each other: those by torch, what is between them by kernels."""
+        mixed, begin = list[Tensor](), 0
+        for first, end in (*step.ahead, (len(rows), len(rows))):
+            if first > begin:
+                mixed.append(self.attend_all(rows[begin:first], cache, step.position + begin))
+            if end > first:
+                mixed.append(self._attend_each_other(rows[first:end], cache, step.position + first))
+            begin = end
+        return torch.cat(mixed)
+
+    def _attend_each_other(self, rows: Tensor, cache: LayerCache, position: int) -> Tensor:
+        """Attention of rows from a position on, all of which see the last one."""
+        end, spec = position + len(rows), self.spec
+        start = max(0, 0 if self.window is None else position + 1 - self.window)
+        mask = None
+        if self.window is not None and end > self.window:
+            queries = torch.arange(position, end)[:, None]
+            mask = torch.arange(start, end) > queries - self.window
+        q = rows.view(len(rows), -1, spec.head_dim)[:, : spec.heads].transpose(0, 1)[None]
+        keys, values = cache.read_all(start, end - start, q.dtype)
+        out = F.scaled_dot_product_attention(
+            q,
+            keys,
+            values,
+            attn_mask=mask,
+            scale=spec.scale,
+            enable_gqa=spec.heads != spec.kv_heads,
+        )
+        return out.transpose(1, 2).reshape(len(rows), -1)
 
     def attend_all(self, rows: Tensor, cache: LayerCache, position: int) -> Tensor:
         """Attention of such tokens from a position on over all that is cached."""

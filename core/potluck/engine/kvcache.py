@@ -60,6 +60,18 @@ class LayerCache:
             keys, values = dequantise_heads(keys), dequantise_heads(values)
         return keys.to(dtype), values.to(dtype)
 
+    def read_all(self, start: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The same, also of rows that are shared with other sessions."""
+        here = max(0, self.first - start)
+        if self.shared is None or not here:
+            return self.read(start, length, dtype)
+        shared = self.shared[:, None, :, start : start + min(here, length)]
+        keys, values = dequantise_heads(shared) if shared.dtype == torch.int8 else shared
+        if here >= length:
+            return keys.to(dtype), values.to(dtype)
+        mine = self.read(start + here, length - here, dtype)
+        return torch.cat([keys.to(dtype), mine[0]], 2), torch.cat([values.to(dtype), mine[1]], 2)
+
     @property
     def first(self) -> int:
         """The position of the first row."""

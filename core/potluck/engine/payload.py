@@ -99,3 +99,8 @@ def from_payload(header: TensorHeader, payload: bytes | bytearray | memoryview) 
             nbytes=view.nbytes,
         )
     return Activations(dtype, header.shape, view)
+
+
+def pixels_of(header: TensorHeader, payload: bytes | bytearray | memoryview) -> Tensor:
+    """The received pixels of a picture, (H, W, 3), u8, whose bytes were counted when they arrived."""
+    return torch.frombuffer(bytearray(payload), dtype=torch.uint8).view(header.shape)

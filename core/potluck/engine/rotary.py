@@ -107,6 +107,7 @@ class Rotary:
         self._dtype, self._device = dtype, device
         self._cos = self._sin = torch.empty((0, 1, rope.dim), dtype=dtype, device=device)
         self._query_scale = rope.query_scale
+        self._axes = torch.tensor(rope.axes * 2, dtype=torch.long, device=device)  # of both halves
         self._factors = torch.empty((0, 1, 1), dtype=dtype, device=device)
         self._positions = 0
         self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
@@ -120,6 +121,24 @@ class Rotary:
             self._cos[position:end],
             self._sin[position:end],
             None if self._query_scale is None else self._factors[position:end],
+        )
+
+    def angles_at(self, places: Tensor) -> Angles:
+        """Those of tokens at these places, (3, T): where each is in time, by row and by column.
+
+        Without axes, all pairs turn by the first.
+        """
+        end = int(places.max()) + 1
+        if end > self._positions:
+            self._grow(max(end, 512))
+        columns = torch.arange(self._cos.shape[-1], device=self._device)
+        axes = self._axes if len(self._axes) else torch.zeros_like(columns)
+        rows = places.to(self._device).long()[axes].t()  # (T, dim)
+        first = rows[:, 0]
+        return Angles(
+            self._cos[rows, 0, columns][:, None].contiguous(),
+            self._sin[rows, 0, columns][:, None].contiguous(),
+            None if self._query_scale is None else self._factors[first],
         )
 
     def addresses(self, position: int) -> tuple[int, int, int]:

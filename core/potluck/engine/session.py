@@ -8,7 +8,7 @@ from potluck.engine.sampler import Choice
 from potluck.engine.session_cache import SessionCache
 from potluck.errors import NeedReplayError
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import Sampling, Scoring
+from potluck.wire.activation_messages import PictureRows, Sampling, Scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,21 @@ class StepTokens(NamedTuple):
     prompt_end: int | None = None
     scoring: Scoring | None = None
     ids: Activations | None = None  # (T,), I32, beside hidden states, for layers that look at them
+    pictures: tuple[PictureRows, ...] = ()
+    lag: int = 0  # see `StepPictures`
+    places: Activations | None = (
+        None  # (3, T), I32, rope's positions in place of those with the lag
+    )
 
     @property
     def is_choice_alone(self) -> bool:
         """Whether nothing is wanted of the head but a token."""
         return self.scoring is None and not (self.sampling is not None and self.sampling.embeds)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has no rows of a picture."""
+        return not self.pictures and self.places is None
 
     @property
     def length(self) -> int:

@@ -97,6 +97,7 @@ class Stage:
             chunk=chunk,
             context=context,
             needs_ids=config.needs_ids(weights.layers),
+            deep=config.deep_numbers(weights.layers[0]) if weights.layers else 0,
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
@@ -218,6 +219,24 @@ class Stage:
         """Note the digests of a session's first tokens: it can be kept on disk under them."""
         self._find(session, epoch).cache.name(prefix)
         self.keeper.look()
+
+    def show(
+        self,
+        picture: str,
+        pixels: Tensor,
+        *,
+        mean: Sequence[float],
+        deviation: Sequence[float],
+        epoch: int,
+    ) -> None:
+        """Have the tower read a picture, whose rows come in a later step. `EncodedPictures.read` has the details.
+
+        Raises:
+            StaleEpochError, InvalidStepError, OutOfMemoryError: it cannot be read.
+        """
+        self._check_epoch(epoch)
+        with out_of_memory("read a picture", self._device):
+            self._forward_pass.pictures.read(picture, pixels, mean=mean, deviation=deviation)
 
     def restore(
         self,
@@ -361,12 +380,18 @@ class Stage:
         is_repeated = known.last == tokens.identity
         if is_repeated and known.output is not None:
             return known.output
-        self._bounds.check_inputs(tokens.inputs, tokens.end)
+        self._bounds.check_inputs(tokens.inputs, tokens.end, has_pictures=bool(tokens.pictures))
         self._bounds.check_ids(tokens.ids, tokens.length)
         self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
+        self._bounds.check_places(tokens.lag, tokens.places, tokens.position, tokens.length)
+        self._bounds.check_pictures(tokens.pictures, tokens.length)
         if is_repeated:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:
+            raise need_replay(known.cache.length, tokens.position)
+        if self.weights.embedding is not None and not all(
+            map(self._forward_pass.pictures.has, tokens.pictures)
+        ):  # others made room for themselves: the driver shows it again
             raise need_replay(known.cache.length, tokens.position)
         end = max(tokens.end, tokens.prompt_end or 0)
         self._bounds.check_context(end)

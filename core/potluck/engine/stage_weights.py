@@ -13,6 +13,7 @@ from potluck.engine.norms import RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
 from potluck.engine.streams import StreamMix
+from potluck.engine.vision.tower import Tower
 from potluck.model.config import ModelConfig
 from potluck.model.shares import Share
 
@@ -40,6 +41,7 @@ class StageWeights:
     kernels: Kernels | None = None  # that the runs are generated with
     scratch: Scratch  # that the layers share
     share: Share | None = None  # what a rank of a group holds of each layer; None: all of it
+    tower: Tower | None = None  # reads pictures, beside the embedding
 
     def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
         """The parts of these that a stage of such layers needs, to be given to `build_weights`.
@@ -57,6 +59,7 @@ class StageWeights:
             runs=(),
             singles=None,
             embedding=self.embedding if embedding else None,
+            tower=self.tower if embedding else None,
             norm=self.norm if head else None,
             lm_head=self.lm_head if head else None,
             is_tied=self.is_tied and embedding and head,
@@ -109,5 +112,6 @@ class StageWeights:
 
     @property
     def nbytes(self) -> int:
-        parts = [*self.blocks, self.norm, self.lm_head, None if self.is_tied else self.embedding]
+        parts = [*self.blocks, self.norm, self.lm_head, self.tower]
+        parts += [] if self.is_tied else [self.embedding]
         return sum(part.nbytes for part in parts if part is not None)

@@ -1,5 +1,6 @@
 """Check the inputs of a step before anything is computed, since they come from other computers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from potluck.engine.choosing import column_count
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
-from potluck.wire.activation_messages import Sampling, Scoring
+from potluck.wire.activation_messages import PictureRows, Sampling, Scoring
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _INTEGERS = (torch.int32, torch.int64)
@@ -23,11 +24,13 @@ class StepBounds:
     context: int  # the most tokens of a session
     needs_ids: bool = False  # whether a layer looks at ids of tokens
     follows: int | None = None  # see `StageWeights`
+    deep: int = 0  # numbers behind the hidden states of a step with pictures
 
-    def check_inputs(self, inputs: Activations, end: int) -> None:
+    def check_inputs(self, inputs: Activations, end: int, *, has_pictures: bool = False) -> None:
         """Refuse inputs other than (T,) token ids of the vocabulary, or (T, D) hidden states.
 
-        Behind these there may be columns with what a layer has chosen for tokens before position `end`.
+        Behind these there may be columns with what a layer has chosen for tokens before position `end`, and with
+        what rows of pictures add.
 
         Raises:
             InvalidStepError: shape, dtype or number of tokens are wrong.
@@ -35,7 +38,7 @@ class StepBounds:
         """
         takes_ids = self.hidden is None
         tokens = inputs.shape[0] if inputs.shape else 0
-        columns = column_count(self.follows, end, inputs.dtype)
+        columns = column_count(self.follows, end, inputs.dtype) + self.deep * has_pictures
         shape = (tokens,) if self.hidden is None else (tokens, self.hidden + columns)
         dtypes = _INTEGERS if takes_ids else _FLOATS
         if inputs.shape != shape or inputs.dtype not in dtypes or not 0 < tokens <= self.chunk:
@@ -69,6 +72,39 @@ class StepBounds:
             return
         for bound in ids.tensor.aminmax():
             self._check_token(int(bound))
+
+    def check_places(
+        self, lag: int, places: Activations | None, position: int, tokens: int
+    ) -> None:
+        """Check rope's positions of a step of so many tokens from a position on.
+
+        Raises:
+            InvalidStepError: there are more or fewer of them than tokens, or they are outside of the context.
+        """
+        if lag > position:
+            raise InvalidStepError(f"A step at position {position} has a lag of {lag} positions.")
+        if places is None:
+            return
+        if places.shape != (3, tokens):
+            raise InvalidStepError(
+                f"A step of {tokens} tokens came with {list(places.shape)} places of pictures."
+            )
+        low, high = (int(bound) for bound in places.tensor.aminmax())
+        if low < 0 or high >= self.context:
+            raise InvalidStepError(f"A step has the places {low} to {high} in a picture.")
+
+    def check_pictures(self, pictures: Sequence[PictureRows], tokens: int) -> None:
+        """Check that a step of so many tokens has those that are rows of pictures, in their order.
+
+        Raises:
+            InvalidStepError: it has not.
+        """
+        end = 0
+        for some in pictures:
+            if some.begin < end or (end := some.begin + some.rows) > tokens:
+                raise InvalidStepError(
+                    f"A step of {tokens} tokens has rows of a picture from {some.begin} on."
+                )
 
     def check_wishes(self, sampling: Sampling | None, scoring: Scoring | None, tokens: int) -> None:
         """Check what is wanted of a step of so many tokens; see `check_sampling` and `check_scoring`."""

@@ -48,17 +48,18 @@ class TokenStep:
         cache: SessionCache,
         position: int,
         rotaries: Sequence[Rotary],
+        lag: int = 0,
     ) -> None:
         """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
         The session's cache must have room. The token's keys and values are written. `rotaries` are those
-        of the session, for each rope of the model.
+        of the session, for each rope of the model, whose positions are less by the lag.
         """
         if self._embedding is not None:
             self._embedding(inputs.number, self._hidden)
         else:
             self._read(inputs)
-        angles = [rotary.addresses(position) for rotary in rotaries]
+        angles = [rotary.addresses(position - lag) for rotary in rotaries]
         for run in self._runs:
             run.step(self._hidden, cache, position, angles)
 

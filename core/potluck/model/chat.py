@@ -27,6 +27,7 @@ from potluck.model.tokenizer_folder import (
     read_folder,
     utf8,
 )
+from potluck.model.vision.pictures import PictureFormat
 
 ChatMessage: TypeAlias = Mapping[str, object]
 """`role`, `content` and what else the template reads (`tool_calls`, `name`), all JSON values."""
@@ -148,6 +149,37 @@ class ChatFormat:
         """The token ids of a text of `render_chat`."""
         return self.encode(text, add_special=self._template is None)
 
+    def encode_with_pictures(
+        self, text: str, form: PictureFormat, sizes: Sequence[tuple[int, int]]
+    ) -> tuple[list[int], int]:
+        """The token ids of a text of `render_chat` with pictures, and the one that stands for a row of them.
+
+        Args:
+            text: has the model's mark for each picture.
+            form: how the model takes pictures.
+            sizes: height and width of each picture, in pixels.
+
+        Raises:
+            PromptError: the text has more or fewer marks than there are pictures.
+        """
+        facts = form.facts
+        token = self.token_id(facts.token)
+        texts = text.split(facts.mark)
+        if token is None or len(texts) != len(sizes) + 1:
+            raise PromptError(
+                f"The conversation has {len(sizes)} pictures, and its text {len(texts) - 1} times the mark"
+                f" {facts.mark}, by which this model knows where they stand. Leave the mark out of messages."
+            )
+        for number, (height, width) in enumerate(sizes):
+            texts[number] += form.text(height, width)
+        ids = self.encode_rendered("".join(texts))
+        cells = [form.cells(height, width) for height, width in sizes]
+        if ids.count(token) != sum(rows * columns for rows, columns in cells):
+            raise PromptError(
+                f"A message has the text {facts.token}, which stands for a part of a picture. Leave it out."
+            )
+        return ids, token
+
     def begins_reasoning(self, text: str) -> bool:
         """Whether a text of `render_chat` ends inside of the answer's reasoning."""
         reasoning = self.answers.reasoning
@@ -235,10 +267,25 @@ def _checked(message: ChatMessage) -> dict[str, object]:
     plain["role"] = role
     content = message.get("content")
     if content is not None:
-        plain["content"] = _text_of(content)
+        plain["content"] = _content_of(content)
     elif role != "assistant":
         raise PromptError(f"A message of the {role} has no content.")
     return plain
+
+
+def _content_of(content: object) -> str | list[dict[str, str]]:
+    """A message's text; with pictures, its parts, as templates of such models read them."""
+    if not isinstance(content, list | tuple):
+        return _text_of(content)
+    parts = cast("Sequence[object]", content)
+    if {"type": "image"} not in parts:
+        return _text_of(parts)
+    return [
+        {"type": "image"}
+        if part == {"type": "image"}
+        else {"type": "text", "text": _text_of([part])}
+        for part in parts
+    ]
 
 
 def _text_of(content: object) -> str:
@@ -280,6 +327,8 @@ def _json_value(value: object, depth: int = 0) -> object:
 def _plain(chat: Sequence[Mapping[str, object]], *, prompt: bool) -> str:
     """The conversation for a model that knows no chat format."""
     titles = {"system": "", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
+    if any(isinstance(message.get("content"), list) for message in chat):
+        raise PromptError("This model has no chat template, which says where pictures stand.")
     parts = [f"{titles[str(message['role'])]}{message.get('content', '')}" for message in chat]
     if prompt:
         parts.append("Assistant:")

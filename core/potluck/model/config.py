@@ -47,6 +47,8 @@ from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
 from potluck.model.streams import LayerStreams, StreamMixSpec, Streams, read_streams
 from potluck.model.unsupported import unknown_architecture
+from potluck.model.vision.families import read_tower
+from potluck.model.vision.spec import TowerSpec
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
 
@@ -75,6 +77,7 @@ class ModelConfig:
     streams: Streams | None = None  # the residual streams; None: there is one
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
+    tower: TowerSpec | None = None  # that reads pictures, beside the embedding
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> "ModelConfig":
@@ -170,7 +173,21 @@ class ModelConfig:
         return self.experts is not None and f".{self.experts.facts.name('experts')}." in name
 
     def embedding_tensors(self) -> dict[str, Shape]:
-        return {EMBEDDING: (self.vocab_size, self.hidden_size)}
+        """Names and shapes of what makes hidden states of tokens, and of pictures."""
+        return {EMBEDDING: (self.vocab_size, self.hidden_size)} | self.tower_tensors()
+
+    @property
+    def deep_layers(self) -> int:
+        """To how many of the first layers' outputs rows of pictures are added."""
+        return 0 if self.tower is None else min(len(self.tower.deep_layers), self.num_layers)
+
+    def deep_numbers(self, first_layer: int) -> int:
+        """Numbers behind the hidden states of a step with pictures, before a stage that begins with this layer."""
+        return max(0, self.deep_layers - first_layer) * self.width
+
+    def tower_tensors(self) -> dict[str, Shape]:
+        """Names and shapes of the vision tower's tensors."""
+        return {} if self.tower is None else self.tower.tensors()
 
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
@@ -239,6 +256,11 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
     streams = read_streams(fields, hidden) if family.streams else None
+    pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
+    tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
+    ropes = mixers.ropes
+    if tower is not None:
+        ropes = tuple(replace(rope, axes=tower.axes) for rope in ropes)
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -248,7 +270,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
         layers=_layers(fields, family, mixers.layers, experts, streams),
-        ropes=mixers.ropes,
+        ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
@@ -263,6 +285,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         streams=streams,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
+        tower=tower,
     )
 
 

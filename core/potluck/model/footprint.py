@@ -15,11 +15,13 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
+from potluck.model.vision.spec import MOST_ROWS, TowerSpec
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
 INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
+KEPT_PICTURE_BYTES = 64 << 20  # of rows of pictures that were read lately
 _GPU_SHARE = 0.85
 _POSITION = 8  # bytes of a position
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
@@ -114,7 +116,25 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     kept = chunk * config.width
     streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
-    return max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
+    chunks = max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
+    return chunks if config.tower is None else max(chunks, _tower_bytes(config.tower))
+
+
+def _tower_bytes(tower: TowerSpec) -> int:
+    """Bytes for the largest picture in a vision tower, and for the rows of those that are kept.
+
+    They are a patch's input, norm and output, queries, keys and values as they come, in their order and turned, and
+    the widest matrix in f32. The memory of an MLP is less: it takes some patches at a time.
+    """
+    cells = (
+        MOST_ROWS
+        if tower.side == 0 or tower.facts.is_stretched
+        else (tower.side // tower.merge) ** 2
+    )
+    widest = tower.width * max(tower.intermediate, 3 * tower.width)
+    return (
+        _ITEM * (cells * (tower.cell * 14 * tower.width + tower.row) + widest) + KEPT_PICTURE_BYTES
+    )
 
 
 def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:

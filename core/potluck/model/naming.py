@@ -6,6 +6,8 @@ without its head has no `model.` before its names.
 
 from collections.abc import Iterable
 
+from potluck.model.vision.spec import is_of_tower
+
 BASE = "model."  # the decoder, beside its head
 EMBEDDING = BASE + "embed_tokens.weight"
 FINAL_NORM = BASE + "norm.weight"
@@ -16,12 +18,19 @@ _BASES = (BASE, "model.language_model.", "language_model.model.", "language_mode
 
 
 def decoder_names(stored: Iterable[str]) -> dict[str, str]:
-    """Of each name in a model's files, our name. Tensors beside the decoder keep theirs."""
-    names = set(stored)
+    """Of each name in a model's files, our name. Tensors beside decoder and vision tower keep theirs."""
+    everything = set(stored)
+    towers = {name: ours for name in everything if is_of_tower(ours := _tower_name(name))}
+    names = everything - set(towers)
     base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
     beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
     found = {name: name if name in beside else BASE + name.removeprefix(base) for name in names}
     above = base.removesuffix(BASE)  # the head is beside the decoder
     if above + LM_HEAD in names:
         found[above + LM_HEAD] = LM_HEAD
-    return found
+    return found | towers
+
+
+def _tower_name(stored: str) -> str:
+    name = stored.removeprefix(BASE)
+    return name.replace("vision_tower.vision_model.", "vision_tower.", 1)

@@ -101,6 +101,8 @@ class Rope:
     theta: float = 10000.0
     scaling: Scaling | None = None
     query_scale: QueryScale | None = None
+    axes: tuple[int, ...] = ()
+    """For each pair the axis of a picture by which it turns: 0 time, 1 row, 2 column. Empty: all turn by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

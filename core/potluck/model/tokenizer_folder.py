@@ -59,10 +59,10 @@ def read_folder(folder: Path) -> TokenizerFolder:
     Raises:
         BrokenModelError: a file is missing or unreadable.
     """
-    config = _read_json(folder, _CONFIG)
+    config = read_json(folder, _CONFIG)
     loaded = _load_tokenizer(folder, config)
     tokenizer, named = loaded.tokenizer, loaded.special_tokens
-    special = _special_tokens(named, _read_json(folder, "special_tokens_map.json"), config)
+    special = _special_tokens(named, read_json(folder, "special_tokens_map.json"), config)
     return TokenizerFolder(
         tokenizer=tokenizer,
         special_tokens=special,
@@ -99,7 +99,7 @@ def _load_tokenizer(folder: Path, config: Mapping[str, object]) -> Converted:
         raise no_tokenizer(folder)
     if path.name != TOKENIZER:
         with broken_tokenizer("cannot be converted", path.name):
-            return convert(path, _read_bytes(path), config, _read_json(folder, "added_tokens.json"))
+            return convert(path, _read_bytes(path), config, read_json(folder, "added_tokens.json"))
     text = _read_text(path)
     with broken_tokenizer("cannot be read"):
         return Converted(tokenizer=Tokenizer.from_str(text), special_tokens={})
@@ -128,7 +128,7 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _read_json(folder: Path, name: str) -> Mapping[str, object]:
+def read_json(folder: Path, name: str) -> Mapping[str, object]:
     """The JSON object in the file; an empty one if there is no such file."""
     path = folder / name
     if not path.is_file():
@@ -167,7 +167,7 @@ def _templates(folder: Path, config: Mapping[str, object]) -> dict[str, str]:
     if DEFAULT in found:
         return found
     legacy = "chat_template.json"
-    return _named(config, _CONFIG) or _named(_read_json(folder, legacy), legacy)
+    return _named(config, _CONFIG) or _named(read_json(folder, legacy), legacy)
 
 
 def _named(config: Mapping[str, object], file: str) -> dict[str, str]:
@@ -197,7 +197,7 @@ def _stop_ids(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) ->
     """The tokens that any of the files calls the end of an answer; files do not always agree."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        value = _read_json(folder, name).get("eos_token_id")
+        value = read_json(folder, name).get("eos_token_id")
         candidates = cast("list[object]", value) if isinstance(value, list) else [value]
         found |= {i for i in candidates if isinstance(i, int) and not isinstance(i, bool)}
     named = tokenizer.token_to_id(special.get("eos_token", ""))

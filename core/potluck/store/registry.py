@@ -23,6 +23,7 @@ from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stacked import expert_slices
 from potluck.model.stored import find_stored
 from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
+from potluck.model.vision.spec import is_of_tower
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, digest_tensors
 from potluck.store.gguf_files import find_gguf, gguf_name, is_gguf
@@ -171,7 +172,10 @@ def _read_folder(folder: Path, raw: dict[str, object]) -> tuple[dict[str, object
     if EMBEDDING.removeprefix(BASE) in spans:
         # Nothing but embeddings is to be computed with it, for which any head will do.
         raw = {**raw, "tie_word_embeddings": True}
-    return raw, _renamed(spans, decoder_names(spans))
+    spans = _renamed(spans, decoder_names(spans))
+    if not any(map(is_of_tower, spans)):  # saved for text alone
+        raw = {name: value for name, value in raw.items() if name != "vision_config"}
+    return raw, spans
 
 
 def _renamed(spans: Spans, names: Mapping[str, str]) -> Spans:

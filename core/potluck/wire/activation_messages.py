@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.model.limits import MAX_HIDDEN, MAX_VOCAB
-from potluck.wire.fields import Count, Seconds, SessionName, Shape
+from potluck.wire.fields import Count, Hex, Seconds, SessionName, Shape
 from potluck.wire.messages import MAX_TOKENS, Message
 
 Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensors names them
@@ -106,11 +106,51 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     top: Annotated[int, Meta(ge=0, le=20)] = 0  # so many of the best tokens at each position, too
 
 
+_Level = Annotated[float, Meta(ge=-1e3, le=1e3)]
+_Spread = Annotated[float, Meta(ge=1e-6, le=1e6)]
+
+
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a payload of numbers, which is row-major and little-endian."""
 
     dtype: Dtype
     shape: Shape
+
+
+class ShowPicture(Message, frozen=True, tag="show_picture"):
+    """From the driver to the first stage: rows of this picture come in a later step. It stays there.
+
+    Payload: its pixels (U8, [H, W, 3]), of a size that the model's tower takes.
+    """
+
+    epoch: Count
+    session: SessionName
+    step: Count  # the next one, which fails if the picture cannot be read
+    position: Count  # of its first row
+    picture: Hex  # its name, by its content
+    tensor: TensorHeader
+    mean: tuple[_Level, _Level, _Level]
+    deviation: tuple[_Spread, _Spread, _Spread]
+    """Red, green and blue go from 0 to 1, less this mean, divided by this deviation."""
+
+
+class PictureRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a step that are rows of a picture, one after the other."""
+
+    picture: Hex
+    first: Count  # number of the first one in the picture
+    begin: Count  # its place in the step
+    rows: Annotated[int, Meta(ge=1, le=MAX_CHUNK_TOKENS)]
+
+
+class StepPictures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step says of the pictures in it, and of those before it."""
+
+    rows: Annotated[tuple[PictureRows, ...], Meta(max_length=MAX_CHUNK_TOKENS)] = ()
+    lag: Count = 0
+    """By how much rope's position is less than `position`: where rope counts a picture's longer side alone."""
+    places: Annotated[bytes, Meta(max_length=12 * MAX_CHUNK_TOKENS)] = b""
+    """In place of `lag`, rope's positions by time, row and column (I32, [3, T]), of a step with rows of pictures."""
 
 
 class Forward(Message, frozen=True, tag="forward"):
@@ -136,6 +176,7 @@ class Forward(Message, frozen=True, tag="forward"):
     """From rank 0 of a group to its other ranks: which of its steps this is, counted from 1."""
     ids: Annotated[bytes, Meta(max_length=4 * MAX_CHUNK_TOKENS)] = b""
     """Beside hidden states, the ids of the tokens (I32, [T]), if a layer of a later stage looks at them."""
+    pictures: StepPictures | None = None  # None: it is text, and so is all before it
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):

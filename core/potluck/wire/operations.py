@@ -6,6 +6,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 
 from potluck.ids import Role
+from potluck.model.vision.spec import MOST_PIXELS
 from potluck.wire.activation_messages import (
     Attach,
     CloseSession,
@@ -15,6 +16,7 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
+    ShowPicture,
     TensorHeader,
     TrimSession,
 )
@@ -83,7 +85,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
-        Blob, BlobReceived,
+        ShowPicture, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
     "ranks": _ALWAYS | table(JoinRanks, Partial, AbortStep),
@@ -94,7 +96,7 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
-        StillNeeded,
+        StillNeeded, ShowPicture,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
@@ -155,6 +157,8 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             for axis in shape:
                 expected *= axis
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
+        case ShowPicture(tensor=tensor):
+            return _check_pixels(tensor, nbytes)
         case Chunk(offset=offset, total=total):
             return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
         case Partial():
@@ -163,3 +167,14 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             return None
         case _:
             return "a payload that it does not carry" if nbytes else None
+
+
+def _check_pixels(tensor: TensorHeader, nbytes: int) -> str | None:
+    """What is wrong with the pixels of a picture, or None."""
+    if tensor.dtype != "U8" or len(tensor.shape) != 3 or tensor.shape[2] != 3:
+        return "a picture that is no U8 [H, W, 3]"
+    height, width, _ = tensor.shape
+    if not 0 < height * width <= MOST_PIXELS:
+        return f"a picture of {width} x {height} pixels"
+    expected = 3 * height * width
+    return None if nbytes == expected else f"a picture of {expected} bytes has {nbytes}"

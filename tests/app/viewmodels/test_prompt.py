@@ -12,6 +12,17 @@ def reply(text: str) -> Message:
     return Message(role="assistant", text=text)
 
 
+def test_pictures_go_with_their_message_and_take_room() -> None:
+    picture = Attachment(name="a.png", picture="AAAA")
+    asked = Message(role="user", text="What?", attachments=(picture,))
+    earlier = [Message(role="user", text="Hi"), Message(role="assistant", text="Ho")]
+
+    (sent,) = fitting([*earlier, asked], 1000)
+
+    assert sent == asked
+    assert fitting([*earlier, asked], 4000) == [*earlier, asked]
+
+
 def test_old_messages_are_left_out_where_the_context_is_full() -> None:
     talk = [user("a" * 600), reply("b" * 600), user("c" * 300), reply("d" * 300), user("now")]
 

@@ -5,11 +5,12 @@ from typing import Literal
 
 import msgspec
 
-from potluck.api.anthropic.shapes import Block, CountRequest, Message, MessageRequest, Tool
+from potluck.api.anthropic.shapes import Block, CountRequest, Message, MessageRequest, Source, Tool
 from potluck.api.backend import (
     ChatPrompt,
     ChatTurn,
     GenerationRequest,
+    GivenPicture,
     SamplingOptions,
     ToolCall,
     ToolUse,
@@ -17,6 +18,7 @@ from potluck.api.backend import (
 from potluck.api.endpoint import RequestError, decode
 from potluck.api.openai import NamedToolChoice, ToolChoiceFunction, ToolFunction
 from potluck.api.openai_checks import json_text
+from potluck.api.pictures import check_count, picture_at, picture_of
 from potluck.api.tools import check_tools_size, tool_use
 
 _CHOICES: Mapping[str, Literal["auto", "required", "none"]] = {
@@ -57,6 +59,7 @@ def prompt_of(asked: CountRequest) -> ChatPrompt:
         turns.append(ChatTurn(role="system", content=system))
     for number, message in enumerate(asked.messages):
         turns += _turns_of(message, f"messages.{number}.content")
+    check_count(sum(len(turn.pictures) for turn in turns), "messages")
     return ChatPrompt(
         turns=tuple(turns),
         tool_use=_tool_use(asked),
@@ -70,6 +73,7 @@ def _turns_of(message: Message, where: str) -> list[ChatTurn]:
     if isinstance(message.content, str):
         return [ChatTurn(role=message.role, content=message.content)]
     texts: list[str] = []
+    pictures: list[GivenPicture] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     results: list[ChatTurn] = []
@@ -78,6 +82,8 @@ def _turns_of(message: Message, where: str) -> list[ChatTurn]:
         match block.type:
             case "text":
                 texts.append(block.text or "")
+            case "image" if message.role == "user" and block.source is not None:
+                pictures.append(_picture(block.source, len("\n".join(texts)), place))
             case "thinking":
                 thoughts.append(block.thinking or "")
             case "tool_use":
@@ -90,15 +96,27 @@ def _turns_of(message: Message, where: str) -> list[ChatTurn]:
                 pass
             case kind:
                 raise _not_offered(place, kind)
-    if not texts and not calls and results:
+    if not texts and not calls and not pictures and results:
         return results
     turn = ChatTurn(
         role=message.role,
         content="\n".join(texts),
         reasoning="\n".join(thoughts),
         calls=tuple(calls),
+        pictures=tuple(pictures),
     )
     return [*results, turn]
+
+
+def _picture(source: Source, at: int, where: str) -> GivenPicture:
+    """The picture of an image block, before a character of the text.
+
+    Raises:
+        openai.UnsupportedParameterError: it does not come with the request, or is damaged.
+    """
+    if source.type == "base64" and source.data is not None:
+        return picture_of(source.data, at, where)
+    return picture_at(source.url or "", at, where)
 
 
 def _result(block: Block, where: str) -> ChatTurn:

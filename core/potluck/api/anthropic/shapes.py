@@ -15,6 +15,14 @@ _NOTHING = msgspec.Raw(b"null")
 # --- requests
 
 
+class Source(Struct, frozen=True, kw_only=True):
+    """Where the bytes of an image are."""
+
+    type: str
+    data: str | None = None  # base64
+    url: str | None = None
+
+
 class Block(Struct, frozen=True, kw_only=True):
     """A part of a message: the fields of all its types."""
 
@@ -27,6 +35,7 @@ class Block(Struct, frozen=True, kw_only=True):
     tool_use_id: str | None = None  # of a tool_result
     content: "str | list[Block] | None" = None
     is_error: bool | None = None
+    source: Source | None = None  # of an image
 
 
 class Message(Struct, frozen=True, kw_only=True):

@@ -23,12 +23,10 @@ def check(request: ChatRequest | GenerateRequest) -> None:
         "options.mirostat": (bool(options.mirostat), "it is not offered. Send temperature."),
         "options.typical_p": (options.typical_p not in (None, 1.0), "it is not offered."),
     }
-    if isinstance(request, ChatRequest):
-        has_images = any(is_given(message.images) for message in request.messages or ())
-        refused |= {"images": (has_images, "only text is offered.")}
-    else:
+    if isinstance(request, GenerateRequest):
+        without_chat = bool(request.images) and bool(request.raw or request.suffix)
         refused |= {
-            "images": (is_given(request.images), "only text is offered."),
+            "images": (without_chat, "they need the model's template: leave out raw and suffix."),
             "template": (bool(request.template), "the model's own is used. Send raw: true."),
             "context": (is_given(request.context), "send messages to /api/chat."),
         }
@@ -55,7 +53,7 @@ def in_openai_terms(
             suffix = request.suffix or None
             return openai.CompletionRequest(prompt=request.prompt, suffix=suffix, **options)
         system = [openai.ChatMessage(role="system", content=request.system)]
-        prompt = openai.ChatMessage(role="user", content=request.prompt)
+        prompt = openai.ChatMessage(role="user", content=_content(request.prompt, request.images))
         messages = [*(system if request.system else []), prompt]
     else:
         messages = [_message(message) for message in request.messages or []]
@@ -68,11 +66,24 @@ def in_openai_terms(
 def _message(message: Message) -> openai.ChatMessage:
     return openai.ChatMessage(
         role=message.role,
-        content=message.content,
+        content=_content(message.content, message.images),
         reasoning_content=message.thinking,
         tool_calls=message.tool_calls,
         name=message.tool_name,
     )
+
+
+def _content(text: str, images: list[str] | None) -> str | list[openai.ContentPart]:
+    """A message's text, or its pictures and then its text, as Ollama puts them."""
+    if not images:
+        return text
+    parts = [
+        openai.ContentPart(
+            type="image_url", image_url=openai.ImageUrl(url=f"data:image;base64,{data}")
+        )
+        for data in images
+    ]
+    return [*parts, openai.ContentPart(type="text", text=text)]
 
 
 def _thinking(think: bool | str) -> dict[str, Any]:

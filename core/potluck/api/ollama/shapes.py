@@ -41,7 +41,7 @@ class Options(Struct, frozen=True, kw_only=True):
 class Message(Struct, frozen=True, kw_only=True):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
-    images: msgspec.Raw = _NOTHING
+    images: list[str] | None = None  # base64
     thinking: str | None = None
     tool_calls: openai.CallsOfTools | None = None  # their arguments are objects
     tool_name: Annotated[str, Meta(max_length=256)] | None = None  # whose result this is
@@ -73,7 +73,7 @@ class GenerateRequest(Request, frozen=True, kw_only=True):
     suffix: str = ""
     template: str = ""
     raw: bool | None = None  # the prompt is used as it is, without the model's template
-    images: msgspec.Raw = _NOTHING
+    images: list[str] | None = None  # base64
     context: msgspec.Raw = _NOTHING
 
 

@@ -9,6 +9,7 @@ from potluck.api.backend import (
     ChatTurn,
     Constraint,
     GenerationRequest,
+    GivenPicture,
     SamplingOptions,
     ToolCall,
     ToolUse,
@@ -23,6 +24,7 @@ from potluck.api.openai import (
     ToolFunction,
 )
 from potluck.api.openai_checks import is_given, json_text
+from potluck.api.pictures import check_count, picture_at
 from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseRequest, Tool
 from potluck.api.tools import check_tools_size, tool_use
 
@@ -86,6 +88,7 @@ def turns_of(asked: ResponseRequest) -> list[ChatTurn]:
             turns.append(turn)
     if not turns:
         raise RequestError(400, "input: the conversation is empty.", param="input")
+    check_count(sum(len(turn.pictures) for turn in turns), "input")
     return turns
 
 
@@ -93,7 +96,10 @@ def _turn(item: Item, where: str) -> ChatTurn:
     match item.type:
         case "message" if item.role is not None:
             role = "system" if item.role == "developer" else item.role
-            return ChatTurn(role=role, content=_text(item.content, f"{where}.content"))
+            place = f"{where}.content"
+            pictures = _pictures(item.content, place) if role == "user" else ()
+            text = _text(item.content, place, sees=role == "user")
+            return ChatTurn(role=role, content=text, pictures=pictures)
         case "function_call":
             call = ToolCall(
                 id=item.call_id or "",
@@ -122,14 +128,31 @@ def _joined(one: ChatTurn, other: ChatTurn) -> ChatTurn:
     )
 
 
-def _text(content: str | list[Part] | None, where: str) -> str:
+def _pictures(content: str | list[Part] | None, where: str) -> tuple[GivenPicture, ...]:
+    """The pictures of a message, where they stand in its text.
+
+    Raises:
+        openai.UnsupportedParameterError: one of them is not offered.
+    """
+    found: list[GivenPicture] = []
+    texts: list[str] = []
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        if part.type == "input_image":
+            at = len("\n".join(texts))
+            found.append(picture_at(part.image_url or "", at, f"{where}[{number}].image_url"))
+        elif part.type in _TEXTS:
+            texts.append(part.text or "")
+    return tuple(found)
+
+
+def _text(content: str | list[Part] | None, where: str, *, sees: bool = False) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     texts: list[str] = []
     for number, part in enumerate(content):
         if part.type in _TEXTS:
             texts.append(part.text or "")
-        elif part.type != "refusal":
+        elif part.type != "refusal" and not (sees and part.type == "input_image"):
             place = f"{where}[{number}]"
             raise RequestError(
                 400, f"{place}: {part.type} is not offered; only text is.", param=place

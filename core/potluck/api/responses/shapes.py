@@ -21,6 +21,7 @@ class Part(Struct, frozen=True, kw_only=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None  # of an input_image
 
 
 class Item(Struct, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ class Stored:
 
     @property
     def size(self) -> int:
-        """Characters of the conversation."""
+        """Characters of the conversation, and bytes of its pictures."""
         calls = sum(len(call.arguments) for turn in self.turns for call in turn.calls)
+        calls += sum(len(picture.data) for turn in self.turns for picture in turn.pictures)
         return calls + sum(len(turn.content) + len(turn.reasoning) for turn in self.turns)
 
 

@@ -29,6 +29,7 @@ from potluck.cluster.driver.echo import echo_of
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, conversation_of
+from potluck.cluster.driver.pictures import NO_PICTURES, Pictures, PromptPictures
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import (
     ContextExceededError,
@@ -40,6 +41,7 @@ from potluck.errors import (
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer
 from potluck.model.pooling import LAST
+from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import Sampling, TokenBias
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class LoadedModel:
         stage_names: the computer of each stage, in the order of the pipeline.
         vocab_size: how many token ids its weights know; a tokenizer may know others.
         pooling: which hidden states are its embedding: see `potluck.model.pooling`.
+        tower: what reads its pictures; None: it reads text alone.
     """
 
     text: ModelText
@@ -68,6 +71,7 @@ class LoadedModel:
     stage_names: tuple[str, ...]
     vocab_size: int
     pooling: str = LAST
+    tower: TowerSpec | None = None
 
     def check_embeds(self) -> None:
         """Raise UsageError for a model whose embeddings are not that of the last token."""
@@ -210,6 +214,7 @@ async def _answer(
         grammar=None if is_over else grammar,
         is_scored=is_scored,
         is_kept=not request.embeds,
+        pictures=_pictures(loaded, encoded),
     )
     embedding = b""
     async with aclosing(stream):
@@ -279,6 +284,7 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
     match prompt:
         case ChatPrompt():
             _check_length(_characters(prompt), loaded.generator.context)
+            _check_sees(loaded, prompt)
             encoded = await loaded.text.encode_chat(conversation_of(prompt))
         case TextPrompt(text, _, suffix) if suffix:
             _check_length(len(text) + len(suffix), loaded.generator.context)
@@ -290,6 +296,23 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
             encoded = EncodedPrompt(token_ids=list(token_ids))
     _check_ids(encoded.token_ids, loaded.vocab_size)
     return encoded
+
+
+def _check_sees(loaded: LoadedModel, prompt: ChatPrompt) -> None:
+    """Raise PromptError for pictures that the model cannot read."""
+    if loaded.tower is None and any(turn.pictures for turn in prompt.turns):
+        raise PromptError(
+            "This model reads only text here, and a message has a picture. Leave it out, or ask a model whose vision"
+            " tower Potluck computes, as safetensors: README.md names them."
+        )
+
+
+def _pictures(loaded: LoadedModel, encoded: EncodedPrompt) -> Pictures:
+    if not encoded.pictures or loaded.tower is None:
+        return NO_PICTURES
+    return PromptPictures.of(
+        encoded.token_ids, encoded.pictures, encoded.picture_token, loaded.tower
+    )
 
 
 def _characters(prompt: ChatPrompt) -> int:

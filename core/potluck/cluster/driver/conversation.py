@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from potluck.cluster.driver.computed import ComputedSteps, prefix_digests
+from potluck.cluster.driver.computed import ComputedSteps, common_prefix, prefix_digests
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.pending import PendingStep
+from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import MAX_HISTORY, Sampling, Scoring, TokenScore
 
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
-
-_SLICE = 256  # tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +42,7 @@ class Conversation:
         grammar: what the answer has to follow; None: anything.
         stops: token ids that end the answer.
         limit: most tokens of the answer; None: as many as the context has room for.
+        pictures: of its prompt, while it is answered.
         scores: of its prompt's tokens, by their positions.
         scored: how many of its first tokens are to have a score; 0: none.
         given: tokens of the answer that were given out.
@@ -67,6 +67,7 @@ class Conversation:
     grammar: Grammar | None = None
     stops: Collection[int] = ()
     limit: int | None = None
+    pictures: Pictures = NO_PICTURES
     scores: dict[int, TokenScore] = field(default_factory=dict[int, TokenScore])
     scored: int = 0
     given: int = 0
@@ -78,7 +79,7 @@ class Conversation:
 
     def shares(self, prompt: Sequence[int]) -> int:
         """How many tokens at the beginning of the prompt were computed."""
-        return min(_common_prefix(self.tokens, prompt), self.computed.end)
+        return min(common_prefix(self.tokens, prompt), self.computed.end)
 
     def is_continued_by(self, prompt: Sequence[int], losing: int) -> bool:
         """Whether the prompt goes on with it, losing at most so many of the tokens that were computed."""
@@ -99,7 +100,7 @@ class Conversation:
         has_turn = self.turn is not None and not self.turn.place
         if not has_turn or self.given or not self._is_use_for(prompt, pipeline):
             return 0
-        return self._whole_steps(min(_common_prefix(self.tokens, prompt), len(prompt) - 1))
+        return self._whole_steps(min(common_prefix(self.tokens, prompt), len(prompt) - 1))
 
     def _is_use_for(self, prompt: Sequence[int], pipeline: Pipeline) -> bool:
         """Whether the prompt can go on with caches of it: they are there, with the rotary frequencies of such a length."""
@@ -147,6 +148,7 @@ class Conversation:
         stops: Collection[int] = (),
         grammar: Grammar | None = None,
         is_scored: bool = False,
+        pictures: Pictures = NO_PICTURES,
     ) -> int:
         """Take a prompt in place of the tokens so far, and keep the caches of what it shares.
 
@@ -164,7 +166,7 @@ class Conversation:
         self.computed.trim(known)
         self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
-        self.grammar = grammar
+        self.grammar, self.pictures = grammar, pictures
         self.restored = 0
         if keep < self.cached:
             self.is_rewound = True
@@ -236,6 +238,7 @@ class Conversation:
     def forget_caches(self) -> None:
         """Note that its caches went with their pipeline. The tokens are computed again."""
         self.cached = self.arrived = 0
+        self.pictures.forget_shown()
 
     def open(self) -> None:
         """Begin with empty caches on the same pipeline."""
@@ -297,6 +300,7 @@ class Conversation:
     def _trim(self, position: int) -> None:
         assert self.pipeline is not None
         self.cached, self.arrived = position, min(self.arrived, position)
+        self.pictures.forget_shown()
         self.pipeline.trim(self.session, position)
 
     @property
@@ -317,24 +321,28 @@ class Conversation:
         end = min(begin + most, total)
         if begin < self.computed.end and not self.pipeline.is_exact_in_chunks:
             end = self.computed.end_of(begin)
+        end = self.pictures.whole(begin, end)
         is_last = end == total
         is_alone = self.repeats_a_token  # it waits for no other chunk of a prompt
         self.last_step += 1
+        for at, picture in self.pictures.unshown(begin, end):
+            self.pipeline.show(self.session, step=self.last_step, position=at, picture=picture)
         step = self.pipeline.start_step(
             self.session,
             step=self.last_step,
             position=begin,
-            tokens=self.tokens[begin:end],
+            tokens=self.pictures.plain(self.tokens[begin:end]),
             prompt_end=None if is_last or is_alone else total,
             sampling=self._sampling_with_history() if is_last else None,
             scoring=self._scoring(begin, end),
+            pictures=self.pictures.of_step(begin, end),
         )
         self._count(end)
         return step
 
     def _scoring(self, begin: int, end: int) -> Scoring | None:
         """The prompt's tokens that follow those from `begin` to `end`, if their scores are wanted."""
-        targets = self.tokens[begin + 1 : min(end + 1, self.scored)]
+        targets = self.pictures.plain(self.tokens[begin + 1 : min(end + 1, self.scored)])
         if not targets:
             return None
         return Scoring(targets=tuple(targets), top=self.sampling.logprobs or 0)
@@ -353,7 +361,11 @@ class Conversation:
         assert self.pipeline is not None
         self.last_step += 1
         return self.pipeline.follow(
-            self.session, step=self.last_step, sampling=self._sampling_now(), stops=self.stops
+            self.session,
+            step=self.last_step,
+            sampling=self._sampling_now(),
+            stops=self.stops,
+            pictures=self.pictures.of_token(self.cached),
         )
 
     def give_up(self, step: PendingStep) -> None:
@@ -380,19 +392,12 @@ class Conversation:
         sampling = self._sampling_now()
         if not sampling.needs_history:
             return sampling
-        return msgspec.structs.replace(sampling, history=tuple(self.tokens[-MAX_HISTORY:]))
+        return msgspec.structs.replace(
+            sampling, history=tuple(self.pictures.plain(self.tokens[-MAX_HISTORY:]))
+        )
 
     def _sampling_now(self) -> Sampling:
         """The sampling of the next token, with the tokens that the grammar allows."""
         if self.grammar is None or self.grammar.allowed is None:
             return self.sampling
         return msgspec.structs.replace(self.sampling, allowed=self.grammar.allowed)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    most = min(len(a), len(b))
-    # Slices are compared without a step of Python for each of many thousand tokens.
-    begin = next(
-        (i for i in range(0, most, _SLICE) if a[i : i + _SLICE] != b[i : i + _SLICE]), most
-    )
-    return next((i for i in range(begin, most) if a[i] != b[i]), most)

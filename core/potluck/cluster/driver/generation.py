@@ -19,6 +19,7 @@ from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
+from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.steps_ahead import StepsAhead
@@ -187,6 +188,7 @@ class Generator:
         grammar: Grammar | None = None,
         is_scored: bool = False,
         is_kept: bool = True,
+        pictures: Pictures = NO_PICTURES,
     ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -206,6 +208,7 @@ class Generator:
             grammar: what the answer has to follow, in its state after the known tokens; None: anything.
             is_scored: whether the log-probabilities of the prompt's tokens are wanted in `usage`.
             is_kept: whether another prompt may go on with it.
+            pictures: of the prompt.
 
         Raises:
             GrammarError: the grammar costs too much.
@@ -213,6 +216,7 @@ class Generator:
             PeerError: a computer of the pipeline was lost or is silent, and no other pipeline came.
             EngineError: a stage cannot compute this.
         """
+        prompt = pictures.tokens or prompt
         (await self._working()).check(prompt)
         usage.prompt_tokens = len(prompt)
         with self.turns.turn() as turn:
@@ -228,6 +232,7 @@ class Generator:
                     stops=stops,
                     grammar=grammar,
                     is_scored=is_scored,
+                    pictures=pictures,
                 )
                 usage.scores = conversation.scores
                 left, is_computed = 1, False
@@ -264,6 +269,9 @@ class Generator:
                 else:
                     self._conversations.drop(conversation)
                 conversation.turn, conversation.last_used = None, self._clock()
+                conversation.pictures = (
+                    NO_PICTURES  # megabytes, which come again with the next prompt
+                )
                 self._tell()
 
     async def _borrow(self, prompt: Sequence[int], turn: Turn) -> Conversation:

@@ -20,6 +20,28 @@ class Conversation(Struct, frozen=True, kw_only=True):
     tools: Sequence[dict[str, object]] | None = None
     variables: dict[str, object] = {}
     continue_final: bool = False
+    pictures: tuple[bytes, ...] = ()  # files; the messages have a part `image` for each
+
+
+class Picture(Struct, frozen=True, kw_only=True):
+    """A picture as a model's tower takes it.
+
+    Attributes:
+        name: by its content, 64 hexadecimal digits.
+        height, width: in pixels.
+        rows, columns: lines of cells, and cells of each: the tower makes one row of each cell.
+        mean, deviation: of red, green and blue from 0 to 1.
+        pixels: height x width x 3 bytes.
+    """
+
+    name: str
+    height: int
+    width: int
+    rows: int
+    columns: int
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+    pixels: bytes
 
 
 class EncodedPrompt(Struct, frozen=True, kw_only=True):
@@ -27,6 +49,8 @@ class EncodedPrompt(Struct, frozen=True, kw_only=True):
 
     token_ids: list[int]
     is_reasoning: bool = False  # the template has begun the reasoning of the answer
+    pictures: tuple[Picture, ...] = ()  # in the order in which they stand in the prompt
+    picture_token: int = -1  # that stands for each of their rows
 
 
 class ModelText(Protocol):
@@ -70,11 +94,12 @@ def conversation_of(prompt: ChatPrompt) -> Conversation:
         tools=tools,
         variables=object_of(prompt.variables, "chat_template_kwargs"),
         continue_final=prompt.continues,
+        pictures=tuple(picture.data for turn in prompt.turns for picture in turn.pictures),
     )
 
 
 def _message(turn: ChatTurn) -> dict[str, object]:
-    message: dict[str, object] = {"role": turn.role, "content": turn.content}
+    message: dict[str, object] = {"role": turn.role, "content": _content(turn)}
     if turn.reasoning:
         message["reasoning_content"] = turn.reasoning
     if turn.calls:
@@ -91,6 +116,22 @@ def _message(turn: ChatTurn) -> dict[str, object]:
     if turn.name:
         message["name"] = turn.name
     return message
+
+
+def _content(turn: ChatTurn) -> str | list[dict[str, str]]:
+    """The text of a turn, or parts with its pictures where they stand in the text."""
+    if not turn.pictures:
+        return turn.content
+    parts: list[dict[str, str]] = []
+    begin = 0
+    for picture in turn.pictures:
+        if text := turn.content[begin : picture.at]:
+            parts.append({"type": "text", "text": text})
+        parts.append({"type": "image"})
+        begin = picture.at
+    if text := turn.content[begin:]:
+        parts.append({"type": "text", "text": text})
+    return parts
 
 
 def object_of(text: str, what: str) -> dict[str, object]:

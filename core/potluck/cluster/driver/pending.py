@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import Result, Sampling, Scoring
+from potluck.wire.activation_messages import Result, Sampling, Scoring, StepPictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class PendingStep:
         sent: time at which it was sent; None: it was not sent yet.
         token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
         stops: token ids that end the answer. The step is not sent if it would carry one of them.
+        pictures: what it says of pictures; None: nothing.
     """
 
     session: SessionId
@@ -39,6 +40,7 @@ class PendingStep:
     sent: float | None = None
     token: int | None = None
     stops: Collection[int] = ()
+    pictures: StepPictures | None = None
 
     def seconds(self, now: float) -> float:
         """How long ago it was sent."""

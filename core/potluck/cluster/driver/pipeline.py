@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from potluck.cluster.driver.model_text import Picture
 from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult, token_payload
 from potluck.cluster.driver.token_times import TokenTimes
 from potluck.cluster.loss import computer_lost
@@ -40,6 +41,8 @@ from potluck.wire.activation_messages import (
     Result,
     Sampling,
     Scoring,
+    ShowPicture,
+    StepPictures,
     TensorHeader,
     TrimSession,
 )
@@ -293,11 +296,32 @@ class Pipeline:
             )
         return pending
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, payload: bytes = b"") -> None:
         if self._broken is None:
             with self._lock, suppress(PeerLostError):  # `run` notices it too
                 self._send_fed()  # which were before it
-                self._first.send_nowait(message)
+                self._first.send_nowait(message, payload)
+
+    def show(self, session: SessionId, *, step: int, position: int, picture: Picture) -> None:
+        """Send a picture to the first stage, before the step with its first rows.
+
+        Args:
+            session: whose step that is.
+            step: its number. It fails if the picture cannot be read.
+            position: of the picture's first row.
+            picture: to be read.
+        """
+        message = ShowPicture(
+            epoch=self.epoch,
+            session=session,
+            step=step,
+            position=position,
+            picture=picture.name,
+            tensor=TensorHeader(dtype="U8", shape=(picture.height, picture.width, 3)),
+            mean=picture.mean,
+            deviation=picture.deviation,
+        )
+        self._send(message, picture.pixels)
 
     def start_step(
         self,
@@ -309,6 +333,7 @@ class Pipeline:
         prompt_end: int | None = None,
         sampling: Sampling | None,
         scoring: Scoring | None = None,
+        pictures: StepPictures | None = None,
     ) -> PendingStep:
         """Send tokens to the first stage.
 
@@ -320,9 +345,10 @@ class Pipeline:
             prompt_end: position where the prompt ends; None: these tokens are its end.
             sampling: how the token after them is chosen; None: no token is needed.
             scoring: the tokens after them whose log-probabilities are needed; None: of none.
+            pictures: which of them are rows of pictures; None: none, nor any before them.
         """
         pending = self._new_step(session, step, sampling)
-        pending.prompt_end, pending.scoring = prompt_end, scoring
+        pending.prompt_end, pending.scoring, pending.pictures = prompt_end, scoring, pictures
         if self._broken is not None:
             return pending
         with self._lock:
@@ -337,6 +363,7 @@ class Pipeline:
         step: int,
         sampling: Sampling,
         stops: Collection[int] = (),
+        pictures: StepPictures | None = None,
     ) -> PendingStep:
         """Have the token that the step before chooses sent back in, as soon as it arrives.
 
@@ -345,9 +372,10 @@ class Pipeline:
             step: number of this step, which is one more than that of the step before.
             sampling: how the next token is chosen.
             stops: token ids that end the answer.
+            pictures: where rope counts its token behind pictures.
         """
         pending = self._new_step(session, step, sampling)
-        pending.stops = stops
+        pending.stops, pending.pictures = stops, pictures
         if self._broken is not None:
             return pending
         with self._lock:
@@ -382,6 +410,7 @@ class Pipeline:
             sampling=step.sampling,
             scoring=step.scoring,
             more=more,
+            pictures=step.pictures,
         )
         try:
             self._first.send_nowait(message, token_payload(tokens))

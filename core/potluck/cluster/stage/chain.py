@@ -21,6 +21,7 @@ from potluck.cluster.stage.steps import (
     apply,
     forward,
     restore,
+    show,
     step_tokens,
 )
 from potluck.engine.device import is_lost
@@ -44,6 +45,7 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
+    ShowPicture,
     TrimSession,
 )
 from potluck.wire.measuring_messages import StageTimes
@@ -169,6 +171,7 @@ class StageChain:
                 | CloseSession()
                 | KeepSession()
                 | RestoreSession()
+                | ShowPicture()
             ):
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
@@ -176,6 +179,8 @@ class StageChain:
                     return
                 elif isinstance(message, RestoreSession):
                     self._restore(loaded, message)
+                elif isinstance(message, ShowPicture):
+                    self._show(loaded, message, payload)
                 else:
                     self._step(loaded, message, payload)
             case _:
@@ -197,6 +202,13 @@ class StageChain:
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
+            self._failed(loaded, message, error)
+
+    def _show(self, loaded: LoadedStage, message: ShowPicture, payload: memoryview) -> None:
+        """Have the tower read a picture. It is not sent on: no other stage sees it."""
+        try:
+            show(loaded.stage, message, payload)
+        except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
             self._failed(loaded, message, error)
 
     def _follow(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
@@ -276,7 +288,7 @@ class StageChain:
             self._fail(message, computer_lost(link.peer.name))
 
     def _fail(self, message: Message, error: PotluckError) -> None:
-        if not isinstance(message, Forward | RestoreSession | Result):
+        if not isinstance(message, Forward | RestoreSession | Result | ShowPicture):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
         # The stage does not know its computer's name, but the reader of the error needs it.

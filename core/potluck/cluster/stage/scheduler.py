@@ -6,7 +6,7 @@ The rules:
   when their tokens are to be forgotten again: nobody waits for the rest of a prompt that was cancelled.
 - Single tokens and control messages (open, trim, close, attach) go first, in the order in which
   they became ready: many people wait for their next token, and each takes milliseconds.
-- A chunk of a prompt goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
+- A chunk of a prompt, or a picture in it, goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
 - The messages of a session that waits for the disk (`hold`) wait as well. Those of others do not.
@@ -28,14 +28,16 @@ from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
     OpenSession,
+    ShowPicture,
     TrimSession,
 )
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
-Kind = Literal["control", "token", "chunk"]
+Kind = Literal["control", "token", "chunk", "picture"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
+_SQUARE = 3 * 28 * 28  # bytes of a picture's pixels that are about a token's worth
 _ID_BYTES = 40  # a token id of a sampling, as an object in a tuple
 
 
@@ -75,7 +77,9 @@ class Group(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many tokens are computed, but at least 1."""
+        """How many tokens are computed, or squares of pixels of a picture, but at least 1."""
+        if isinstance(message := self.members[0].message, ShowPicture):
+            return max(1, math.prod(message.tensor.shape) // _SQUARE)
         if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
             return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
         return len(self.members)
@@ -161,7 +165,8 @@ class Scheduler:
         kept = deque(
             waiting
             for waiting in queue
-            if not isinstance(waiting.message, Forward) or waiting.message.position < position
+            if not isinstance(waiting.message, Forward | ShowPicture)
+            or waiting.message.position < position
         )
         if len(kept) == len(queue):
             return
@@ -189,6 +194,8 @@ class Scheduler:
 
     def _kind(self, session: str, message: Message) -> Kind:
         """The kind of a message. It also depends on the messages before it in its session."""
+        if isinstance(message, ShowPicture):
+            return "picture"
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
         if not isinstance(message, Forward):
@@ -216,6 +223,8 @@ class Scheduler:
             return None
         self._chunk_waited = 0
         chunk = self._take(self._ready_chunks)
+        if isinstance(chunk.message, ShowPicture):
+            return Group("picture", (chunk,))
         is_last = _is_last_chunk(chunk) and not self._ready_chunks
         return Group("chunk", (chunk,), ends_prompts=is_last)
 
@@ -245,13 +254,16 @@ class Scheduler:
             del self._sessions[session]
         return taken
 
+    def _ready_of(self, first: Waiting) -> deque[str]:
+        return self._ready_chunks if first.kind in ("chunk", "picture") else self._ready_now
+
     def _make_ready(self, session: str, first: Waiting) -> None:
         if session not in self._held:
-            (self._ready_chunks if first.kind == "chunk" else self._ready_now).append(session)
+            self._ready_of(first).append(session)
 
     def _make_unready(self, session: str, first: Waiting) -> None:
         if session not in self._held:
-            (self._ready_chunks if first.kind == "chunk" else self._ready_now).remove(session)
+            self._ready_of(first).remove(session)
 
 
 def _is_last_chunk(waiting: Waiting) -> bool:

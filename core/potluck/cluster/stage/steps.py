@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from potluck.engine.payload import Activations, from_payload, to_payload
+from potluck.engine.payload import Activations, from_payload, pixels_of, to_payload
 from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
@@ -17,8 +17,11 @@ from potluck.wire.activation_messages import (
     Forward,
     KeepSession,
     OpenSession,
+    PictureRows,
     RestoreSession,
     Result,
+    ShowPicture,
+    StepPictures,
     TensorHeader,
     TokenLogprob,
     TokenScore,
@@ -53,6 +56,17 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
                 raise answer
             return answer
     return message, payload
+
+
+def show(stage: Stage, message: ShowPicture, payload: memoryview) -> None:
+    """Have the stage's tower read a picture, whose rows come in a later step."""
+    stage.show(
+        message.picture,
+        pixels_of(message.tensor, payload),
+        mean=message.mean,
+        deviation=message.deviation,
+        epoch=message.epoch,
+    )
 
 
 def restore(stage: Stage, message: RestoreSession, done: Callable[[Answer], object]) -> None:
@@ -121,6 +135,7 @@ def step_tokens(message: Forward, payload: memoryview) -> StepTokens:
         message.prompt_end,
         message.scoring,
         _ids(message),
+        *_pictures(message.pictures),
     )
 
 
@@ -129,6 +144,18 @@ def _ids(message: Forward) -> Activations | None:
         return None
     header = TensorHeader(dtype="I32", shape=(len(message.ids) // 4,))
     return from_payload(header, message.ids)
+
+
+def _pictures(
+    pictures: StepPictures | None,
+) -> tuple[tuple[PictureRows, ...], int, Activations | None]:
+    """Rows of pictures, lag and places of a step."""
+    if pictures is None:
+        return (), 0, None
+    if not pictures.places:
+        return pictures.rows, pictures.lag, None
+    header = TensorHeader(dtype="I32", shape=(3, len(pictures.places) // 12))
+    return pictures.rows, pictures.lag, from_payload(header, pictures.places)
 
 
 def _known_ids(message: Forward, payload: memoryview) -> bytes:

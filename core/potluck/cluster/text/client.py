@@ -18,7 +18,7 @@ from potluck.cluster.text.messages import (
     OpenModel,
     decode_from_text,
 )
-from potluck.errors import BrokenModelError
+from potluck.errors import BrokenModelError, PotluckError, PromptError
 from potluck.model.answers.format import AnswerFormat
 from potluck.model.detokenizer import Vocabulary
 
@@ -61,6 +61,7 @@ class ModelText:
         self._log_path = log_path
         self._limits = limits or TextLimits()
         self._turns = asyncio.Lock()
+        self._sees = False  # whether the request under way has pictures
         self._process = LimitedProcess(
             "potluck.cluster.text.process",
             log_path,
@@ -128,11 +129,13 @@ class ModelText:
         async with self._turns:
             if not self._process.is_running:
                 await self._start()
+            self._sees = isinstance(request, EncodeChat) and bool(request.conversation.pictures)
             answer = await self._process.ask(request, self._limits.encode_s)
         assert isinstance(answer, Encoded)
         return answer.prompt
 
     async def _start(self) -> None:
+        self._sees = False
         await self._process.start()
         limits = self._limits
         request = OpenModel(
@@ -151,7 +154,13 @@ class ModelText:
         self.stop_ids, self.stop_strings = opened.stop_ids, opened.stop_strings
         self.answers = opened.answers
 
-    def _exceeded(self, what: str) -> BrokenModelError:
+    def _exceeded(self, what: str) -> PotluckError:
+        if self._sees:
+            logger.error("a text process was ended by a picture: it %s", what)
+            return PromptError(
+                f"Reading the pictures of the prompt {what}, and was stopped. Save them as PNG or JPEG, smaller,"
+                " and send them again."
+            )
         logger.error("a text process was ended model=%s: it %s", self.folder, what)
         return BrokenModelError(
             f"The tokenizer or the chat template of {self.folder.name} {what}, and was stopped."

@@ -4,7 +4,9 @@ Both are programs of strangers: a regular expression that never ends, a template
 memory. `serving` limits both.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.text.messages import (
@@ -19,15 +21,21 @@ from potluck.cluster.text.messages import (
     decode_to_text,
 )
 from potluck.cluster.text.serving import end_after, limit_memory, serve
+from potluck.errors import InvalidConfigError, PromptError
 from potluck.model.chat import ChatFormat
+from potluck.model.config import ModelConfig
 from potluck.model.fill import encode_fill
+from potluck.model.tokenizer_folder import read_json
+from potluck.model.vision.pictures import PictureFormat, picture_format
 
 
-def encode_conversation(chat: ChatFormat, conversation: Conversation) -> EncodedPrompt:
-    """A conversation as token ids.
+def encode_conversation(
+    chat: ChatFormat, conversation: Conversation, form: PictureFormat | None = None
+) -> EncodedPrompt:
+    """A conversation as token ids; `form` is how the model takes pictures.
 
     Raises:
-        PromptError: the template refuses it.
+        PromptError: the template refuses it, or a picture cannot be read.
         BrokenModelError: the tokenizer fails.
     """
     text = chat.render_chat(
@@ -36,9 +44,41 @@ def encode_conversation(chat: ChatFormat, conversation: Conversation) -> Encoded
         variables=conversation.variables,
         continue_final=conversation.continue_final,
     )
+    is_reasoning = chat.begins_reasoning(text)
+    if not conversation.pictures:
+        return EncodedPrompt(token_ids=chat.encode_rendered(text), is_reasoning=is_reasoning)
+    if form is None:
+        raise PromptError(
+            "This model reads only text, and a message has a picture. Leave it out, or ask a model that sees."
+        )
+    # Imported only where pictures are looked at.
+    from potluck.cluster.text.pictures import prepare_pictures
+
+    pictures = prepare_pictures(conversation.pictures, form)
+    sizes = [(picture.height, picture.width) for picture in pictures]
+    ids, token = chat.encode_with_pictures(text, form, sizes)
     return EncodedPrompt(
-        token_ids=chat.encode_rendered(text), is_reasoning=chat.begins_reasoning(text)
+        token_ids=ids, is_reasoning=is_reasoning, pictures=pictures, picture_token=token
     )
+
+
+def read_pictures(folder: Path) -> PictureFormat | None:
+    """How the model in this folder takes pictures; None: it takes none, or it is not known how.
+
+    Raises:
+        BrokenModelError: a file is damaged.
+    """
+    config = read_json(folder, "config.json")
+    given = read_json(folder, "preprocessor_config.json")
+    if not given:  # as later versions of `transformers` write it
+        found = read_json(folder, "processor_config.json").get("image_processor")
+        if isinstance(found, Mapping):
+            given = cast("Mapping[str, object]", found)
+    try:
+        read = ModelConfig.from_dict(config)
+        return picture_format(read.architecture, read.tower, given)
+    except InvalidConfigError:
+        return None
 
 
 class TextServer:
@@ -78,7 +118,9 @@ class TextServer:
         if isinstance(request, EncodeFill):
             ids = encode_fill(self._chat, request.before, request.after)
             return Encoded(prompt=EncodedPrompt(token_ids=ids))
-        return Encoded(prompt=encode_conversation(self._chat, request.conversation))
+        conversation = request.conversation
+        form = read_pictures(Path(self._wanted.folder)) if conversation.pictures else None
+        return Encoded(prompt=encode_conversation(self._chat, conversation, form))
 
     def answer(self, request: ToText) -> FromText:
         """The answer to a request."""

@@ -1,0 +1,73 @@
+"""Pictures of the person: made small enough to be sent, and shown in a small size."""
+
+import base64
+
+from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QSize, Qt
+from PySide6.QtGui import QImage, QImageReader, QPixmap
+
+_LONGEST = 1600  # pixels of a side: models see no more of it
+_SMALL_BYTES = 1 << 20  # of a file that is sent as it is
+_WEBP_BYTES = 4 << 20  # of a file that is sent though Qt cannot read it
+_QUALITY = 90  # of a JPEG file
+
+
+def small_picture(data: bytes) -> bytes | None:
+    """The file of a picture, with sides of at most so many pixels; None: it is none that can be read.
+
+    It may be called in any thread.
+    """
+    reader, buffer = _reader(data)
+    size = reader.size()
+    if not size.isValid():
+        is_webp = data[:4] == b"RIFF" and data[8:12] == b"WEBP"  # which not every Qt reads
+        return data if is_webp and len(data) <= _WEBP_BYTES else None
+    longest = max(size.width(), size.height())
+    if longest <= _LONGEST and len(data) <= _SMALL_BYTES and _is_taken(reader):
+        return data
+    if longest > _LONGEST:
+        reader.setScaledSize(_within(size, _LONGEST))
+    image = reader.read()
+    buffer.close()
+    return None if image.isNull() else encoded(image)
+
+
+def encoded(image: QImage) -> bytes:
+    """The file of an image: PNG if some of it is transparent, else JPEG."""
+    if max(image.width(), image.height()) > _LONGEST:
+        smooth = Qt.TransformationMode.SmoothTransformation
+        image = image.scaled(_within(image.size(), _LONGEST), mode=smooth)
+    bytes_ = QByteArray()
+    buffer = QBuffer(bytes_)
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    if image.hasAlphaChannel():
+        image.save(buffer, "PNG")  # pyright: ignore[reportCallIssue, reportArgumentType] - as the C++ has it
+    else:
+        image.save(buffer, "JPEG", _QUALITY)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return bytes(bytes_.data())
+
+
+def thumbnail(picture: str, height: int) -> QPixmap:
+    """A picture in base64, so many pixels high; a null pixmap if it cannot be read."""
+    reader, _buffer = _reader(base64.b64decode(picture))
+    size = reader.size()
+    if size.isValid():
+        reader.setScaledSize(size.scaled(4 * height, height, Qt.AspectRatioMode.KeepAspectRatio))
+    return QPixmap.fromImage(reader.read())
+
+
+def _reader(data: bytes) -> tuple[QImageReader, QBuffer]:
+    """A reader, and what it reads, which has to live as long."""
+    buffer = QBuffer()
+    buffer.setData(QByteArray(data))
+    buffer.open(QIODevice.OpenModeFlag.ReadOnly)
+    reader = QImageReader(buffer)
+    reader.setAutoTransform(True)  # as the camera was held
+    return reader, buffer
+
+
+def _is_taken(reader: QImageReader) -> bool:
+    return reader.format().data() in (b"png", b"jpeg", b"gif", b"webp")
+
+
+def _within(size: QSize, longest: int) -> QSize:
+    return size.scaled(longest, longest, Qt.AspectRatioMode.KeepAspectRatio)

@@ -1,0 +1,1 @@
+"""The vision tower: rows for the decoder from a picture, in torch."""

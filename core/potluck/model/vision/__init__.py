@@ -1,0 +1,1 @@
+"""What a vision tower is made of, and how pictures are prepared for it."""

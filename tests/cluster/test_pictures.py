@@ -1,0 +1,146 @@
+"""A prompt with a picture, from a client's request to the answer of two computers: that of `transformers`."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from byte_model import save_byte_tokenizer
+from fake_cluster import Run
+from PIL import Image
+from seeing_models import SeeingModel, make_seeing_model
+from tokenizers import Tokenizer
+from whole_nodes import eventually, kill_engine, load
+
+from potluck.api import openai
+from potluck.api.backend import Finished, GenerationRequest, Piece, Started
+from potluck.api.generation import of_chat
+from potluck.api.schema import PlanRequest
+from potluck.cluster.node import Node
+from potluck.errors import PromptError
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+TOKEN = 258
+TEMPLATE = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{{ '<|image_pad|>' if p.type == 'image' else p.text }}{% endfor %}{% endif %}|{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> SeeingModel:
+    folder = tmp_path_factory.mktemp("seeing")
+    model = make_seeing_model("qwen 3", folder, token=TOKEN, vocab_size=260)
+    save_byte_tokenizer(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|image_pad|>"])
+    assert tokenizer.token_to_id("<|image_pad|>") == TOKEN
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": "</s>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    processor = {"size": {"shortest_edge": 64, "longest_edge": 4096}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return model
+
+
+def folder_of(seeing: SeeingModel) -> Path:
+    return seeing.reference.tensors[0].path.parent
+
+
+def png(seed: int, size: tuple[int, int] = (39, 26)) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def question(*pictures: bytes, text: str = "What is it?") -> GenerationRequest:
+    """A client's request, with these pictures before the text."""
+    urls = [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in pictures]
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    body = {
+        "messages": [
+            {"role": "user", "content": [*parts, {"type": "text", "text": text}]},
+        ],
+        "temperature": 0,
+        "max_tokens": 8,
+        "ignore_eos": True,
+        "logit_bias": {str(TOKEN): -100},  # a model that was trained never writes it
+    }
+    return of_chat(msgspec.json.decode(json.dumps(body), type=openai.ChatCompletionRequest))
+
+
+async def ask(node: Node, asked: GenerationRequest) -> tuple[Started, list[int]]:
+    events = [event async for event in node.backend.generate(asked)]
+    assert isinstance(events[-1], Finished)
+    (started,) = (event for event in events if isinstance(event, Started))
+    tokens = [one for event in events if isinstance(event, Piece) for one in event.token_ids]
+    return started, tokens
+
+
+def greedy(seeing: SeeingModel, file: bytes, started: Started) -> list[int]:
+    """The tokens of `transformers` with its own processor of pictures."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    processor = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": 64, "longest_edge": 4096},
+        patch_size=4,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    image = Image.open(io.BytesIO(file))
+    seen = processor(images=[image], return_tensors="pt")
+    ids = torch.tensor([list(started.prompt_token_ids)])
+    found: list[int] = []
+    with torch.inference_mode():
+        for _ in range(8):
+            logits = seeing.reference.model(
+                ids, mm_token_type_ids=(ids == TOKEN).int(), **seen
+            ).logits[0, -1]
+            logits[TOKEN] -= 100
+            found.append(int(logits.argmax()))
+            ids = torch.cat([ids, torch.tensor([[found[-1]]])], 1)
+    return found
+
+
+def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
+    desk: Node, laptop: Node, run: Run, seeing: SeeingModel
+) -> None:
+    plan = PlanRequest(
+        layers=(("Desk", 1), ("Laptop", 3)), context=256, scheme="f32", model=str(folder_of(seeing))
+    )
+
+    async def main() -> None:
+        await load(desk, plan)
+        started, tokens = await ask(desk, question(png(1)))
+        assert TOKEN in started.prompt_token_ids
+        assert tokens == greedy(seeing, png(1), started)
+
+        # The same picture again is in the caches; another of the same size is not.
+        again, same = await ask(desk, question(png(1)))
+        assert same == tokens
+        assert again.cached_tokens == len(started.prompt_token_ids) - 1
+        other, different = await ask(desk, question(png(2)))
+        assert other.prompt_token_ids == started.prompt_token_ids
+        assert other.cached_tokens == 0
+        assert different == greedy(seeing, png(2), other)
+
+        # A lost computer is planned around, and the picture is shown to the stages again.
+        kill_engine(laptop)
+        asked = question(png(1), text="What is it, and where?")
+        started, tokens = await ask(desk, asked)
+        assert tokens == greedy(seeing, png(1), started)
+
+        with pytest.raises(PromptError, match="Picture 1 is damaged"):
+            await ask(desk, question(png(1)[:200]))
+        with pytest.raises(PromptError, match="mark"):
+            await ask(desk, question(png(1), text="<|image_pad|>"))
+        await eventually(desk, lambda: True)
+
+    run(main())

@@ -1,0 +1,280 @@
+"""Small random models that see, made with `transformers`, and prompts with a picture for them."""
+
+import json
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tiny_models import Reference, stored_tensors
+from torch import Tensor
+
+from potluck.cluster.driver.model_text import Picture
+from potluck.cluster.driver.pictures import PromptPictures
+from potluck.engine.payload import Activations, from_payload
+from potluck.engine.session import Output, StepTokens
+from potluck.ids import SessionId
+from potluck.model.config import ModelConfig
+from potluck.wire.activation_messages import TensorHeader
+
+IMAGE_TOKEN = 7
+SESSION = SessionId("chat")
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 512,
+    "head_dim": 16,
+    "tie_word_embeddings": False,
+}
+_EYE = {
+    "hidden_size": 16,
+    "out_hidden_size": 32,
+    "intermediate_size": 24,
+    "depth": 3,
+    "num_heads": 2,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 25,
+}
+_SIGLIP = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 4,
+    "vision_use_head": False,
+}
+_PIXTRAL = _SIGLIP | {"model_type": "pixtral", "image_size": 64, "head_dim": 8}
+
+
+def _rope(*sections: int) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": list(sections)}
+
+
+SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # the name in transformers; changes of its text, its eye, and fields of the whole
+    "qwen 2.5": (
+        "Qwen2_5_VL",
+        {"head_dim": None, "rope_parameters": _rope(2, 1, 1)},
+        _EYE | {"fullatt_block_indexes": [1], "window_size": 16},
+        {},
+    ),
+    "qwen 3": (
+        "Qwen3VL",
+        {"rope_parameters": _rope(4, 2, 2)},
+        _EYE | {"deepstack_visual_indexes": [0, 2]},
+        {},
+    ),
+    "qwen 3.5": (
+        "Qwen3_5",
+        {
+            "rope_parameters": _rope(2, 1, 1) | {"partial_rotary_factor": 0.5},
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 24,
+        },
+        _EYE,
+        {},
+    ),
+    "gemma 3": (
+        "Gemma3",
+        {"sliding_window": 8, "query_pre_attn_scalar": 16},
+        _SIGLIP,
+        {"mm_tokens_per_image": 16},
+    ),
+    "mistral 3": (
+        "Mistral3",
+        {"model_type": "mistral", "sliding_window": None},
+        _PIXTRAL,
+        {"spatial_merge_size": 2},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeeingModel:
+    """A model on disk, the same in `transformers`, and a prompt with a picture."""
+
+    reference: Reference
+    ids: Tensor
+    picture: Picture
+
+    @property
+    def pixels(self) -> Tensor:
+        """Of the picture, (H, W, 3), u8."""
+        data = bytearray(self.picture.pixels)
+        return torch.frombuffer(data, dtype=torch.uint8).view(
+            self.picture.height, self.picture.width, 3
+        )
+
+    @property
+    def numbers(self) -> Tensor:
+        """Of the picture, (H, W, 3), as the tower takes them."""
+        mean, deviation = torch.tensor(self.picture.mean), torch.tensor(self.picture.deviation)
+        return (self.pixels.float() / 255 - mean) / deviation
+
+    def inputs(self) -> dict[str, Any]:
+        """What `transformers` takes."""
+        tower = self.reference.config.tower
+        assert tower is not None
+        seen = (self.ids == IMAGE_TOKEN).int()[None]
+        channels = self.numbers.permute(2, 0, 1)
+        if not tower.axes:
+            sizes = torch.tensor([[self.picture.height, self.picture.width]])
+            extra = {"token_type_ids": seen} if tower.facts.sees_ahead else {"image_sizes": sizes}
+            return {"pixel_values": channels[None], **extra}
+        patch, merge = tower.patch, tower.merge
+        rows, columns = self.picture.height // patch, self.picture.width // patch
+        x = channels.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
+        x = x.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
+        x = x.expand(*x.shape[:5], 2, *x.shape[6:]).reshape(rows * columns, -1)
+        grid = torch.tensor([[1, rows, columns]])
+        return {"pixel_values": x, "image_grid_thw": grid, "mm_token_type_ids": seen}
+
+    def logits(self, ids: Tensor | None = None) -> Tensor:
+        """Those of `transformers` for these token ids, whose picture is this one."""
+        one = self if ids is None else replace(self, ids=ids)
+        with torch.inference_mode():
+            return self.reference.model(one.ids[None].long(), **one.inputs()).logits[0].float()
+
+    def rows(self) -> Tensor:
+        """Those of the tower of `transformers`, with what is added in the first layers behind them."""
+        inputs = {k: v for k, v in self.inputs().items() if "token_type" not in k}
+        with torch.inference_mode():
+            found = self.reference.model.model.get_image_features(**inputs)
+        rows = found.pooler_output
+        rows = torch.cat(list(rows)) if isinstance(rows, tuple | list) else rows.flatten(0, -2)
+        deep = getattr(found, "deepstack_features", None) or ()
+        more = [each[0] if isinstance(each, tuple | list) else each for each in deep]
+        return torch.cat([rows, *more], 1)
+
+    def prompt(self) -> PromptPictures:
+        config = self.reference.config
+        assert config.tower is not None
+        return PromptPictures.of(self.ids.tolist(), [self.picture], IMAGE_TOKEN, config.tower)
+
+
+def make_seeing_model(
+    variant: str, folder: Path, *, seed: int = 0, token: int = IMAGE_TOKEN, **changes: Any
+) -> SeeingModel:
+    """Write a random model that sees into the folder, and make a prompt for it.
+
+    Args:
+        variant: of `SEEING`.
+        folder: of the model.
+        seed: of the weights and the prompt.
+        token: stands for a row of a picture.
+        changes: of its text.
+    """
+    kind, text, eye, whole = SEEING[variant]
+    text = text | changes
+    text = {
+        name: value
+        for name, value in (TEXT | text).items()
+        if value is not None or name == "sliding_window"
+    }
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=text,
+        vision_config=eye,
+        image_token_id=token,
+        tie_word_embeddings=False,
+        **whole,
+    )
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            center = 1.0 if "norm" in name else -2.0 if name.endswith("A_log") else 0.0
+            parameter.copy_(center + 0.2 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(folder)
+    read = ModelConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    assert read.tower is not None
+    is_square = kind == "Gemma3"
+    side = read.tower.patch * read.tower.merge
+    height, width = (32, 32) if is_square else (5 * side, 3 * side)
+    pixels = torch.randint(256, (height, width, 3), generator=generator, dtype=torch.uint8)
+    picture = Picture(
+        name="ab" * 32,
+        height=height,
+        width=width,
+        rows=height // side,
+        columns=width // side,
+        mean=(0.5, 0.4, 0.3),
+        deviation=(0.5, 0.25, 0.2),
+        pixels=pixels.numpy().tobytes(),
+    )
+    words = torch.randint(8, 96, (18,), generator=generator, dtype=torch.int32)
+    rows = torch.full((picture.rows * picture.columns,), token, dtype=torch.int32)
+    ids = torch.cat([words[:6], rows, words[6:]])
+    return SeeingModel(Reference(model, read, stored_tensors(folder)), ids, picture)
+
+
+class SeeingPipeline:
+    """Stages cut at these layers, which are shown the picture. It returns the logits of every position."""
+
+    def __init__(
+        self, seeing: SeeingModel, cuts: tuple[int, ...] = (), scheme: Any = "f32"
+    ) -> None:
+        reference, layers = seeing.reference, seeing.reference.config.num_layers
+        self.stages = [
+            reference.stage(start, stop, head=False, scheme=scheme)
+            for start, stop in pairwise([0, *cuts, layers])
+        ]
+        self._head = reference.stage(layers, layers, embedding=False, scheme=scheme)
+        self._seeing, self._prompt = seeing, seeing.prompt()
+        self.position = self._step = 0
+        for stage in self.stages:
+            stage.open(SESSION, epoch=1)
+        self.show()
+
+    def show(self) -> None:
+        picture = self._seeing.picture
+        self.stages[0].show(
+            picture.name,
+            self._seeing.pixels,
+            mean=picture.mean,
+            deviation=picture.deviation,
+            epoch=1,
+        )
+
+    def trim(self, position: int) -> None:
+        for stage in self.stages * 2:
+            stage.trim(SESSION, position, epoch=1)
+            position = stage.position(SESSION)
+        self.position = position
+
+    def run(self, ids: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Logits (T, V) of these tokens of the conversation, in steps of these sizes."""
+        return torch.cat([self._run(piece) for piece in ids.split(list(sizes))])
+
+    def _run(self, ids: Tensor) -> Tensor:
+        end = self.position + len(ids)
+        said = self._prompt.of_step(self.position, end)
+        places = None
+        if said.places:
+            header = TensorHeader(dtype="I32", shape=(3, len(ids)))
+            places = from_payload(header, said.places)
+        x = ids
+        for stage in self.stages:
+            step = StepTokens(
+                SESSION, Activations.of(x), 1, self._step, self.position, None, None,
+                pictures=said.rows, lag=said.lag, places=places,
+            )  # fmt: skip
+            (output,) = stage.forward_together((step,))
+            if not isinstance(output, Output):
+                raise output
+            assert output.hidden is not None
+            x = output.hidden.tensor
+        self.position, self._step = end, self._step + 1
+        assert self._head.head is not None
+        with torch.inference_mode():
+            return self._head.head.logits(x).cpu()
