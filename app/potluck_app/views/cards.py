@@ -116,7 +116,7 @@ class ModelCardView(QFrame):
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
             row, place = (self._second, 0) if is_narrow else (self._head, 1)
-            row.insertWidget(place, self.pill)
+            row.insertWidget(place, self.pill, 0, Qt.AlignmentFlag.AlignLeft)  # alone there, too
         self._place_figures()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -49,14 +49,15 @@ class ProgramsCard(QFrame):
         self.copy_key = CopyButton(theme, "Copy key", "api-key-copy", self.key.text)
         self.line = label("", "meta", wrap=True)
         self._off_row, self._on_row, self._key_row = QWidget(), QWidget(), QWidget()
-        hbox(label("Port", "body2"), self.port, STRETCH, parent=self._off_row, spacing=8)
+        hbox(label("Port", "body2"), self.port, parent=self._off_row, spacing=8)
         hbox((self.url, 1), self.copy, parent=self._on_row, spacing=8)
         hbox(label("Key", "body2"), (self.key, 1), self.copy_key, parent=self._key_row, spacing=8)
         text = "Programs on this computer can use your models as they would use OpenAI's."
         vbox(
             label("Other programs", "section"),
             label(text, "body2", wrap=True),
-            hbox(self._off_row, (self._on_row, 1), self.api, spacing=8),
+            self._on_row,
+            hbox(self._off_row, self.api, STRETCH, spacing=8),
             self.others,
             self._key_row,
             self.line,
@@ -81,6 +82,7 @@ class ProgramsCard(QFrame):
         self.key.setCursorPosition(0)
         if listener is not None and state is not None:
             self.url.setText(f"http://{_host(listener, state)}:{listener.port}/v1")
+            self.url.setCursorPosition(0)
             is_here = is_local(listener)
             self._say(_HERE if is_here else _OTHERS if key else _OTHERS_UNSEEN)
         elif self.line.property("kind") != "error":

@@ -148,6 +148,7 @@ class ProseView(Described, QTextBrowser):
         change = QTextCursor(document)
         change.beginEditBlock()  # else the text is laid out again after each change
         _name_images(document)
+        _drop_line_above_rule(document)
         self._has_bars = False
         block = document.begin()
         while block.isValid():
@@ -226,6 +227,16 @@ def _quote_level(block: QTextBlock) -> int:
     if not block.isValid():
         return 0
     return block.blockFormat().intProperty(QTextFormat.Property.BlockQuoteLevel)
+
+
+def _drop_line_above_rule(document: QTextDocument) -> None:
+    """Remove the empty line with which Qt begins a text whose first line is a rule."""
+    first = document.begin()
+    style = first.next().blockFormat()
+    if not first.text() and style.hasProperty(_QT_RULE):
+        cursor = QTextCursor(first)
+        cursor.deleteChar()
+        cursor.setBlockFormat(style)
 
 
 def _name_images(document: QTextDocument) -> None:

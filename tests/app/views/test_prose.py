@@ -46,6 +46,15 @@ def test_a_rule_has_the_colour_of_a_border_and_not_of_text(qtbot: QtBot, theme: 
     assert theme.tokens.text not in colors
 
 
+def test_a_rule_alone_is_no_higher_than_one_between_paragraphs(qtbot: QtBot, theme: Theme) -> None:
+    alone = shown(theme, qtbot, "---")
+    between = shown(theme, qtbot, "Before.\n\n---")
+
+    assert alone.document().blockCount() == 1
+    assert alone.height() < between.height()
+    assert column(alone, 250).count(theme.tokens.border.upper()) == 1
+
+
 def test_an_image_is_a_link_with_its_description(qtbot: QtBot, theme: Theme) -> None:
     view = shown(theme, qtbot, "See ![a cat](http://x/1.png) and ![a dog](http://x/2.png).")
 

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.schema import Device
+from potluck.api.schema import Device, Listener
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.views import screens
@@ -87,6 +87,29 @@ def test_the_link_of_a_graphics_computer_is_told_whole(narrow: MainWindow, qtbot
 
     assert isinstance(card._link, ElidedLabel)
     assert card._link.text() == card._link.whole_text() == "936 Mbit/s · 0.3 ms"
+
+
+def test_the_address_for_programs_is_told_whole(
+    narrow: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    narrow.go(narrow.settings)
+    backend.say(home(listeners=(Listener(host="127.0.0.1", port=8000),)))
+    url = narrow.settings.programs.url
+    qtbot.waitUntil(url.isVisible)
+
+    assert url.cursorPosition() == 0
+    assert url.fontMetrics().horizontalAdvance(url.text()) < url.width() - 20
+
+
+def test_the_state_of_a_model_that_failed_is_where_its_name_begins(
+    narrow: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    narrow.go(narrow.cluster)
+    backend.say(home(model=running_model(state="failed", tokens_per_s=None, plan=None)))
+    card = narrow.cluster.model
+
+    qtbot.waitUntil(lambda: card.pill.text() == "Failed" and card.pill.isVisible())
+    qtbot.waitUntil(lambda: card.pill.x() == card.name.x())
 
 
 def test_a_size_from_a_larger_screen_is_cut_to_this_one(
