@@ -153,16 +153,16 @@ def _share_attention(
     first, last = cuts[share.rank], cuts[share.rank + 1]
     keys = first // group, -(-last // group)
     own = replace(spec, heads=last - first, kv_heads=keys[1] - keys[0])
-    starts, place = [], 0
-    query_rows = (spec.q_size + spec.gate_size) // spec.heads
+    ranges: list[tuple[int, int]] = []
+    place, query_rows = 0, (spec.q_size + spec.gate_size) // spec.heads
     for size, heads, (start, stop) in (
         (query_rows, spec.heads, (first, last)),
         (spec.head_dim, spec.kv_heads, keys),
         (spec.head_dim, spec.kv_heads, keys),
     ):
-        starts.append((place + start * size, place + stop * size))
+        ranges.append((place + start * size, place + stop * size))
         place += heads * size
-    slices = dict(_parts_rows(spec.qkv, tuple(starts)))
+    slices = dict(_parts_rows(spec.qkv, tuple(ranges)))
     slices |= _columns(spec.output, (first * spec.head_dim, last * spec.head_dim), share)
     if spec.has_sinks:
         slices[spec.sinks] = TensorSlice(ranges=((first, last),))
