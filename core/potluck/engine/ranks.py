@@ -5,9 +5,13 @@ the same experts and the same token, and their caches stay equal. Every rank com
 chunks, so that its sums are those of the others.
 """
 
+import ctypes
 from typing import Protocol
 
 from torch import Tensor
+
+
+_SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 class Exchange(Protocol):
@@ -40,6 +44,34 @@ class Exchange(Protocol):
     def abort(self) -> None:
         """Fail all calls of all ranks, those that wait too: this rank cannot go on. Any thread may call it."""
         ...
+
+
+class SumCallback:
+    """An exchange as a function that generated code calls: (an argument, the address of f32, their count)."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self._error: BaseException | None = None
+        self._numbers: dict[tuple[int, int], memoryview] = {}  # by address and count, which come again
+        self._function = _SUM(self._sum)
+        self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+
+    def check(self) -> None:
+        """Raise what a call could not: generated code goes on, with numbers that are of no use."""
+        if self._error is not None:
+            raise self._error
+
+    def _sum(self, _: int, address: int, count: int) -> None:
+        if self._error is not None:
+            return
+        try:
+            numbers = self._numbers.get((address, count))
+            if numbers is None:
+                memory = (ctypes.c_float * count).from_address(address)
+                numbers = self._numbers[address, count] = memoryview(memory).cast("B").cast("f")
+            self.exchange.sum_memory(numbers)
+        except BaseException as error:  # noqa: BLE001 - it is raised by `check`
+            self._error = error
 
 
 def summed(rows: Tensor, exchange: Exchange | None) -> Tensor:
