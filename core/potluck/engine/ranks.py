@@ -52,7 +52,9 @@ class SumCallback:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self._error: BaseException | None = None
-        self._numbers: dict[tuple[int, int], memoryview] = {}  # by address and count, which come again
+        self._numbers: dict[
+            tuple[int, int], memoryview
+        ] = {}  # by address and count, which come again
         self._function = _SUM(self._sum)
         self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
