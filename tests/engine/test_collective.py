@@ -1,6 +1,7 @@
 """Ranks that are processes compute together by `torch.distributed`; one that is lost is an error in the others."""
 
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,9 +105,11 @@ def test_a_group_of_one_sums_alone(tmp_path: Path) -> None:
     given = rows.clone()
 
     exchange.sum(rows)
-    exchange.sum_memory(memoryview(rows.numpy()).cast("B").cast("f"))
+    numbers = bytearray(struct.pack("2f", 1.5, -2.0))
+    exchange.sum_memory(memoryview(numbers))
 
     assert torch.equal(rows, given)
+    assert struct.unpack("2f", numbers) == (1.5, -2.0)
     exchange.abort()
     with pytest.raises(RankLostError):
         exchange.sum(rows)

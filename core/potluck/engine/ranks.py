@@ -10,15 +10,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-
 _SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 class Exchange(Protocol):
     """Sums numbers over the ranks of a group.
 
-    It never waits for ever: a rank that dies, hangs or fails is an error in all others, within a deadline.
-    After an error the sums of ranks no longer belong together, so each further call fails at once.
+    It never waits for ever: a rank that dies, hangs or fails is an error in all others, within a deadline. After an
+    error the sums of ranks no longer belong together: none is made before all ranks begin a step anew.
     """
 
     @property
@@ -38,7 +37,7 @@ class Exchange(Protocol):
         ...
 
     def sum_memory(self, numbers: memoryview) -> None:
-        """The same for numbers of f32 in memory (format `f`), of one token, without any operator of torch."""
+        """The same for the bytes of numbers of f32, of one token, without any operator of torch."""
         ...
 
     def abort(self) -> None:
@@ -60,8 +59,9 @@ class SumCallback:
 
     def check(self) -> None:
         """Raise what a call could not: generated code goes on, with numbers that are of no use."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _sum(self, _: int, address: int, count: int) -> None:
         if self._error is not None:
@@ -70,7 +70,7 @@ class SumCallback:
             numbers = self._numbers.get((address, count))
             if numbers is None:
                 memory = (ctypes.c_float * count).from_address(address)
-                numbers = self._numbers[address, count] = memoryview(memory).cast("B").cast("f")
+                numbers = self._numbers[address, count] = memoryview(memory).cast("B")
             self.exchange.sum_memory(numbers)
         except BaseException as error:  # noqa: BLE001 - it is raised by `check`
             self._error = error
