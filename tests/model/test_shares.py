@@ -1,13 +1,17 @@
 """Ranks' shares of a layer are whole blocks, in proportion, and together they are the layer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from potluck.model.config import ModelConfig
+from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.footprint import stage_footprint
+from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.shapes import SHAPES
 from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config, share_layer
 
@@ -125,6 +129,51 @@ def test_slices_of_all_ranks_together_are_the_tensors(shape: str, parts: Sequenc
     assert len(covered) > 5
     for (name, axis), numbers in covered.items():
         assert numbers == set(range(whole[name][axis]))
+
+
+def test_a_rank_takes_its_part_of_weights_and_cache() -> None:
+    config = ModelConfig.from_dict(SHAPES["llama-8b"])
+    ends = {"embedding": False, "head": False}
+    whole = stage_footprint(config, range(4), **ends, scheme="int4", context=4096)
+
+    first, second = (
+        stage_footprint(
+            rank_config(config, share, "int4"), range(4), **ends, scheme="int4", context=4096
+        )
+        for share in shares(3, 1)
+    )
+
+    assert first.cache + second.cache == whole.cache
+    assert first.cache == 3 * second.cache
+    assert whole.weights < first.weights + second.weights < 1.001 * whole.weights  # norms twice
+    assert first.weights == pytest.approx(0.75 * whole.weights, rel=0.01)
+
+
+def test_heads_of_latents_and_of_delta_nets_are_shared_out() -> None:
+    for shape, heads in (("deepseek-v2-lite", 16), ("qwen3.6-27b", 48)):
+        config = ModelConfig.from_dict(SHAPES[shape])
+        parts = [share_layer(config.layers[0], one, "int4").spec for one in shares(1, 1)]
+        assert all(part.sums_mixer for part in parts)
+        assert sum(_heads(part.mixer) for part in parts) == heads == _heads(config.layers[0].mixer)
+
+
+def _heads(mixer: Mixer) -> int:
+    assert isinstance(mixer, LatentSpec | DeltaNetSpec)
+    return mixer.heads if isinstance(mixer, LatentSpec) else mixer.value_heads
+
+
+def test_what_files_hold_in_tiles_is_cut_in_each_of_them() -> None:
+    """llama.cpp has value head i with key head i modulo the number of key heads."""
+    config = ModelConfig.from_dict(SHAPES["qwen3.6-27b"])
+    plain = config.layers[0].mixer
+    assert isinstance(plain, DeltaNetSpec)
+    layer = replace(config.layers[0], mixer=replace(plain, has_tiled_heads=True))
+
+    slices = share_layer(layer, Share(rank=1, parts=(1, 1)), "int4").slices
+
+    keys, tiles = plain.key_heads, plain.group
+    expected = tuple((tile * keys + keys // 2, (tile + 1) * keys) for tile in range(tiles))
+    assert slices["linear_attn.A_log"].ranges == expected
 
 
 def test_a_slice_has_a_name_that_says_what_it_is_of() -> None:

@@ -353,14 +353,15 @@ def _parts_rows(projection: Projection, ranges: Ranges) -> Iterator[tuple[str, T
             if place <= first and last <= place + rows
         )
         place += rows
+        assert own, part  # none would be zeros
         for kind in ("weight", "bias") if projection.has_bias else ("weight",):
             yield f"{part}.{kind}", TensorSlice(ranges=own)
 
 
-def _columns(projection: Projection, own: tuple[int, int], share: Share) -> dict[str, TensorSlice]:
+def _columns(projection: Projection, own: Ranges, share: Share) -> dict[str, TensorSlice]:
     """The slices of a projection whose results are summed; its bias is added by rank 0."""
     (part,) = projection.parts
-    slices = {f"{part}.weight": TensorSlice(axis="columns", ranges=(own,))}
+    slices = {f"{part}.weight": TensorSlice(axis="columns", ranges=own)}
     if projection.has_bias and share.rank:
         slices[f"{part}.bias"] = TensorSlice(ranges=())
     return slices
