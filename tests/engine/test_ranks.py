@@ -1,5 +1,6 @@
 """Ranks of a group compute together what one would compute alone."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.linear import PackedLinear
 from potluck.engine.mlp import PackedMlp
+from potluck.engine.ranks import SumCallback
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
 from potluck.errors import RankLostError
@@ -155,6 +157,28 @@ def test_a_whole_stage_of_ranks_takes_a_token_in_one_call_and_chooses_the_same(
         )
 
     assert meeting.sums == 5 * 4 * 2  # of a token, after the mixer and the MLP of each layer
+
+
+def test_threads_are_woken_after_a_sum_and_an_error_is_raised_when_the_call_has_ended() -> None:
+    """A function that generated code calls cannot raise; what comes after it in the same call is not summed."""
+    (exchange,) = Meeting(1).exchanges()
+    woken: list[bool] = []
+    numbers = torch.tensor([1.0, 2.0])
+    callback = SumCallback(exchange, lambda: woken.append(True))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    call = function(callback.address)
+
+    call(None, numbers.data_ptr(), 2)
+    callback.check()
+    assert woken == [True]
+
+    exchange.abort()
+    call(None, numbers.data_ptr(), 2)
+    call(None, numbers.data_ptr(), 2)
+    with pytest.raises(RankLostError):
+        callback.check()
+    callback.check()  # the next step may be done, if all ranks begin it anew
+    assert woken == [True]
 
 
 def test_a_rank_that_fails_in_a_step_fails_the_step_of_the_others(

@@ -110,7 +110,7 @@ class GeneratedRun(Run):
     def _join(self, exchange: Exchange | None) -> None:
         """Have the sums of the next step made by this exchange."""
         if exchange is not (None if self._sums is None else self._sums.exchange):
-            self._sums = None if exchange is None else SumCallback(exchange)
+            self._sums = None if exchange is None else SumCallback(exchange, self.kernels.wake)
             self._decoder.sum_by(0 if self._sums is None else self._sums.address)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:

@@ -6,6 +6,7 @@ chunks, so that its sums are those of the others.
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -48,12 +49,12 @@ class Exchange(Protocol):
 class SumCallback:
     """An exchange as a function that generated code calls: (an argument, the address of f32, their count)."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, wake: Callable[[], None]) -> None:
+        """`wake` is called after each sum: the threads of the kernels fall asleep while others are waited for."""
+        self.exchange, self._wake = exchange, wake
         self._error: BaseException | None = None
-        self._numbers: dict[
-            tuple[int, int], memoryview
-        ] = {}  # by address and count, which come again
+        # By address and count, which come again.
+        self._numbers: dict[tuple[int, int], memoryview] = {}
         self._function = _SUM(self._sum)
         self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
@@ -72,6 +73,7 @@ class SumCallback:
                 memory = (ctypes.c_float * count).from_address(address)
                 numbers = self._numbers[address, count] = memoryview(memory).cast("B")
             self.exchange.sum_memory(numbers)
+            self._wake()
         except BaseException as error:  # noqa: BLE001 - it is raised by `check`
             self._error = error
 
