@@ -15,7 +15,6 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
 
 from potluck.errors import EngineError, RankLostError
 
@@ -66,7 +65,7 @@ class CollectiveExchange:
         self._brought: list[Tensor] = []  # of each rank: memory for its rows
         self._group: Any = None
         try:
-            store = distributed_c10d.FileStore(str(communicator), world)
+            store = dist.FileStore(str(communicator), world)  # pyright: ignore[reportPrivateImportUsage]
             store.set_timeout(timedelta(seconds=timeout_s))
             self._group = _join(self._library, store, rank, world, timedelta(seconds=timeout_s))
         except (RuntimeError, ValueError) as error:
@@ -128,9 +127,7 @@ class CollectiveExchange:
             group.abort()  # or a sum that waits on the device would do so for ever
 
 
-def _join(
-    library: Library, store: distributed_c10d.Store, rank: int, world: int, timeout: timedelta
-) -> Any:
+def _join(library: Library, store: Any, rank: int, world: int, timeout: timedelta) -> Any:
     """Join the group of processes; no global one, so that a process may be in a new group after an old one failed."""
     if library == "nccl":
         kind: Any = dist.ProcessGroupNCCL
