@@ -96,8 +96,9 @@ class RankedStage:
     def forward(self, session: SessionId, inputs: Tensor, **arguments: Any) -> Any:
         """All ranks compute at the same time, and all have the same bits."""
         outputs = self.each(lambda stage: stage.forward(session, inputs, **arguments))
-        for other in outputs[1:]:
-            assert torch.equal(other.hidden.tensor, outputs[0].hidden.tensor)
+        hidden = [output.hidden.tensor for output in outputs if output.hidden is not None]
+        for other in hidden[1:]:
+            assert torch.equal(other, hidden[0])
         return outputs[0]
 
     def each(self, work: Callable[[Stage], T]) -> list[T]:

@@ -31,6 +31,7 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mamba import Mamba
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.ranks import Exchange, SumCallback
 from potluck.engine.session_cache import SessionCache
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
@@ -71,6 +72,7 @@ class GeneratedRun(Run):
         shape, weights = layers[0][0], [weights for _, weights in layers]
         self._decoder = Decoder(kernels, weights, shape, chosen)
         self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
+        self._sums: SumCallback | None = None
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
@@ -79,6 +81,7 @@ class GeneratedRun(Run):
         cache: SessionCache,
         position: int,
         angles: Sequence[tuple[int, int, int]],
+        exchange: Exchange | None = None,
     ) -> None:
         """Run one token through the layers without any torch operator.
 
@@ -87,7 +90,12 @@ class GeneratedRun(Run):
             cache: of all layers of the stage.
             position: of the token.
             angles: for each rope of the model, the addresses of the position's angles, f32.
+            exchange: sums what ranks have computed.
+
+        Raises:
+            RankLostError: another rank did not take part in a sum.
         """
+        self._join(exchange)
         if self._placed is not cache.place:
             own = cache.layers[self.layers]
             firsts, shared = [one.first for one in own], [one.shared for one in own]
@@ -96,6 +104,14 @@ class GeneratedRun(Run):
         if position == 0:
             _begin(cache.layers[self.layers])
         self._decoder.step(hidden, position, angles)
+        if self._sums is not None:
+            self._sums.check()
+
+    def _join(self, exchange: Exchange | None) -> None:
+        """Have the sums of the next step made by this exchange."""
+        if exchange is not (None if self._sums is None else self._sums.exchange):
+            self._sums = None if exchange is None else SumCallback(exchange, self.kernels.wake)
+            self._decoder.sum_by(0 if self._sums is None else self._sums.address)
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
@@ -107,7 +123,10 @@ class GeneratedRun(Run):
         shared = [one.shared for one in own]
         if self._chosen is not None and step.choice is not None:
             self._chosen.places[:-1].copy_(step.choice.places[0])
+        self._join(step.exchange)
         self._decoder(hidden, memory, step.position, angles, firsts, shared)
+        if self._sums is not None:
+            self._sums.check()
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:
             places = self._chosen.places[None, :-1].clone()
             step.choice = Choice(self._sees, step.position, places=places)
@@ -179,6 +198,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         activation=spec.feed_forward.activation,
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
+        sums_mixer=spec.sums_mixer,
+        sums_feed_forward=spec.sums_feed_forward,
     )
     return shape, weights
 
@@ -186,8 +207,6 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if spec.sums_mixer or spec.sums_feed_forward:
-        return False
     if not has_kernels(spec.mixer) or spec.streams is not None or index is not None:
         return False
     norms, feed_forward = spec.norms, spec.feed_forward

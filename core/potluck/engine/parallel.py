@@ -26,7 +26,7 @@ class ParallelMoE:
         # In f32 up to the choice, which compares numbers that are close to each other.
         experts = self.moe(norms.before_moe(x), self.router_norm(x.float()))
         if exchange is not None:
-            dense, experts = summed(torch.cat([dense, experts]), exchange).split(len(x))
+            experts, dense = summed(torch.cat([experts, dense]), exchange).split(len(x))
         return norms.after_moe(experts).add_(norms.after_dense(dense))
 
     @property

@@ -5,16 +5,20 @@ the same experts and the same token, and their caches stay equal. Every rank com
 chunks, so that its sums are those of the others.
 """
 
+import ctypes
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
+
+_SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 class Exchange(Protocol):
     """Sums numbers over the ranks of a group.
 
-    It never waits for ever: a rank that dies, hangs or fails is an error in all others, within a deadline.
-    After an error the sums of ranks no longer belong together, so each further call fails at once.
+    It never waits for ever: a rank that dies, hangs or fails is an error in all others, within a deadline. After an
+    error the sums of ranks no longer belong together: none is made before all ranks begin a step anew.
     """
 
     @property
@@ -34,12 +38,44 @@ class Exchange(Protocol):
         ...
 
     def sum_memory(self, numbers: memoryview) -> None:
-        """The same for numbers of f32 in memory (format `f`), of one token, without any operator of torch."""
+        """The same for the bytes of numbers of f32, of one token, without any operator of torch."""
         ...
 
     def abort(self) -> None:
         """Fail all calls of all ranks, those that wait too: this rank cannot go on. Any thread may call it."""
         ...
+
+
+class SumCallback:
+    """An exchange as a function that generated code calls: (an argument, the address of f32, their count)."""
+
+    def __init__(self, exchange: Exchange, wake: Callable[[], None]) -> None:
+        """`wake` is called after each sum: the threads of the kernels fall asleep while others are waited for."""
+        self.exchange, self._wake = exchange, wake
+        self._error: BaseException | None = None
+        # By address and count, which come again.
+        self._numbers: dict[tuple[int, int], memoryview] = {}
+        self._function = _SUM(self._sum)
+        self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+
+    def check(self) -> None:
+        """Raise what a call could not: generated code goes on, with numbers that are of no use."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _sum(self, _: int, address: int, count: int) -> None:
+        if self._error is not None:
+            return
+        try:
+            numbers = self._numbers.get((address, count))
+            if numbers is None:
+                memory = (ctypes.c_float * count).from_address(address)
+                numbers = self._numbers[address, count] = memoryview(memory).cast("B")
+            self.exchange.sum_memory(numbers)
+            self._wake()
+        except BaseException as error:  # noqa: BLE001 - it is raised by `check`
+            self._error = error
 
 
 def summed(rows: Tensor, exchange: Exchange | None) -> Tensor:

@@ -18,6 +18,7 @@ from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.payload import Activations
+from potluck.engine.ranks import Exchange
 from potluck.engine.rotary import Rotary
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
@@ -49,11 +50,13 @@ class TokenStep:
         position: int,
         rotaries: Sequence[Rotary],
         lag: int = 0,
+        exchange: Exchange | None = None,
     ) -> None:
         """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
         The session's cache must have room. The token's keys and values are written. `rotaries` are those
-        of the session, for each rope of the model, whose positions are less by the lag.
+        of the session, for each rope of the model, whose positions are less by the lag; `exchange` sums what
+        ranks have computed.
         """
         if self._embedding is not None:
             self._embedding(inputs.number, self._hidden)
@@ -61,7 +64,7 @@ class TokenStep:
             self._read(inputs)
         angles = [rotary.addresses(position - lag) for rotary in rotaries]
         for run in self._runs:
-            run.step(self._hidden, cache, position, angles)
+            run.step(self._hidden, cache, position, angles, exchange)
 
     @property
     def hidden(self) -> Activations:

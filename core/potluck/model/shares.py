@@ -20,9 +20,12 @@ from math import inf
 from typing import Literal
 
 from potluck.model.config import ModelConfig
+from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu
 from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS
+from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
+from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -136,7 +139,11 @@ def _share_mixer(
     match mixer:
         case AttentionSpec():
             return _share_attention(mixer, share, block)
-        case _:
+        case LatentSpec():
+            return _share_latent(mixer, share, block)
+        case DeltaNetSpec():
+            return _share_delta_net(mixer, share, block)
+        case MambaSpec():  # whose norm is one of all heads together
             return None
 
 
@@ -147,26 +154,83 @@ def _share_attention(
     if spec.qk_norm == "projection" or spec.index is not None:
         return None
     group = spec.heads // spec.kv_heads
-    cuts = _cut_heads(spec.heads, group, spec.head_dim, share.parts, block)
+    cuts = _cut_heads(spec.heads, group, (spec.head_dim,), share.parts, block)
     if cuts is None:
         return None
     first, last = cuts[share.rank], cuts[share.rank + 1]
     keys = first // group, -(-last // group)
     own = replace(spec, heads=last - first, kv_heads=keys[1] - keys[0])
-    starts, place = [], 0
-    query_rows = (spec.q_size + spec.gate_size) // spec.heads
+    ranges: list[tuple[int, int]] = []
+    place, query_rows = 0, (spec.q_size + spec.gate_size) // spec.heads
     for size, heads, (start, stop) in (
         (query_rows, spec.heads, (first, last)),
         (spec.head_dim, spec.kv_heads, keys),
         (spec.head_dim, spec.kv_heads, keys),
     ):
-        starts.append((place + start * size, place + stop * size))
+        ranges.append((place + start * size, place + stop * size))
         place += heads * size
-    slices = dict(_parts_rows(spec.qkv, tuple(starts)))
-    slices |= _columns(spec.output, (first * spec.head_dim, last * spec.head_dim), share)
+    slices = dict(_parts_rows(spec.qkv, tuple(ranges)))
+    slices |= _columns(spec.output, _times(((first, last),), spec.head_dim), share)
     if spec.has_sinks:
         slices[spec.sinks] = TensorSlice(ranges=((first, last),))
     return own, slices
+
+
+def _share_latent(
+    spec: LatentSpec, share: Share, block: int
+) -> tuple[LatentSpec, dict[str, TensorSlice]] | None:
+    """All ranks have the latents, which are cached whole, and the indexer; each expands them for heads of its own."""
+    sizes = spec.value_dim, spec.query_dim
+    cuts = _cut_heads(spec.heads, 1, sizes, share.parts, block)
+    if cuts is None:
+        return None
+    heads: Ranges = ((cuts[share.rank], cuts[share.rank + 1]),)
+    own = replace(spec, heads=cuts[share.rank + 1] - cuts[share.rank])
+    queries = spec.queries or spec.input.split()[0]
+    slices = dict(_parts_rows(queries, _times(heads, spec.query_dim)))
+    ups = (spec.expansion, spec.plain_dim + spec.value_dim)
+    for up, rows in (
+        zip(spec.ups, (spec.rank, spec.value_dim), strict=True) if spec.is_ordered else (ups,)
+    ):
+        slices |= _parts_rows(up, _times(heads, rows))
+    return own, slices | _columns(spec.output, _times(heads, spec.value_dim), share)
+
+
+def _share_delta_net(
+    spec: DeltaNetSpec, share: Share, block: int
+) -> tuple[DeltaNetSpec, dict[str, TensorSlice]] | None:
+    """Each rank has some heads of keys, with the heads of values that are theirs."""
+    cuts = _cut_heads(spec.key_heads, 1, (spec.key_size, spec.value_size), share.parts, block)
+    if cuts is None:
+        return None
+    first, last = cuts[share.rank], cuts[share.rank + 1]
+    keys: Ranges = ((first, last),)
+    values: Ranges = ((first * spec.group, last * spec.group),)
+    if spec.has_tiled_heads:
+        starts = range(0, spec.value_heads, spec.key_heads)
+        values = tuple((start + first, start + last) for start in starts)
+    own = replace(spec, key_heads=last - first, value_heads=(last - first) * spec.group)
+    channels = (
+        *_times(keys, spec.key_size),
+        *_times(keys, spec.key_size, spec.keys_size),
+        *_times(values, spec.value_size, 2 * spec.keys_size),
+    )
+    rows = (*channels, *_times(values, spec.value_size, spec.channels))
+    if spec.has_joined_inputs:
+        rows = _times(keys, spec.rows // spec.key_heads)
+    rates = (*values, *_times(values, 1, spec.value_heads))
+    if spec.has_joined_rates:
+        rates = _times(keys, 2 * spec.group)
+    slices = dict(_parts_rows(spec.input, rows)) | dict(_parts_rows(spec.rates, rates))
+    convolution, offsets, decays, _ = spec.small_tensors
+    slices[convolution] = TensorSlice(ranges=channels)
+    slices |= dict.fromkeys((offsets, decays), TensorSlice(ranges=values))
+    return own, slices | _columns(spec.output, _times(values, spec.value_size), share)
+
+
+def _times(ranges: Ranges, size: int, place: int = 0) -> Ranges:
+    """The numbers of items in these ranges, of `size` each, the first of which is at this place."""
+    return tuple((place + first * size, place + last * size) for first, last in ranges)
 
 
 def _share_feed_forward(
@@ -204,7 +268,7 @@ def _share_dense(
         gate_up=replace(spec.gate_up, rows=rows),
         down=replace(spec.down, width=count),
     )
-    return part, dict(_parts_rows(spec.gate_up, ranges)) | _columns(spec.down, own, share)
+    return part, dict(_parts_rows(spec.gate_up, ranges)) | _columns(spec.down, (own,), share)
 
 
 def _share_moe(
@@ -241,19 +305,19 @@ def _cut_rows(size: int, share: Share, block: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=256)
 def _cut_heads(
-    heads: int, group: int, head_dim: int, parts: tuple[int, ...], block: int
+    heads: int, group: int, sizes: tuple[int, ...], parts: tuple[int, ...], block: int
 ) -> tuple[int, ...] | None:
     """Where the heads of queries are cut for ranks of these parts; None: there is no such cut.
 
     A rank has whole groups of heads that share a key head, or some heads of one group, whose key head other
-    ranks then have too. Of such cuts, the one by which the slowest rank has the least to do.
+    ranks then have too. `sizes` are how many rows or columns of matrices a head has. Of such cuts, the one by which the slowest rank has the least to do.
     """
     best: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {0: ((0.0, 0.0), (0,))}
     for part in parts:
         after: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {}
         for first, ((most, squares), cuts) in best.items():
             for last in range(first + 1, heads + 1):
-                if not _is_part(first, last, heads, group, head_dim, block):
+                if not _is_part(first, last, heads, group, sizes, block):
                     continue
                 load = (last - first) / part
                 cost = max(most, load), squares + load * load * part
@@ -263,18 +327,20 @@ def _cut_heads(
     return best[heads][1] if heads in best else None
 
 
-def _is_part(first: int, last: int, heads: int, group: int, head_dim: int, block: int) -> bool:
+def _is_part(
+    first: int, last: int, heads: int, group: int, sizes: tuple[int, ...], block: int
+) -> bool:
     """Whether a rank may have these heads of queries."""
     has_groups = first % group == 0 and last % group == 0
     if not has_groups and first // group != (last - 1) // group:
         return False
     if block == 1:
         return True
-    keys = first // group, -(-last // group)
     ends = [end for end in (first, last) if end not in (0, heads)]
-    are_columns_whole = all(end * head_dim % block == 0 for end in ends)
-    are_keys_whole = all(end * head_dim % BLOCK_ROWS == 0 for end in (keys[0], keys[1] - keys[0]))
-    return are_columns_whole and (are_keys_whole or not ends)
+    if any(end * size % block for end in ends for size in sizes):
+        return False
+    start, stop = first // group, -(-last // group)
+    return not ends or all(keys * sizes[0] % BLOCK_ROWS == 0 for keys in (start, stop - start))
 
 
 def _parts_rows(projection: Projection, ranges: Ranges) -> Iterator[tuple[str, TensorSlice]]:
@@ -287,14 +353,15 @@ def _parts_rows(projection: Projection, ranges: Ranges) -> Iterator[tuple[str, T
             if place <= first and last <= place + rows
         )
         place += rows
+        assert own, part  # none would be zeros
         for kind in ("weight", "bias") if projection.has_bias else ("weight",):
             yield f"{part}.{kind}", TensorSlice(ranges=own)
 
 
-def _columns(projection: Projection, own: tuple[int, int], share: Share) -> dict[str, TensorSlice]:
+def _columns(projection: Projection, own: Ranges, share: Share) -> dict[str, TensorSlice]:
     """The slices of a projection whose results are summed; its bias is added by rank 0."""
     (part,) = projection.parts
-    slices = {f"{part}.weight": TensorSlice(axis="columns", ranges=(own,))}
+    slices = {f"{part}.weight": TensorSlice(axis="columns", ranges=own)}
     if projection.has_bias and share.rank:
         slices[f"{part}.bias"] = TensorSlice(ranges=())
     return slices

@@ -77,6 +77,8 @@ MOE_LAYER = replace(
     has_norms_after=False,
     activation="silu",
     routing=Routing(count=21, per_token=3, normalise=True),
+    sums_mixer=True,  # as a rank of a group has it
+    sums_feed_forward=True,
 )
 # What writes a kernel, and for which parameters. In those of decoding are also rope, attention of one token,
 # the running of a job, and products and gates that none of the others has.

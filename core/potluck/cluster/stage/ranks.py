@@ -146,7 +146,7 @@ class Ranks:
             rows.copy_(here)
 
     def sum_memory(self, numbers: memoryview) -> None:
-        """The same for numbers of f32 in memory (format `f`), without an operator of torch."""
+        """The same for the bytes of numbers of f32, without an operator of torch."""
         if self._sums is not None and not self._is_alone:
             self._add(np.frombuffer(numbers, np.float32))
 

@@ -137,6 +137,10 @@ class Decoder:
         self._kernels.wake()
         self._decode(addressof(self._step), addressof(self._own), len(self._layers))
 
+    def sum_by(self, function: int, argument: int = 0) -> None:
+        """Have the next steps call the function at this address (`SUM`) for sums over ranks; 0: none is called."""
+        self._step.sum, self._step.sum_argument = function, argument
+
     def place(
         self,
         caches: Sequence[Tensor],
@@ -272,11 +276,12 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
 
 def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
+    total, beside = torch.empty(2 * shape.hidden).split(shape.hidden)  # which are summed at once
     return {
         "gated": _empty_input(shape.widest),
         "added": torch.empty(shape.hidden),
-        "total": torch.empty(shape.hidden),
-        "beside": torch.empty(shape.hidden),
+        "total": total,
+        "beside": beside,
         "routed": torch.empty(rows),
         "factors": torch.empty(rows),
     }

@@ -162,11 +162,12 @@ class _Layer:
                 self._latent(shape.latent)
         form = self.forms[shape.output_format]
         inputs = form.as_is(self.step.attended, mixed)
-        self._add(form, "output", inputs, mixed, "after_attention")
+        self._add(form, "output", inputs, mixed, "after_attention", sums=shape.sums_mixer)
         if shape.routing is None:
             self._mlp()
         elif shape.beside is None:
             self._experts(shape.routing)
+            self._sum(self.step.total, shape.hidden, sums=shape.sums_feed_forward)
             self._finish(self.step.total, "after_mlp")
         else:
             self._parallel(shape.routing, shape.beside)
@@ -195,7 +196,8 @@ class _Layer:
         self._product(form, "gate_up", inputs, 2 * shape.intermediate)
         form = self.forms[shape.down_format]
         inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
-        self._add(form, "down", inputs, shape.intermediate, "after_mlp")
+        sums = shape.sums_feed_forward
+        self._add(form, "down", inputs, shape.intermediate, "after_mlp", sums=sums)
 
     def _experts(self, routing: Routing) -> None:
         """Write what the experts make of the hidden states to `total`."""
@@ -245,8 +247,15 @@ class _Layer:
         inputs = form.normed(step.hidden, shape.hidden, layer.before_mlp, shape.epsilon)
         self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs)
         assert self.called.norm is not None
-        e.call(self.called.norm, [step.added, size, step.beside, layer.after_dense, epsilon])
-        self._experts(routing)
+        norm = [layer.after_dense, epsilon]
+        if shape.sums_feed_forward:  # both in one exchange, and so before the norms of both
+            e.call(self.called.scale, [step.added, size, step.beside, NULL, constant(F32, 1.0)])
+            self._experts(routing)
+            self._sum(step.total, 2 * shape.hidden, sums=True)  # `beside` follows `total`
+            e.call(self.called.norm, [step.beside, size, step.beside, *norm])
+        else:
+            e.call(self.called.norm, [step.added, size, step.beside, *norm])
+            self._experts(routing)
         e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
         self._finish(step.beside, "after_mlp")
 
@@ -284,13 +293,22 @@ class _Layer:
         wide, bias = self.step.wide, self.layer[f"{matrix}_bias"]
         form.multiply(self.layer[matrix], inputs, wide, bias, rows, self.shape.hidden)
 
-    def _add(self, form: Form, matrix: str, inputs: Pointer, width: int, norm: str) -> None:
+    def _sum(self, numbers: Pointer, count: int, *, sums: bool) -> None:
+        """Replace so many numbers by their sums over the ranks of the group, if there are to be sums."""
+        e, step = self.e, self.step
+        if sums:
+            with e.if_then(e.ptrtoint(step.sum, I64).differs(0)):
+                e.call(step.sum, [step.sum_argument, numbers, e.index(count)])
+
+    def _add(
+        self, form: Form, matrix: str, inputs: Pointer, width: int, norm: str, *, sums: bool
+    ) -> None:
         """Add the product of the matrix and the input to the hidden states."""
         e, shape, called = self.e, self.shape, self.called
         hidden, added = self.step.hidden, self.step.wide
         weights, bias = self.layer[matrix], self.layer[f"{matrix}_bias"]
         size = e.index(shape.hidden)
-        if shape.adds_as_is:
+        if shape.adds_as_is and not sums:
             with e.if_else(bias.is_set) as (biased, plain):
                 with biased:
                     form.multiply(weights, inputs, added, bias, shape.hidden, width)
@@ -299,6 +317,7 @@ class _Layer:
                     form.multiply(weights, inputs, hidden, hidden, shape.hidden, width)
             return
         form.multiply(weights, inputs, added, bias, shape.hidden, width)
+        self._sum(added, shape.hidden, sums=sums)
         self._finish(added, norm)
 
     def _finish(self, added: Pointer, norm: str) -> None:

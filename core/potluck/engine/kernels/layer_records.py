@@ -1,7 +1,12 @@
 """What the kernel of decoding is told: a record of a step, and one of each layer."""
 
-from potluck.engine.kernels.ir_types import I8, I32, I64, KIND_F32
-from potluck.engine.kernels.memory import Address, Number, Record
+from llvmlite import ir
+
+from potluck.engine.kernels.ir_types import I8, I32, I64, KIND_F32, POINTER, VOID
+from potluck.engine.kernels.memory import Address, Function, Number, Record
+
+# What replaces numbers by their sums over the ranks of a group: an argument of its own, the numbers (f32), their count.
+SUM = ir.FunctionType(VOID, [POINTER, POINTER, I64])
 
 
 class Angles(Record):
@@ -51,6 +56,8 @@ class Step(Record):
     places = Address(I64)
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
+    sum = Function(SUM)  # of ranks; null: nothing is summed
+    sum_argument = Address(I8)
 
 
 class Layer(Record):

@@ -49,6 +49,8 @@ class LayerShape:
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
     is_side_by_side: bool = False  # the MLP or experts read what the mixer reads
+    sums_mixer: bool = False  # ranks hold parts of it: what it gives is summed before it is added
+    sums_feed_forward: bool = False
 
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after

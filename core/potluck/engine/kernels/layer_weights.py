@@ -90,6 +90,8 @@ def layer_shape(
     activation: Activation = "silu",
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
+    sums_mixer: bool = False,
+    sums_feed_forward: bool = False,
 ) -> LayerShape:
     """Return the shape of a layer. Layers of one shape can be in one `Decoder`.
 
@@ -101,6 +103,8 @@ def layer_shape(
         activation: of the gates.
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
+        sums_mixer: whether what attention gives is summed over ranks.
+        sums_feed_forward: likewise of the MLP or the experts.
     """
     gate_up, down = weights.mlp[:2]
     return LayerShape(
@@ -124,6 +128,8 @@ def layer_shape(
         has_scale=weights.scale is not None,
         norm_kind=norm_kind,
         is_side_by_side=is_side_by_side,
+        sums_mixer=sums_mixer,
+        sums_feed_forward=sums_feed_forward,
     )
 
 

@@ -203,6 +203,16 @@ class Address(Number):
         return Pointer(place.e, place.of(POINTER)[0], self._item)
 
 
+class Function(Number):
+    """A field that is the address of a function, or null."""
+
+    def __init__(self, kind: ir.FunctionType) -> None:
+        self._kind = kind
+
+    def load(self, place: Pointer) -> Value:
+        return place.of(self._kind.as_pointer())[0]
+
+
 class Record:
     """The fields of a record as a kernel has loaded them; subclasses say which there are."""
 

@@ -1,0 +1,84 @@
+"""A rank of a group as a process: it loads its share of a model, computes steps, and prints what came out.
+
+    python rank_process.py FOLDER COMMUNICATOR RANK WORLD TIMEOUT_S
+
+It reads lines: token ids to compute next; `hang`, to never answer again; `abort`; `exit`, to end at once.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import torch
+
+from potluck.engine.collective import CollectiveExchange
+from potluck.engine.reading import StoredTensor
+from potluck.engine.stage import Stage
+from potluck.engine.weights import load_weights
+from potluck.ids import SessionId
+from potluck.model.config import ModelConfig
+from potluck.model.shares import Share
+
+SESSION = SessionId("chat")
+
+
+def main(folder: Path, communicator: Path, rank: int, world: int, timeout_s: float) -> None:
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    exchange = CollectiveExchange(communicator, rank, world, device, timeout_s=timeout_s)
+    config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    weights = load_weights(
+        config, range(config.num_layers), embedding=True, head=False,
+        tensors=stored(folder), scheme="int4", device=device,
+        share=Share(rank=rank, parts=(1,) * world),
+    )  # fmt: skip
+    stage = Stage(weights, context=96, cache_budget=1 << 24, epoch=1, exchange=exchange)
+    stage.open(SESSION, epoch=1)
+    say(ready=True)
+    for step, line in enumerate(sys.stdin):
+        match line.split():
+            case ["exit"]:
+                os._exit(1)
+            case ["hang"]:
+                threading.Event().wait()
+            case ["abort"]:
+                exchange.abort()
+            case ids:
+                compute(stage, step, list(map(int, ids)))
+
+
+def stored(folder: Path) -> list[StoredTensor]:
+    """Where the test says that tensors are: to look itself, it would import `transformers`."""
+    entries = json.loads((folder / "tensors.json").read_text())
+    return [
+        StoredTensor(**entry | {"path": Path(entry["path"]), "shape": tuple(entry["shape"])})
+        for entry in entries
+    ]
+
+
+def compute(stage: Stage, step: int, ids: list[int]) -> None:
+    position = stage.position(SESSION)
+    inputs = torch.tensor(ids, dtype=torch.int32)
+    try:
+        output = stage.forward(SESSION, inputs, epoch=1, step=step, position=position)
+    except Exception as error:  # noqa: BLE001 - the test reads it
+        traceback.print_exc()
+        say(error=type(error).__name__)
+        return
+    assert output.hidden is not None
+    hidden = output.hidden.tensor.contiguous()
+    digest = hashlib.sha256(hidden.numpy().tobytes()).hexdigest()
+    say(digest=digest, hidden=hidden[-1].tolist())
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    place, meeting, number, count, seconds = sys.argv[1:]
+    main(Path(place), Path(meeting), int(number), int(count), float(seconds))
