@@ -35,6 +35,8 @@ PLAN_JSON = {
             "embedding": True,
             "head": False,
             "predicted_ms": 1.5,
+            "share": 1.0,
+            "group": "",
         },
         {
             "node": "there",
@@ -43,6 +45,8 @@ PLAN_JSON = {
             "embedding": False,
             "head": True,
             "predicted_ms": 0.5,
+            "share": 1.0,
+            "group": "",
         },
     ],
     "predicted_tokens_per_s": 120.0,
