@@ -1,14 +1,20 @@
 """Devices that compute their layers together, as a plan has them."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
+from math import inf
+from random import Random
 
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
 from potluck.plan.cost import DeviceCost, Links, ModelShape
-from potluck.plan.groups import SUMS, group_of, sums_ms
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.groups import SUMS, group_of, groups_that_may_pay, sums_ms, with_groups
+from potluck.plan.placement import RANKS_GAIN, Plan, make_plan, make_problem
 from potluck.plan.prefill import time_to_first_token_ms
+from potluck.plan.route import Problem, route_cost_ms
+from potluck.plan.search import best_route, never
 
 Home = tuple[ModelShape, list[DeviceCost], Links]
 
@@ -44,7 +50,7 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
 
 def test_what_ranks_cannot_share_each_of_them_has(home: Home) -> None:
     shape, devices, links = home
-    half = ModelShape(**{**_fields(shape), "divided": (0.5,)})
+    half = replace(shape, divided=(0.5,))
     whole, part = (
         group_of(s, devices, links, (0, 1), prefill_tokens=64).cost.decode_ms[0]
         for s in (shape, half)
@@ -78,7 +84,7 @@ def test_a_group_holds_what_its_members_hold_of_their_shares(home: Home) -> None
     shape, devices, links = home
     needed = shape.model_memory
     small = [*devices[:1], *(d for d in devices[1:])]
-    small[1] = DeviceCost(**{**_fields(devices[1]), "memory": needed // 8})
+    small[1] = replace(devices[1], memory=needed // 8)
 
     with pytest.raises(NotEnoughMemoryError, match="Attic"):
         make_plan(shape, small, links, layers=[("desktop+attic", 20)])
@@ -103,5 +109,87 @@ def test_groups_that_cannot_be_are_refused(
         plan_of(home, *layers)
 
 
-def _fields(value: object) -> dict[str, object]:
-    return {name: getattr(value, name) for name in value.__slots__}  # type: ignore[attr-defined]
+def divisible(home: Home) -> Home:
+    """The same, with a model that ranks can share."""
+    shape, devices, links = home
+    return replace(shape, divided=(1.0,), width=1024), devices, links
+
+
+def test_a_group_is_chosen_where_it_pays_and_the_plan_says_why(home: Home) -> None:
+    shape, devices, links = divisible(home)
+    devices = [replace(device, decode_ms=(8.0,), prefill_ms=(80.0,)) for device in devices[:2]]
+    alone = make_plan(replace(shape, divided=()), devices, links)
+    plan = make_plan(shape, devices, links)
+
+    assert [stage.rank for stage in plan.stages] == [0, 1]
+    assert plan.token_ms < (1 - RANKS_GAIN) * alone.token_ms
+    assert plan.optimal
+    assert "Attic and Desktop work together" in plan.explanation.replace(
+        "Desktop and Attic", "Attic and Desktop"
+    )
+    assert (
+        "together have all 20 layers, each a share of every layer (50 %, 50 %)" in plan.explanation
+    )
+    assert "a layer takes them" in plan.explanation
+    again = make_plan(shape, devices, links, near=plan.stages)
+    assert [s.name for s in again.stages] == [s.name for s in plan.stages]
+
+
+def test_no_group_is_chosen_over_a_slow_link_or_with_an_older_program(home: Home) -> None:
+    shape, devices, links = divisible(home)
+    slow = {pair: replace(link, rtt_ms=8.0) for pair, link in links.items()}
+    old = [replace(device, can_rank=device.name == "Desktop") for device in devices]
+
+    assert not any(stage.is_ranked for stage in make_plan(shape, devices, slow).stages)
+    assert not any(stage.is_ranked for stage in make_plan(shape, old, links).stages)
+
+
+def test_several_users_may_have_groups(home: Home) -> None:
+    shape, devices, links = divisible(home)
+    devices = [replace(device, decode_ms=(8.0,), prefill_ms=(80.0,)) for device in devices]
+    plan = make_plan(shape, devices, links, users=4)
+
+    assert plan.users_tokens_per_s >= plan.predicted_tokens_per_s
+
+
+def test_routes_with_groups_equal_brute_force(
+    shape_of: Callable[..., ModelShape],
+    device_of: Callable[..., DeviceCost],
+    links_of: Callable[..., Links],
+) -> None:
+    random = Random(3)
+    for _ in range(60):
+        devices = [
+            device_of(
+                f"{k}", random.choice([70, 110, 400]), random.uniform(0.5, 6), node=f"{k}" * 64
+            )
+            for k in range(3)
+        ]
+        shape = replace(shape_of(random.randint(2, 5)), divided=(random.choice([0.7, 1.0]),))
+        links = links_of(devices, rtt_ms=random.choice([0.1, 0.5, 2.0]))
+        groups = groups_that_may_pay(shape, devices, links, prefill_tokens=16)
+        problem = with_groups(make_problem(shape, devices, links), groups)
+        found = best_route(problem, never)
+
+        least = least_ms(problem)
+        assert (found.ms if found else inf) == pytest.approx(least)
+        assert found is None or found.is_optimal
+
+
+def least_ms(problem: Problem) -> float:
+    """The time of the fastest of all routes."""
+    least = inf
+    for count in range(1, 4):
+        for route in permutations(range(problem.size), count):
+            masks = [problem.masks[i] for i in route]
+            if any(a & b for a, b in combinations(masks, 2)):
+                continue
+            for cuts in combinations(range(1, problem.num_layers), count - 1):
+                own = [range(*cut) for cut in pairwise((0, *cuts, problem.num_layers))]
+                ends = [(k == 0, k == count - 1) for k in range(count)]
+                if all(
+                    problem.spans[i].holds(layers, first=first, last=last)
+                    for i, layers, (first, last) in zip(route, own, ends, strict=True)
+                ):
+                    least = min(least, route_cost_ms(problem, route, [len(o) for o in own]))
+    return least

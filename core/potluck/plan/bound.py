@@ -3,7 +3,8 @@
 The remaining layers are divided like a liquid over the remaining devices. The fastest device is
 filled first, up to the most that any of its ranges holds, and so on. The hop to a device costs in
 proportion to how full the device is. No route is faster, since a route has whole layers and whole
-hops. The size of a layer may be measured in any unit. Bytes are exact for memory, and the mean time
+hops. (Where some of the devices are groups of others, all are filled, as if they did not exclude each other.)
+The size of a layer may be measured in any unit. Bytes are exact for memory, and the mean time
 over all devices is good for speed, so both bounds are computed and the larger one counts. If all
 layers are equal, the two bounds are equal.
 """
@@ -27,6 +28,7 @@ class RestBound:
         hop_ms = (np.array(problem.hop_ms) + np.diag([inf] * problem.size)).min(axis=0)
         entering_ms = np.minimum(hop_ms, problem.enter_ms)
         self._out_ms = np.add(problem.head_ms, problem.leave_ms)
+        self._masks = problem.masks
         self._pourings = [_Pouring(problem, times, size, hop_ms) for size in sizes]
         nobody = np.zeros(1, dtype=np.int64)
         wholes = [_Pouring(problem, times, size, entering_ms)(nobody)[0, 0] for size in sizes]
@@ -40,8 +42,8 @@ class RestBound:
             device can follow.
         """
         out_ms = np.full(sets.shape, inf)
-        for i, ms in enumerate(self._out_ms):
-            np.minimum(out_ms, np.where(sets >> i & 1, inf, ms), out=out_ms)
+        for mask, ms in zip(self._masks, self._out_ms, strict=True):
+            np.minimum(out_ms, np.where(sets & mask, inf, ms), out=out_ms)
         rest_ms = np.maximum.reduce([pouring(sets) for pouring in self._pourings]) + out_ms
         rest_ms[-1] = inf  # no layers are left, and a device that follows has at least one
         return rest_ms
@@ -59,19 +61,21 @@ class _Pouring:
     ) -> None:
         filled = np.concatenate([[0.0], np.cumsum(size)])
         self._left = filled[-1] - filled  # (L + 1,)
-        self._devices: list[tuple[float, float, int]] = []  # ms per unit, units, device
+        self._devices: list[tuple[float, float, int]] = []  # ms per unit, units, bits of the device
         for i, span in enumerate(problem.spans):
             room = float((filled[list(span.reach)] - filled[:-1]).max())
             if room > 0 and hop_ms[i] < inf:
-                self._devices.append(((times[i] / size).min() + hop_ms[i] / room, room, i))
+                self._devices.append(
+                    ((times[i] / size).min() + hop_ms[i] / room, room, problem.masks[i])
+                )
         self._devices.sort()
 
     def __call__(self, sets: NDArray[np.int64]) -> NDArray[np.float64]:
         """The least time (L + 1, S) for the remaining layers and hops; inf if there is no room."""
         ms = np.zeros((self._left.size, sets.size))
         left = np.repeat(self._left[:, None], sets.size, axis=1)
-        for ms_per_unit, room, i in self._devices:
-            taken = np.minimum(left, np.where(sets >> i & 1, 0.0, room))
+        for ms_per_unit, room, mask in self._devices:
+            taken = np.minimum(left, np.where(sets & mask, 0.0, room))
             left -= taken
             ms += taken * ms_per_unit
         ms[left > self._left[0] * 1e-9] = inf  # more is left than rounding explains

@@ -43,6 +43,10 @@ class Decision:
         """How many of the devices are no groups."""
         return len(self.devices) - len(self.groups)
 
+    def parts(self, i: int) -> Sequence[int]:
+        """The devices that a device consists of: a group's members, or it alone."""
+        return (i,) if i < self.singles else self.groups[i - self.singles].members
+
 
 def explain(decision: Decision) -> str:
     """Lines of text: one for the whole plan, one for each device, one for each computer alone."""
@@ -54,7 +58,8 @@ def explain(decision: Decision) -> str:
     if decision.by_hand:
         lines += _alternative(decision)
     else:
-        idle = [i for i in range(len(decision.devices)) if i not in route.devices]
+        used = {part for i in route.devices for part in decision.parts(i)}
+        idle = [i for i in range(decision.singles) if i not in used]
         lines += [f"{decision.names[i]} gets nothing: {_why_idle(decision, i)}." for i in idle]
         lines += _gap(decision)
     if len(decision.alone) > 1:
@@ -70,7 +75,8 @@ def rate(tokens_per_s: float) -> str:
 def _headline(decision: Decision) -> str:
     route = decision.route
     speed = f"about {rate(1000 / route.ms)} tokens/s for one user" if route.ms else "no time at all"
-    used = {decision.devices[i].node: decision.devices[i].name for i in route.devices}
+    parts = [decision.devices[part] for i in route.devices for part in decision.parts(i)]
+    used = {device.node: device.name for device in parts}
     names = list(used.values())
     if decision.by_hand:
         start = "The layers are shared out as you asked"
@@ -128,6 +134,8 @@ def _tables(decision: Decision) -> list[str]:
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     problem, route = decision.problem, decision.route
     i = route.devices[k]
+    if i >= decision.singles:
+        return [_why_together(decision, i)]
     others = [problem.layer_ms(other) for other in range(problem.size) if other != i]
     reasons: list[str] = []
     if others and problem.layer_ms(i) < min(others):
@@ -146,6 +154,14 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     else:
         reasons.append("the faster ones are full")
     return reasons
+
+
+def _why_together(decision: Decision, i: int) -> str:
+    problem, first = decision.problem, decision.parts(i)[0]
+    return (
+        f"a layer takes them {_ms(problem.layer_ms(i))} with its sums, and"
+        f" {decision.names[first]} alone {_ms(problem.layer_ms(first))}"
+    )
 
 
 def _why_idle(decision: Decision, i: int) -> str:

@@ -43,6 +43,7 @@ def _with_device(problem: Problem, span: Span) -> Problem:
         leave_ms=(*problem.leave_ms, 0.0),
         hop_ms=(*((*row, 0.0) for row in problem.hop_ms), (0.0,) * (problem.size + 1)),
         workers=(*problem.workers, 0),
+        uses=(*problem.uses, 1 << max(problem.uses).bit_length()) if problem.uses else (),
         required=frozenset(),
         min_workers=0,
     )

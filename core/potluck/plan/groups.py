@@ -7,6 +7,7 @@ part to all others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import gcd
 
 from potluck.ids import NodeId
@@ -16,6 +17,8 @@ from potluck.plan.spans import Span, span_in
 
 SUMS = 2  # of each layer
 SUM_SOFTWARE_MS = 0.1  # of a part's way besides the link; its receiver does not sleep
+MOST_MEMBERS = 4  # each sends its part to all others
+MOST_GROUPS = 40  # that are compared: all of five devices, and half a second
 PARTS = 64  # of a layer; measurements are no finer
 _ITEM = 4  # bytes of a number of a part, f32
 
@@ -101,6 +104,31 @@ def group_of(
     )
 
 
+def groups_that_may_pay(
+    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, *, prefill_tokens: int
+) -> tuple[RankGroup, ...]:
+    """The groups that are worth a comparison.
+
+    A layer takes them less than it takes their slowest member alone, for a token and for a prompt. One that takes more is no better than its members one after the other, who hold as many layers. Of more than
+    `MOST_GROUPS`, the fastest are taken.
+    """
+    if not any(shape.divided) or shape.disk_bytes:
+        return ()
+    able = [i for i, device in enumerate(devices) if device.can_rank and device.memory > 0]
+    found: list[RankGroup] = []
+    for size in range(2, min(len(able), MOST_MEMBERS) + 1):
+        for members in combinations(able, size):
+            ordered = sorted(members, key=lambda i: (sum(devices[i].decode_ms), i))
+            group = group_of(shape, devices, links, ordered, prefill_tokens=prefill_tokens)
+            slowest = devices[ordered[-1]]
+            pays = sum(group.cost.decode_ms) < sum(slowest.decode_ms)
+            reads = sum(group.cost.prefill_ms) <= sum(slowest.prefill_ms)
+            if pays and reads and group.span.most_layers > 0:
+                found.append(group)
+    found.sort(key=lambda group: (sum(group.cost.decode_ms), group.members))
+    return tuple(found[:MOST_GROUPS])
+
+
 def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:
     """The time of a layer's sums: of each, the slowest member's part arrives last."""
     others = len(members) - 1
@@ -130,6 +158,7 @@ def memory_of(
 def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
     """The problem with each group as one more device, at the place of its rank 0."""
     places = [*range(problem.size), *(group.members[0] for group in groups)]
+    made_of = [*((i,) for i in range(problem.size)), *(group.members for group in groups)]
 
     def workers(group: RankGroup) -> int:
         bits = 0
@@ -145,6 +174,7 @@ def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
         leave_ms=tuple(problem.leave_ms[i] for i in places),
         hop_ms=tuple(tuple(problem.hop_ms[i][j] for j in places) for i in places),
         workers=(*problem.workers, *map(workers, groups)),
+        uses=tuple(sum(1 << i for i in parts) for parts in made_of) if groups else (),
     )
 
 

@@ -24,7 +24,13 @@ from potluck.plan.cost import (
 )
 from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
-from potluck.plan.groups import RankGroup, group_of, memory_of, with_groups
+from potluck.plan.groups import (
+    RankGroup,
+    group_of,
+    groups_that_may_pay,
+    memory_of,
+    with_groups,
+)
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
 from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.spans import held_bytes, span_of
@@ -34,6 +40,7 @@ MOVED = 0.05  # of the time of a layer; measurements differ by more from minute 
 # Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
 # hour at 1 Gbit/s.
 SENT = 100.0
+RANKS_GAIN = 0.1  # of a token's time; how sums and computing meet is predicted, and nobody has tried this group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,36 +129,45 @@ def make_plan(
     names = labels(devices)
     _check_workers(problem)
 
-    groups: tuple[RankGroup, ...] = ()
-    if layers is not None:
+    alone = _alone(shape, devices, problem, stop)
+    singles, groups = problem, tuple[RankGroup, ...]()
+    homely = _with_tables_at_home(problem, shape, devices, near)
+    best = _best_near(problem, homely, [], devices, near, stop)
+    if layers is None:
+        groups = groups_that_may_pay(shape, devices, links, prefill_tokens=measured_tokens)
+        problem, homely = with_groups(problem, groups), with_groups(homely, groups)
+        ranked = _best_near(problem, homely, groups, devices, near, stop) if groups else None
+        if ranked is not None and _is_worth_it(ranked, best, near):
+            ranked, groups = _with_used(ranked, groups, len(devices))
+            best = ranked
+        else:
+            groups = ()
+    else:
         groups = tuple(
             group_of(shape, devices, links, members, prefill_tokens=measured_tokens)
             for members in byhand.find_groups(devices, names, layers)
         )
+    problem = with_groups(singles, groups)
 
     @cache
     def problem_of(tokens: int) -> Problem:
         several = _at_once(shape, devices, tokens, measured_tokens)
         made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        homely = _with_tables_at_home(made, shape, devices, near)
+        made = _with_tables_at_home(made, shape, devices, near)
         at_once = partial(
             group_of, shape, several, links, prefill_tokens=measured_tokens, tokens=tokens
         )
-        return with_groups(homely, [at_once(g.members, shares=g.shares) for g in groups])
+        return with_groups(made, [at_once(g.members, shares=g.shares) for g in groups])
 
-    homely = _with_tables_at_home(problem, shape, devices, near)
-    best = _best_near(problem, homely, devices, near, stop)
     if layers is not None:
-        problem = with_groups(problem, groups)
         route = byhand.follow(shape, devices, names, problem, layers, groups)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
     elif best is not None:
         shared = best_shared(problem_of, users, stop) if users > 1 else None
         route = _for_one(problem, shared, best) if shared is not None else best
     else:
-        raise _why_infeasible(shape, devices, names, problem, stop)
+        raise _why_infeasible(shape, devices, names, singles, stop)
     users_per_s = users * _rate(period_ms(problem_of, users, route))
-    alone = _alone(shape, devices, problem, stop)
     together = (*devices, *(group.cost for group in groups))
     decision = Decision(
         shape=shape,
@@ -203,22 +219,47 @@ def _with_tables_at_home(
     return replace(problem, spans=spans)
 
 
+def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -> bool:
+    """Whether to take a route with rank groups: they are to gain more than predictions of them are wrong by.
+
+    Those of the plan before stay while they gain anything.
+    """
+    gain = 0.0 if any(stage.is_ranked for stage in near) else RANKS_GAIN
+    return best is None or ranked.ms < (1 - gain) * best.ms
+
+
+def _with_used(
+    route: Route, groups: Sequence[RankGroup], singles: int
+) -> tuple[Route, tuple[RankGroup, ...]]:
+    """The route, with the groups that take part alone, which are numbered anew."""
+    used = [i for i in route.devices if i >= singles]
+    numbers = {i: singles + k for k, i in enumerate(used)}
+    devices = tuple(numbers.get(i, i) for i in route.devices)
+    return replace(route, devices=devices), tuple(groups[i - singles] for i in used)
+
+
 def _best_near(
     problem: Problem,
     homely: Problem,
+    groups: Sequence[RankGroup],
     devices: Sequence[DeviceCost],
     near: Sequence[StagePlan],
     stop: Stop,
 ) -> Route | None:
     """The fastest route in `homely`, with its time in `problem`, if each layer that moves costs `MOVED` of its time more."""
-    held = {(stage.node, stage.device): stage.layers for stage in near}
-    if not held and homely is problem:
+    held: dict[tuple[tuple[NodeId, str], ...], range] = {}
+    for stage in near:
+        ranks = near[: near.index(stage) + 1][-1 - stage.rank :]
+        held.pop(tuple((s.node, s.device) for s in ranks[:-1]), None)
+        held[tuple((s.node, s.device) for s in ranks)] = stage.layers
+    if not held and homely.spans == problem.spans:
         return best_route(problem, stop)
+    parts = [*([device] for device in devices), *([devices[i] for i in g.members] for g in groups)]
     spans = homely.spans
     if held:
         spans = tuple(
-            span.slower_but_in(held.get((device.node, device.device), range(0)), MOVED)
-            for span, device in zip(spans, devices, strict=True)
+            span.slower_but_in(held.get(tuple((d.node, d.device) for d in own), range(0)), MOVED)
+            for span, own in zip(spans, parts, strict=True)
         )
     if (route := best_route(replace(homely, spans=spans), stop)) is None:
         return None

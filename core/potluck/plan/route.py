@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 from potluck.plan.spans import Span
 
+_MOST_BITS = 62
 TIE_MS = 1e-9  # routes closer than this count as equally fast; then fewer devices are better
 
 
@@ -25,10 +26,18 @@ class Problem:
     workers: tuple[int, ...]  # the computer of each device, as one bit; 0 is the master
     min_workers: int = 0
     required: frozenset[int] = frozenset()  # devices that must take part
+    uses: tuple[int, ...] = ()
+    """What each device is made of, as bits: a rank group is a device too. Those that have bits in common
+    exclude each other. (): all are different."""
 
     @property
     def num_layers(self) -> int:
         return len(self.held) - 1
+
+    @property
+    def masks(self) -> tuple[int, ...]:
+        """The bits of each device. Those beyond an int64 have none: a search does not get to them."""
+        return self.uses or tuple(1 << i if i < _MOST_BITS else 0 for i in range(self.size))
 
     @property
     def size(self) -> int:
@@ -53,6 +62,7 @@ class Problem:
             leave_ms=pick(self.leave_ms),
             hop_ms=tuple(pick(self.hop_ms[i]) for i in devices),
             workers=tuple(self.workers[i] for i in devices),
+            uses=tuple(self.masks[i] for i in devices) if self.uses else (),
             required=frozenset(
                 k for k, i in enumerate(devices) if i in self.required or i in required
             ),

@@ -52,7 +52,9 @@ def best_route(problem: Problem, stop: Stop) -> Route | None:
         None if no route fits; beyond `EXACT_DEVICES` devices, if none was found.
     """
     useful = [i for i in range(problem.size) if problem.spans[i].most_layers > 0]
-    order = sorted(useful, key=lambda i: _canonical(problem, i))[:_MOST_DEVICES]
+    order = sorted(useful, key=lambda i: _canonical(problem, i))
+    if not problem.uses:
+        order = order[:_MOST_DEVICES]
     if not order or not problem.required.issubset(order):
         return None
     ordered = problem.only(order)
@@ -106,7 +108,7 @@ def _hops_only(problem: Problem) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """All sets of one size that are followed."""
+    """All sets of what one number of devices is made of that are followed."""
 
     sets: Sets  # (S,) ascending
     least: Times  # (N, L + 1, S): by last device, number of layers and set; inf: no way
@@ -127,9 +129,10 @@ class _Search:
         self._out_ms: Times = np.add(problem.head_ms, problem.leave_ms)
         self._extend = [_Extension(span) for span in problem.spans]
         self._rest = RestBound(problem)
+        self._masks = problem.masks
         self.bound_ms = self._rest.whole_ms  # no route is faster
         self._run(_FIRST_WIDTH, never)
-        self._run(_width(problem.size), stop)
+        self._run(_width(sum(mask.bit_count() == 1 for mask in self._masks)), stop)
 
     @property
     def is_proven(self) -> bool:
@@ -145,7 +148,8 @@ class _Search:
         levels = [self._singles()]
         given_up_ms = inf
         while levels[-1].sets.size and not self.is_proven:
-            level, least_ms = self._promising(levels.pop(), 0 if stop() else width)
+            stages = len(levels)
+            level, least_ms = self._promising(levels.pop(), stages, 0 if stop() else width)
             given_up_ms = min(given_up_ms, least_ms)
             levels.append(level)
             levels.append(self._one_more(levels))
@@ -153,21 +157,22 @@ class _Search:
 
     def _singles(self) -> _Level:
         problem, n = self._problem, self._problem.size
-        least = np.full((n, self._end + 1, n), inf)
-        for i, span in enumerate(problem.spans):
-            least[i, 1 : span.first + 1, i] = problem.enter_ms[i] + self._ms[i, 1 : span.first + 1]
-            if span.only and self._allowed(np.array([1 << i]))[0]:
+        sets = np.unique(np.array(self._masks, dtype=np.int64))
+        least = np.full((n, self._end + 1, sets.size), inf)
+        for i, (span, mask) in enumerate(zip(problem.spans, self._masks, strict=True)):
+            at = int(np.searchsorted(sets, mask))
+            least[i, 1 : span.first + 1, at] = problem.enter_ms[i] + self._ms[i, 1 : span.first + 1]
+            if span.only and self._allowed(np.array([mask]))[0]:
                 self._offer((i,), (self._end,))
-        return _Level(1 << np.arange(n, dtype=np.int64), least)
+        return _Level(sets, least)
 
-    def _promising(self, level: _Level, width: int) -> tuple[_Level, float]:
+    def _promising(self, level: _Level, stages: int, width: int) -> tuple[_Level, float]:
         """The sets with the least bounds, and the least bound of the sets that are given up.
 
         A set that cannot lead to a faster route is left out too, but does not count as given up.
         """
         through_ms = (level.least + self._rest.of(level.sets)).min(axis=(0, 1))  # (S,)
-        size = int(np.bitwise_count(level.sets[0]))
-        is_shorter = self.route is not None and size < len(self.route.devices)
+        is_shorter = self.route is not None and stages < len(self.route.devices)
         kept = np.flatnonzero(through_ms < self._best_ms + (TIE_MS if is_shorter else -TIE_MS))
         given_up_ms = inf
         if kept.size > width:
@@ -181,13 +186,13 @@ class _Search:
         level, n = levels[-1], self._problem.size
         found: list[tuple[int, Sets, Times]] = []
         for following in reversed(range(n)):  # among equal routes, prefer the fastest device first
-            others = level.sets >> following & 1 == 0
+            others = level.sets & self._masks[following] == 0
             if not others.any():
                 continue
             hop_ms = self._hop_ms[:, following, None, None]
             arrivals = (level.least[:, :, others] + hop_ms).min(axis=0)  # (L + 1, S)
             arrivals -= self._ms[following, :, None]
-            wider = level.sets[others] | 1 << following
+            wider = level.sets[others] | self._masks[following]
             self._finish(levels, wider, following, arrivals)
             found.append((following, wider, self._extend[following](arrivals)))
         if not found:
@@ -218,7 +223,7 @@ class _Search:
         """
         devices, counts, stop = [last], list[int](), self._end
         for level in reversed(levels):
-            chosen ^= 1 << last
+            chosen ^= self._masks[last]
             span, is_last = self._problem.spans[last], not counts
             starts = [
                 s for s in range(1, stop) if span.holds(range(s, stop), first=False, last=is_last)
@@ -241,10 +246,14 @@ class _Search:
         """For each set, whether it has enough workers and all required devices."""
         problem = self._problem
         taking_part = np.zeros_like(sets)
-        for worker in {worker for worker in problem.workers if worker}:
-            own = sum(1 << i for i, other in enumerate(problem.workers) if other == worker)
+        for worker in {worker for worker in problem.workers if worker.bit_count() == 1}:
+            own = 0
+            for other, mask in zip(problem.workers, self._masks, strict=True):
+                own |= mask if other == worker else 0
             taking_part += sets & own != 0
-        required = sum(1 << i for i in problem.required)
+        required = 0
+        for i in problem.required:
+            required |= self._masks[i]
         return (taking_part >= problem.min_workers) & (sets & required == required)
 
 

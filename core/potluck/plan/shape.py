@@ -1,11 +1,13 @@
 """The sizes of a model for the planner, computed from its configuration."""
 
 from collections.abc import Mapping
+from math import prod
 
 from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
-from potluck.model.layers import LayerKind
+from potluck.model.layers import LayerKind, LayerSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
+from potluck.model.shares import Share, share_layer
 from potluck.model.tensor_formats import table_bytes, weight_bytes
 from potluck.plan.cost import ModelShape
 
@@ -45,10 +47,21 @@ def shape_of(
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         width=config.width,
+        divided=tuple(_divided(config, layer, held) for layer in examples),
         expert_share=all_experts * part / (all_experts * part + all_others),
         expert_part=part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
     )
+
+
+def _divided(config: ModelConfig, layer: int, scheme: Scheme) -> float:
+    """Which part of a layer's weights two equal ranks would have a half of each; they have the others whole."""
+    half = share_layer(config.layers[layer], Share(rank=0, parts=(1, 1)), scheme).spec
+
+    def weights(spec: LayerSpec) -> int:
+        return sum(prod(shape) for shape in spec.tensors().values())
+
+    return min(1.0, 2 * (1 - weights(half) / weights(config.layers[layer])))
 
 
 def read_bytes(shape: ModelShape) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from potluck.plan.deviation import QUICKER
 from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 from potluck.wire.measuring_messages import Profile, Profiled
 from potluck.wire.messages import DeviceId, DeviceInfo
+from potluck.wire.versions import RANKS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -375,5 +376,7 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         decode_ms=profile.decode_ms,
         prefill_ms=profile.prefill_ms,
         head_ms=profile.head_ms,
+        # A GPU would wait for its sums in the computer's memory: by hand alone.
+        can_rank=computer.version >= RANKS_SINCE and device.kind == "cpu",
         is_wide=profile.is_wide,
     )
