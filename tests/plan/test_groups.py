@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
-from potluck.plan.cost import DeviceCost, Links, ModelShape
+from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, Links, ModelShape
 from potluck.plan.groups import SUMS, group_of, groups_that_may_pay, sums_ms, with_groups
 from potluck.plan.placement import RANKS_GAIN, Plan, make_plan, make_problem
 from potluck.plan.prefill import time_to_first_token_ms
@@ -43,7 +43,7 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
 
     assert group.shares == (3, 1)
     each = sums_ms(links, devices[:2], 4 * shape.width)
-    assert each == pytest.approx(SUMS * (0.2 + 0.1 + 4 * shape.width / 1e5))
+    assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.width / 1e5))
     assert group.cost.decode_ms == pytest.approx((0.75 * 4.0 + each,))
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
 

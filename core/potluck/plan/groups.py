@@ -7,16 +7,14 @@ part to all others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from math import gcd
 
-from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
 from potluck.plan.route import Problem
 from potluck.plan.spans import Span, span_in
 
 SUMS = 2  # of each layer
-SUM_SOFTWARE_MS = 0.1  # of a part's way besides the link; its receiver does not sleep
 MOST_MEMBERS = 4  # each sends its part to all others
 MOST_GROUPS = 40  # that are compared: all of five devices, and half a second
 PARTS = 64  # of a layer; measurements are no finer
@@ -130,19 +128,13 @@ def groups_that_may_pay(
 
 
 def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:
-    """The time of a layer's sums: of each, the slowest member's part arrives last."""
+    """The time of a layer's sums, in each of which every member sends so many bytes to all others.
+
+    A part takes as long as a step to the next stage: here too, weights have just gone through the caches.
+    """
+    hops = (hop_between(links, a.node, b.node) for a, b in permutations(members, 2))
     others = len(members) - 1
-
-    def ms(source: NodeId, target: NodeId) -> float:
-        hop = hop_between(links, source, target)
-        if source == target:
-            return SUM_SOFTWARE_MS
-        rtt = links.get((source, target)) or links.get((target, source))
-        latency = rtt.rtt_ms / 2 + SUM_SOFTWARE_MS if rtt else hop.latency_ms
-        return latency + others * nbytes * hop.ms_per_byte
-
-    pairs = [(a, b) for a in range(len(members)) for b in range(len(members)) if a != b]
-    return SUMS * max(ms(members[a].node, members[b].node) for a, b in pairs)
+    return SUMS * max(hop.latency_ms + others * nbytes * hop.ms_per_byte for hop in hops)
 
 
 def memory_of(

@@ -17,6 +17,7 @@ from potluck.errors import (
 )
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address
+from potluck.wire.versions import RANKS_SINCE
 
 AT_ONCE = Retries(pause_s=0.0)
 
@@ -66,6 +67,7 @@ def test_the_ranks_of_a_group_know_each_other_and_one_of_them_stands_in_the_chai
 ) -> None:
     async def main() -> None:
         desk, laptop, mac = three()
+        laptop.version = mac.version = RANKS_SINCE
         layers = (("Desk", 1), ("Laptop+Mac", 3))
         deployment = await deployment_on(model, desk, laptop, mac, layers=layers)
         pipeline = await deployment.start()
@@ -95,7 +97,7 @@ def test_the_ranks_of_a_group_know_each_other_and_one_of_them_stands_in_the_chai
 def test_a_rank_with_an_older_program_is_named(model: LocalModel) -> None:
     async def main() -> None:
         desk, laptop, _ = three()
-        laptop.version = 1
+        desk.version = RANKS_SINCE
         deployment = await deployment_on(model, desk, laptop, layers=(("Desk+Laptop", 4),))
         with pytest.raises(VersionMismatchError, match="Laptop cannot compute layers together"):
             await deployment.start()
