@@ -400,6 +400,6 @@ def _content(message: Message) -> object:
     """The text of a message, or its pictures and then its text."""
     if not message.attachments:
         return message.text
-    urls = ("data:image;base64," + each.picture for each in message.attachments)
+    urls = (f"data:image;base64,{each.picture}" for each in message.attachments)
     pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return [*pictures, {"type": "text", "text": message.text}]

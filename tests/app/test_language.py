@@ -42,6 +42,7 @@ CODE = re.compile(
 # The words of a prompt to the model, an encoding's name, keys, names of types in annotations, and so on.
 KEPT = {"Return", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
 KEPT |= {"Row", "Waiting", "Failure", "Call", "Bearer {}", "potluck worker --join "}
+KEPT |= {"data:image;base64,{}"}
 KEPT |= {"Markdown (*.md)", "JSON (*.json)", "Chats (*.json *.md)"}
 KEPT |= {advice._ASK_FOR_SUMMARY, advice._SUMMARY}
 

@@ -112,12 +112,15 @@ def greedy(seeing: SeeingModel, file: bytes, started: Started) -> list[int]:
 def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
     desk: Node, laptop: Node, run: Run, seeing: SeeingModel
 ) -> None:
-    plan = PlanRequest(
-        layers=(("Desk", 1), ("Laptop", 3)), context=256, scheme="f32", model=str(folder_of(seeing))
-    )
+    def plan(*layers: tuple[str, int]) -> PlanRequest:
+        return PlanRequest(layers=layers, context=256, scheme="f32", model=str(folder_of(seeing)))
 
     async def main() -> None:
-        await load(desk, plan)
+        await load(desk, plan(("Desk+Laptop", 4)))  # each of them reads the picture
+        started, tokens = await ask(desk, question(png(1)))
+        assert tokens == greedy(seeing, png(1), started)
+
+        await load(desk, plan(("Desk", 1), ("Laptop", 3)))
         started, tokens = await ask(desk, question(png(1)))
         assert TOKEN in started.prompt_token_ids
         assert tokens == greedy(seeing, png(1), started)

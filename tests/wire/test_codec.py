@@ -33,6 +33,10 @@ def packed(fields: object) -> bytes:
     return cast("bytes", msgpack.packb(fields))
 
 
+def unpacked(header: bytes) -> object:
+    return msgpack.unpackb(header)
+
+
 def forward(number: random.Random) -> Forward:
     sampling = Sampling(
         temperature=number.choice([0.0, 0.7, 1.0]),
@@ -85,7 +89,8 @@ def decoded(header: bytes, known: Table = ALL) -> Message | UnknownOp:
 
 @pytest.mark.parametrize("message", MESSAGES[::10], ids=op_of)
 def test_a_header_is_a_map_of_the_fields_that_are_not_their_defaults(message: Message) -> None:
-    assert encoded(message) == packed(msgspec.to_builtins(message))
+    # A map that may have more than 15 fields begins with two bytes more.
+    assert unpacked(encoded(message)) == unpacked(packed(msgspec.to_builtins(message)))
 
 
 def test_what_is_encoded_comes_out_again() -> None:

@@ -96,7 +96,7 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
-        StillNeeded, ShowPicture,
+        StillNeeded,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,

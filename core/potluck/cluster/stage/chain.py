@@ -205,8 +205,9 @@ class StageChain:
             self._failed(loaded, message, error)
 
     def _show(self, loaded: LoadedStage, message: ShowPicture, payload: memoryview) -> None:
-        """Have the tower read a picture. It is not sent on: no other stage sees it."""
+        """Have the tower read a picture. It is not sent on: no other stage sees it, but other ranks of this one."""
         try:
+            self.ranks.pass_on(message, payload)
             show(loaded.stage, message, payload)
         except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
             self._failed(loaded, message, error)
@@ -222,6 +223,8 @@ class StageChain:
             for waiting in taken:
                 if isinstance(waiting.message, OpenSession | TrimSession | CloseSession):
                     apply(loaded.stage, waiting.message, waiting.payload)
+                elif isinstance(waiting.message, ShowPicture):
+                    show(loaded.stage, waiting.message, waiting.payload)
         except PotluckError as error:
             logger.info("a step of the group was given up: %s", error)
         except Exception as error:  # the boundary to torch

@@ -19,7 +19,8 @@ from potluck.engine.session import StepTokens
 from potluck.errors import EngineError, PeerLostError, PotluckError
 from potluck.net.rank_links import RankLinks
 from potluck.net.step_link import StepLink
-from potluck.wire.activation_messages import Forward
+from potluck.wire.activation_messages import Forward, StepPictures
+from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message
 
 Waiting = Callable[[], AbstractContextManager[object]]
@@ -73,11 +74,11 @@ class Ranks:
 
     # --- rank 0
 
-    def pass_on(self, message: Message) -> None:
-        """Have the other ranks do what a message says of a session."""
+    def pass_on(self, message: Message, payload: Buffer = b"") -> None:
+        """Have the other ranks do what a message says of a session, or read its picture: each has the tower."""
         for link in self._steps:
             with suppress(PeerLostError):  # its end is noticed where it is watched
-                link.send_nowait(message)
+                link.send_nowait(message, payload)
 
     @contextmanager
     def lead(self, steps: Sequence[StepTokens]) -> Iterator[None]:
@@ -174,5 +175,12 @@ def _passed_on(tokens: StepTokens, number: int, more: int) -> tuple[Forward, mem
         more=more,
         rank_step=number,
         ids=b"" if tokens.ids is None else bytes(tokens.ids.data),
+        pictures=None
+        if tokens.is_text and not tokens.lag
+        else StepPictures(
+            rows=tokens.pictures,
+            lag=tokens.lag,
+            places=b"" if tokens.places is None else bytes(tokens.places.data),
+        ),
     )
     return message, data
