@@ -12,7 +12,7 @@ from potluck.engine.dequantise import StoredRows
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
 from potluck.engine.targets import PackedTarget, dequantise
-from potluck.model.formats import INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.quantized import GGUF_BLOCKS
 
 WIDTH = 512
@@ -68,7 +68,7 @@ def test_offsets_are_what_the_package_subtracts(kind: str) -> None:
 
     assert (found is not None) == (kind in OFFSETS)
     if found is not None:
-        assert torch.equal(dequantise(*found), values)
+        assert torch.equal(dequantise(*found[:3]), values)
         assert 0 <= int(found[0].min()) <= int(found[0].max()) <= 15
 
 
@@ -83,13 +83,23 @@ def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
 
     found = block_offsets(kind, blocks)
     assert found is not None
-    integers, scales, offsets = found
+    integers, scales, offsets, _ = found
     rounded = dequantise(integers, scales.half().float(), offsets.half().float())
     assert torch.equal(packed.dequantise(), rounded)
     assert kind == "Q4_K" or torch.equal(rounded, values)  # whose factors are f16 already
     largest = 15 * scales.abs() + offsets.abs()
     limit = 2.0**-11 * largest.repeat_interleave(32, 1) + 2.0**-24
     assert ((rounded - values).abs() <= 1.01 * limit).all()
+
+
+def test_in_super_blocks_numbers_of_q4_k_stay_as_they_are() -> None:
+    blocks, values = blocks_of("Q4_K", rows=48)
+    packed = PackedWeight.empty(48, WIDTH, INT4_SUPER)
+
+    target = PackedTarget(packed, 0, 48, ReferenceKernels())
+    StoredRows("GGUF_Q4_K", WIDTH).fill(target, 0, memoryview(bytearray(blocks.numpy().tobytes())))
+
+    assert torch.equal(packed.dequantise(), values)
 
 
 @every_format
@@ -103,7 +113,7 @@ def test_integers_are_packed_as_they_are(kind: str, weight_format: PackedFormat)
     rows.fill(target, 0, memoryview(bytearray(blocks.numpy().tobytes())))
 
     assert torch.equal(packed.dequantise(), values) == (
-        weight_format is INT8 or (kind == "Q4_0" and weight_format.codes is None)
+        weight_format is INT8 or (kind == "Q4_0" and weight_format in (INT4, INT4_OFFSET))
     )
 
 

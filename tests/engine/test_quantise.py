@@ -21,7 +21,7 @@ from potluck.engine.quantise import QuantisedFile, quantise
 from potluck.engine.reading import PIECE, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, PACKING_VERSION, Scheme
 from potluck.model.stored import find_stored
@@ -124,7 +124,7 @@ def test_a_stage_computes_with_it_as_if_it_had_packed_itself(
     assert_equal_logits(make_reference(variant), tmp_path / "packed", scheme)
 
 
-@pytest.mark.parametrize("weight_format", [INT4, INT4_OFFSET])
+@pytest.mark.parametrize("weight_format", [INT4, INT4_OFFSET, INT4_SUPER])
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_stored_quantised_goes_the_same_way(
     llama: Reference, tmp_path: Path, name: str, weight_format: PackedFormat
@@ -185,13 +185,13 @@ def test_the_version_names_these_bytes(llama: Reference, tmp_path: Path) -> None
     tensor = matrix(tmp_path, 48, 96)
     made = [
         quantised_matrix(llama, tensor, held, tmp_path / held.name)
-        for held in (INT4, INT4_OFFSET, INT8)
+        for held in (INT4, INT4_OFFSET, INT8, INT4_SUPER)
     ]
     digests = [file.digest[:16] for file in made]
 
     assert (PACKING_VERSION, digests) == (
-        1,
-        ["a3b0adacbacc27de", "bdeeec036cfedca0", "1ff9d0e067217aed"],
+        2,
+        ["a3b0adacbacc27de", "bc55761e485c3aaf", "1ff9d0e067217aed", "b7baf5073900f6e1"],
     )
 
 

@@ -11,6 +11,7 @@ from potluck.model.formats import (
     F32,
     INT4,
     INT4_OFFSET,
+    INT4_SUPER,
     INT8,
     MXFP4,
     PACKED_DTYPES,
@@ -24,11 +25,19 @@ from potluck.model.formats import (
 @pytest.mark.parametrize(
     ("weight_format", "nbytes"),
     [(F32, 4 * 33 * 70), (BF16, 2 * 33 * 70), (F16, 2 * 33 * 70), (INT8, 3 * 3 * 544),
-     (INT4, 3 * 3 * 288), (INT4_OFFSET, 3 * 3 * 320), (MXFP4, 3 * 3 * 272)],
+     (INT4, 3 * 3 * 288), (INT4_OFFSET, 3 * 3 * 320),
+     (INT4_SUPER, 3 * (64 + 3 * 288)), (MXFP4, 3 * 3 * 272)],
 )  # fmt: skip
 def test_a_matrix_takes_whole_blocks(weight_format: WeightFormat, nbytes: int) -> None:
     assert weight_format.nbytes(33, 70) == nbytes
     assert weight_format.nbytes(0, 70) == weight_format.nbytes(33, 0) == 0
+
+
+def test_steps_stand_before_each_row_of_blocks() -> None:
+    assert INT4_SUPER.nbytes(16, 256) == 64 + 8 * 288
+    assert INT4_SUPER.nbytes(17, 257) == 2 * (2 * 64 + 9 * 288)
+    assert [INT4_SUPER.step_bytes(width) for width in (0, 256, 288)] == [0, 64, 128]
+    assert INT4_OFFSET.step_bytes(256) == 0
 
 
 def test_a_vector_is_a_matrix_of_one_column() -> None:
@@ -75,6 +84,7 @@ def test_dtypes_are_those_of_messages_and_stores() -> None:
         "PACKED8": INT8,
         "PACKED4": INT4,
         "PACKED4_OFFSET": INT4_OFFSET,
+        "PACKED4_SUPER": INT4_SUPER,
         "PACKED_MXFP4": MXFP4,
     }
     assert PLAIN_DTYPES == {"F32": F32, "F16": F16, "BF16": BF16}

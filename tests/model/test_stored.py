@@ -170,6 +170,6 @@ def test_a_matrix_that_is_packed_in_the_scheme_is_taken() -> None:
     for scheme in ("int8", "bf16", None):
         with pytest.raises(BrokenModelError, match="stored as PACKED4"):
             find_stored(MATRIX, found, GPTQ, scheme=scheme)
-    short = named(tensor("x.weight", "PACKED4", (16, 64), 12))
+    short = named(tensor("x.weight", "PACKED4_SUPER", (16, 64), 12))
     with pytest.raises(BrokenModelError, match="12 bytes"):
         find_stored({"x.weight": (16, 64)}, short, None, scheme="int4")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from potluck.model.config import ModelConfig
-from potluck.model.formats import BF16, F32, INT4, INT4_OFFSET, INT8, WeightFormat
+from potluck.model.formats import BF16, F32, INT4, INT4_OFFSET, INT4_SUPER, INT8, WeightFormat
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.tensor_formats import (
@@ -75,8 +75,8 @@ def test_a_head_may_have_more_bits_than_the_layers() -> None:
         "bf16": [BF16, BF16, BF16],
         "int8": [INT8, INT8, INT8],
         "int4-offset": [INT4_OFFSET, INT8, INT8],
-        "int4-head8": [INT4, INT8, INT8],
-        "int4": [INT4, INT4, INT8],  # an embedding that is only looked up costs no time
+        "int4-head8": [INT4_SUPER, INT8, INT8],
+        "int4": [INT4_SUPER, INT4_SUPER, INT8],  # an embedding that is only looked up costs no time
     }
 
 
@@ -86,7 +86,7 @@ def test_norms_and_routers_are_not_packed() -> None:
     assert tensor_bytes(EXPERTS, router, (4, 64), "int4") == 4 * 64 * 4
     assert (
         tensor_format(EXPERTS, "model.layers.0.mlp.experts.3.up_proj.weight", (32, 64), "int4")
-        is INT4
+        is INT4_SUPER
     )
     assert tensor_bytes(LLAMA, "model.norm.weight", (64,), "bf16") == 4 * 64
 
@@ -119,7 +119,7 @@ def test_with_offsets_what_is_stored_more_finely_has_8_bits() -> None:
     assert {held(f"layers.0.self_attn.{part}_proj") for part in "qkv"} == {INT8}
     assert {held(f"layers.1.self_attn.{part}_proj") for part in "qkvo"} == {INT4_OFFSET}
     assert held("layers.0.self_attn.o_proj") is INT4_OFFSET
-    assert held("layers.1.mlp.down_proj", scheme="int4") is INT4
+    assert held("layers.1.mlp.down_proj", scheme="int4") is INT4_SUPER
     assert held("layers.1.mlp.down_proj", scheme="int8") is INT8
     kinds = model.layer_kinds
     assert [kind.finer for kind in kinds] == [{"qkv"}, {"down"}]
@@ -134,8 +134,33 @@ def test_with_offsets_a_head_is_held_as_it_is_stored(is_coarse: bool, held: Weig
     model = dataclasses.replace(LLAMA, quantization=stored)
 
     assert tensor_format(model, "lm_head.weight", (100, 64), "int4-offset") is held
-    assert tensor_format(model, "lm_head.weight", (100, 64), "int4") is INT4
+    assert tensor_format(model, "lm_head.weight", (100, 64), "int4") is INT4_SUPER
     assert tensor_format(model, "model.embed_tokens.weight", (100, 64), "int4-offset") is INT8
+
+
+@pytest.mark.parametrize(
+    ("stored", "int4", "with_offsets"),
+    [
+        (Quantization(method="gguf", bits=4), INT4, INT4_OFFSET),
+        (Quantization(method="gptq", bits=3, group_size=128), INT4, INT4_OFFSET),
+        (Quantization(method="gptq", bits=4, group_size=16), INT4_SUPER, INT4_OFFSET),
+        (Quantization(method="gptq", bits=8), INT4_SUPER, INT4_OFFSET),
+        (Quantization(method="awq", bits=4, is_symmetric=False), INT4_SUPER, INT4_OFFSET),
+        (
+            Quantization(method="gguf", bits=4, is_symmetric=False, has_super_blocks=True),
+            INT4_SUPER,
+            INT4_SUPER,
+        ),
+    ],
+)  # fmt: skip
+def test_layers_of_4_bits_are_held_as_they_are_stored_if_that_is_exact(
+    stored: Quantization, int4: WeightFormat, with_offsets: WeightFormat
+) -> None:
+    model = dataclasses.replace(LLAMA, quantization=stored)
+
+    assert tensor_format(model, MATRIX, (96, 64), "int4") is int4
+    assert tensor_format(model, MATRIX, (96, 64), "int4-head8") is int4
+    assert tensor_format(model, MATRIX, (96, 64), "int4-offset") is with_offsets
 
 
 def test_auto_begins_with_what_loses_nothing() -> None:

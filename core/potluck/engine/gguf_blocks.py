@@ -6,6 +6,7 @@ package takes, with bit-equal numbers. The package reads the others.
 """
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +16,16 @@ from potluck.engine.codes import from_e8m0
 from potluck.engine.kernels.tensors import signed_integers, unpack_nibbles
 from potluck.model.formats import MXFP4
 
-WithOffsets = tuple[Tensor, Tensor, Tensor]
-"""Integers of 0 to 15 (n, width), i8, and scales and offsets (n, groups of 32), f32."""
+
+class WithOffsets(NamedTuple):
+    """Integers of 4 bits without a sign."""
+
+    integers: Tensor  # (n, width), i8, of 0 to 15
+    scales: Tensor  # (n, groups of 32), f32
+    offsets: Tensor  # (n, groups of 32), f32
+    # (n, super-blocks of 256, 2), f32: what scales and offsets are whole multiples of; None: of nothing
+    steps: Tensor | None = None
+
 
 _IQ4_INTEGERS = torch.tensor(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
@@ -60,7 +69,7 @@ def _q4_1(rows: Tensor) -> WithOffsets:
     """As Q4_0, with an f16 after the scale that is added to the product."""
     groups = rows.unflatten(1, (-1, 20))
     integers = unpack_nibbles(groups[..., 4:]).view(torch.int8)
-    return integers.flatten(1), _f16(groups, 0), -_f16(groups, 2)
+    return WithOffsets(integers.flatten(1), _f16(groups, 0), -_f16(groups, 2))
 
 
 def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +104,8 @@ def _q4_k(rows: Tensor) -> WithOffsets:
     blocks = rows.unflatten(1, (-1, 144))
     scale, minimum = _scales_and_minima(blocks)
     integers = unpack_nibbles(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
-    return integers.flatten(1), scale.flatten(1), minimum.flatten(1)
+    steps = torch.stack((_f16(blocks, 0), _f16(blocks, 2)), -1)
+    return WithOffsets(integers.flatten(1), scale.flatten(1), minimum.flatten(1), steps)
 
 
 def _q5_k(rows: Tensor) -> Tensor:
@@ -103,7 +113,7 @@ def _q5_k(rows: Tensor) -> Tensor:
     blocks = rows.unflatten(1, (-1, 176))
     fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
     low = unpack_nibbles(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
-    return _less_offsets((low | fifth << 4, *_scales_and_minima(blocks)))
+    return _less_offsets(WithOffsets(low | fifth << 4, *_scales_and_minima(blocks)))
 
 
 def _q6_k(rows: Tensor) -> Tensor:
@@ -136,7 +146,7 @@ def _f16(blocks: Tensor, at: int) -> Tensor:
 
 def _less_offsets(found: WithOffsets) -> Tensor:
     """Scale · integer - offset, (n, groups · 32); the integers may have any shape of that size."""
-    integers, scale, offset = found
+    integers, scale, offset, _ = found
     numbers = integers.reshape(*scale.shape, 32).float()
     return numbers.mul_(scale[..., None]).sub_(offset[..., None]).view(len(integers), -1)
 

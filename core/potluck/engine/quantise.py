@@ -95,10 +95,17 @@ class _FileTarget:
         self._append(first, len(values), lambda target: target.fill(0, values))
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
-        rows = len(integers)
-        self._append(first, rows, lambda target: target.fill_integers(0, integers, scales, offsets))
+        def fill(target: Target) -> None:
+            target.fill_integers(0, integers, scales, offsets, steps)
+
+        self._append(first, len(integers), fill)
 
     def _append(self, first: int, rows: int, fill: Callable[[Target], None]) -> None:
         assert first == self._done, "rows come in their order"

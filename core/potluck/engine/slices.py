@@ -10,10 +10,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels import PackedWeight
 from potluck.engine.targets import Target, dequantise
-from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, PackedFormat
+from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS, PackedFormat
 from potluck.model.quantized import Shape
 from potluck.model.shares import TensorSlice
+
+SUPER_INPUTS = SUPER_BLOCKS * BLOCK_INPUTS
 
 
 class SlicedTarget:
@@ -40,44 +43,69 @@ class SlicedTarget:
             self._target.fill(place, values[rows])
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
-        ranges = self._part.ranges
         if self._part.axis == "columns":
-            if any(start % BLOCK_INPUTS for start, _ in ranges):
+            if any(start % BLOCK_INPUTS for start, _ in self._part.ranges):
                 self.fill(first, dequantise(integers, scales, offsets))
                 return
-            groups = [(start // BLOCK_INPUTS, -(-stop // BLOCK_INPUTS)) for start, stop in ranges]
-            scales = _joined_columns(scales, groups)
-            offsets = None if offsets is None else _joined_columns(offsets, groups)
-            self._target.fill_integers(first, self._columns(integers), scales, offsets)
+            scales = _joined_columns(scales, self._cut(BLOCK_INPUTS))
+            offsets = None if offsets is None else _joined_columns(offsets, self._cut(BLOCK_INPUTS))
+            if steps is not None:
+                has_steps = self._has_super_blocks
+                steps = _joined_columns(steps, self._cut(SUPER_INPUTS)) if has_steps else None
+            self._target.fill_integers(first, self._columns(integers), scales, offsets, steps)
             return
         for place, rows in self._own_rows(first, len(integers)):
             some = None if offsets is None else offsets[rows]
-            self._target.fill_integers(place, integers[rows], scales[rows], some)
+            their = None if steps is None else steps[rows]
+            self._target.fill_integers(place, integers[rows], scales[rows], some, their)
 
     def fill_packed(self, first: int, data: Tensor) -> None:
-        """Take packed bytes of rows, which begin with a block; the slice is of whole blocks too."""
-        packed = self._target.packed
-        assert packed is not None
-        block = packed.format.block_bytes
-        across = -(-self.width // BLOCK_INPUTS)
-        blocks = data.view(-1, across, block)  # (blocks of rows, blocks of inputs, bytes)
-        own = packed.data.view(-1, -(-packed.width // BLOCK_INPUTS), block)
-        if self._part.axis == "columns":
-            place = 0
-            for start, stop in self._part.ranges:
-                some = blocks[:, start // BLOCK_INPUTS : -(-stop // BLOCK_INPUTS)]
-                own[first // BLOCK_ROWS :][: len(blocks), place : place + some.shape[1]] = some
-                place += some.shape[1]
+        """Take packed bytes of rows, which begin with a block; the slice is of whole blocks too.
+
+        If it is not of whole super-blocks where these share steps, its values are packed anew.
+        """
+        own = self._target.packed
+        assert own is not None
+        held = own.format
+        count = len(data) // held.nbytes(BLOCK_ROWS, self.width)  # blocks of rows
+        rows = min(count * BLOCK_ROWS, self.rows - first)
+        given = PackedWeight(data, rows, self.width, held)
+        if self._part.axis == "rows":
+            for place, some in self._own_rows(first, rows):
+                source = slice(some.start // BLOCK_ROWS, -(-some.stop // BLOCK_ROWS))
+                target = slice(
+                    place // BLOCK_ROWS, -(-(place + some.stop - some.start) // BLOCK_ROWS)
+                )
+                own.blocks[target], own.steps[target] = given.blocks[source], given.steps[source]
             return
-        for place, rows in self._own_rows(first, len(blocks) * BLOCK_ROWS):
-            some = blocks[rows.start // BLOCK_ROWS : -(-rows.stop // BLOCK_ROWS)]
-            own[place // BLOCK_ROWS :][: len(some)] = some
+        if held.has_steps and not self._has_super_blocks:
+            self._target.fill(first, self._columns(given.dequantise()))
+            return
+        target = slice(first // BLOCK_ROWS, first // BLOCK_ROWS + count)
+        own.blocks[target] = _joined_columns(given.blocks, self._cut(BLOCK_INPUTS))
+        if held.has_steps:
+            own.steps[target] = _joined_columns(given.steps, self._cut(SUPER_INPUTS))
 
     @property
     def format(self) -> PackedFormat | None:
         return self._target.format
+
+    @property
+    def _has_super_blocks(self) -> bool:
+        """Whether a slice of columns is of whole super-blocks."""
+        ends = (end for both in self._part.ranges for end in both)
+        return all(end % SUPER_INPUTS == 0 for end in ends if end != self.width)
+
+    def _cut(self, unit: int) -> list[tuple[int, int]]:
+        """The ranges in units of so many columns."""
+        return [(start // unit, -(-stop // unit)) for start, stop in self._part.ranges]
 
     def _columns(self, values: Tensor) -> Tensor:
         return _joined_columns(values, self._part.ranges)

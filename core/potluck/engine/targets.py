@@ -41,7 +41,12 @@ class Target(Protocol):
         ...
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
         """Take rows whose values are scale x integer - offset, and keep them exactly if possible.
 
@@ -50,6 +55,7 @@ class Target(Protocol):
             integers: (n, width), i8; with offsets 0 to 15.
             scales: (n, groups of 32 inputs), f32.
             offsets: (n, groups), f32; only where the format has offsets. None: nothing is subtracted.
+            steps: (n, super-blocks of 8 groups, 2), f32: of which scales and offsets are multiples. None: unknown.
         """
         ...
 
@@ -82,12 +88,17 @@ class CheckedTarget:
         self._target.fill(first, values)
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
         self._check(scales)
         if offsets is not None:
             self._check(offsets)
-        self._target.fill_integers(first, integers, scales, offsets)
+        self._target.fill_integers(first, integers, scales, offsets, steps)
 
     @property
     def format(self) -> PackedFormat | None:
@@ -125,8 +136,14 @@ class TensorTarget:
             target.copy_(values.view(-1, *self._tensor.shape[1:]))
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
+        del steps
         self.fill(first, dequantise(integers, scales, offsets))
 
     @property
@@ -152,9 +169,14 @@ class PackedTarget:
         self._kernels.pack_rows(self._weight, self._first + first, values)
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
-        if not pack_integers(self._weight, self._first + first, integers, scales, offsets):
+        if not pack_integers(self._weight, self._first + first, integers, scales, offsets, steps):
             self.fill(first, dequantise(integers, scales, offsets))
 
     @property
@@ -180,10 +202,15 @@ class PairedTarget:
         self._target.fill(first, self._ordered(values))
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
-        some = None if offsets is None else self._ordered(offsets)
-        self._target.fill_integers(first, self._ordered(integers), self._ordered(scales), some)
+        more = (None if one is None else self._ordered(one) for one in (offsets, steps))
+        self._target.fill_integers(first, self._ordered(integers), self._ordered(scales), *more)
 
     @property
     def format(self) -> PackedFormat | None:

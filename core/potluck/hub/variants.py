@@ -162,6 +162,7 @@ def quantised_config(config: Mapping[str, object], label: str) -> dict[str, obje
         finer = [i for i in range(layers) if is_mixture and _has_more_bits(i, layers)]
         quantization["finer"] = {"qkv": finer, "output": [], "gate_up": [], "down": finer}
         quantization["coarse_head"] = False
+        quantization["super_blocks"] = kind != "Q4_1"
     return {**_as_text(config), "quantization_config": quantization}
 
 

@@ -3,12 +3,13 @@
 A format cuts a matrix (rows, inputs) into blocks that follow one another, row of blocks after row of
 blocks. A block of a plain format is one number. A block of a packed format has 16 rows of 32 inputs:
 scales, perhaps offsets, and integers. `engine/kernels/layout.py` says how the integers of a block are
-ordered.
+ordered. Scales and offsets of a block may be whole multiples of steps, which super-blocks of several blocks have in
+common; the steps of a row of blocks stand before it.
 
 Code asks a format for its facts and never compares its name. A new format needs
 
 - a row in the table here, and in `tensor_formats.py` if a scheme holds tensors in it;
-- code that finds a block's scales in `engine/kernels/packing_kernel.py`, and the same in torch in
+- code that finds a block's scales in `engine/kernels/scale_search.py`, and the same in torch in
   `reference.py`;
 - if integers are stored in another way than those here: code that takes a block apart in
   `engine/kernels/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/tensors.py`,
@@ -24,6 +25,10 @@ from dataclasses import dataclass
 
 BLOCK_ROWS = 16
 BLOCK_INPUTS = 32  # inputs of a row that share a scale and an offset
+SUPER_BLOCKS = 8  # blocks of a row of blocks that share steps
+STEP_BYTES = (
+    4 * BLOCK_ROWS
+)  # of a super-block: of each row the step of scales, then of each that of offsets, f16
 
 # What products compute right: bits, whether there are offsets, and codes → the zero point, and integers plus
 # zero point. From 8 bits, AVX2 and the GPU forms take 128 away; AVX2 negates the rest, and -128 has no negative.
@@ -56,18 +61,20 @@ class PackedFormat(WeightFormat):
     """Integers with scales: value = scale x (integer - zero point) - offset.
 
     The scales of a block's rows come first: f16, or the exponents of powers of two, a byte each, as f32 has
-    them (2 to the byte - 127; 0 is 0). Integers are stored unsigned, or as codes that stand for them.
+    them (2 to the byte - 127; 0 is 0). With steps, scales and offsets are a byte each, and multiply the step of their
+    row. Integers are stored unsigned, or as codes that stand for them.
     """
 
     block_rows: int = BLOCK_ROWS
     block_inputs: int = BLOCK_INPUTS
-    # where the offsets of the rows begin, f16; None: there are none
+    # where the offsets of the rows begin, f16 or multiples of steps; None: there are none
     offsets_start: int | None = None
     integers_start: int
     integer_bits: int  # 8, or 4: two integers share a byte
     zero_point: int
     limits: tuple[int, int]  # the least and the most of integer - zero point
-    scale_bytes: int = 2  # 1: exponents
+    scale_bytes: int = 2  # 1: exponents, or multiples of steps
+    has_steps: bool = False  # of scales and offsets, both
     codes: tuple[int, ...] | None = None
     """The integer - zero point of each code. Those without a sign come first, in order; then their negatives."""
 
@@ -84,6 +91,15 @@ class PackedFormat(WeightFormat):
                 f" {'' if self.has_offsets else 'no '}offsets, and no product computes these right:"
                 " write code for them, and then a row of _STORED"
             )
+
+    def nbytes(self, rows: int, width: int = 1) -> int:
+        """Bytes of a matrix, with the steps of each row of blocks."""
+        steps = -(-rows // self.block_rows) * self.step_bytes(width)
+        return steps + WeightFormat.nbytes(self, rows, width)
+
+    def step_bytes(self, width: int) -> int:
+        """Bytes of the steps before a row of blocks."""
+        return -(-width // (SUPER_BLOCKS * self.block_inputs)) * STEP_BYTES if self.has_steps else 0
 
     @property
     def has_offsets(self) -> bool:
@@ -126,6 +142,19 @@ INT4_OFFSET = PackedFormat(
     zero_point=0,
     limits=(0, 15),
 )
+# The layout of scales that GGUF's Q4_K has, whose scales and minima of 6 bits fit.
+INT4_SUPER = PackedFormat(
+    name="int4-super",
+    dtype="PACKED4_SUPER",
+    block_bytes=16 + 16 + 256,
+    offsets_start=16,
+    integers_start=32,
+    integer_bits=4,
+    zero_point=0,
+    limits=(0, 15),
+    scale_bytes=1,
+    has_steps=True,
+)
 
 _E2M1 = (
     0,
@@ -151,6 +180,6 @@ MXFP4 = PackedFormat(
 )
 
 PLAIN_FORMATS = (F32, F16, BF16)
-PACKED_FORMATS = (INT8, INT4, INT4_OFFSET, MXFP4)
+PACKED_FORMATS = (INT8, INT4, INT4_OFFSET, INT4_SUPER, MXFP4)
 PLAIN_DTYPES: Mapping[str, WeightFormat] = {one.dtype: one for one in PLAIN_FORMATS}
 PACKED_DTYPES: Mapping[str, PackedFormat] = {one.dtype: one for one in PACKED_FORMATS}

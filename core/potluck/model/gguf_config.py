@@ -109,7 +109,12 @@ def _quantization(file: GgufFile, family: GgufFamily, layers: int) -> Config:
     more: Config = {}
     if kind in _OFFSET_KINDS:
         head = file.kinds[_HEAD if _HEAD in file.kinds else _EMBEDDING]
-        more = {"finer": _finer(file, layers), "coarse_head": head in _COARSE_KINDS}
+        has_others = any(one in file.kinds.values() for one in _COARSE_KINDS if one != "Q4_K")
+        more = {
+            "finer": _finer(file, layers),
+            "coarse_head": head in _COARSE_KINDS,
+            "super_blocks": not has_others,
+        }
     experts = {file.kinds[name] for name in file.shapes if _EXPERTS.fullmatch(name)}
     return more | {
         "mxfp4_experts": experts == {"MXFP4"},

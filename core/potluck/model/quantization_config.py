@@ -288,12 +288,13 @@ def _read_gguf(given: Fields) -> Quantization:
         is_symmetric=given.flag("sym", True),
         norms_are_whole=given.flag("norms_are_whole", False),
         delta_net=_converted(given),
-        is_affine="finer" in given,
+        is_affine="finer" in given or given.flag("sym", True),
         higher_precision=(
             _higher_precision(given.fields("finer")) if "finer" in given else frozenset()
         ),
         has_mxfp4_experts=given.flag("mxfp4_experts", False),
         has_coarse_head=given.flag("coarse_head", False),
+        has_super_blocks=given.flag("super_blocks", False),
     )
 
 

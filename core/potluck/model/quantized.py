@@ -109,6 +109,9 @@ class Quantization:
     """Layers and roles of the matrices that are stored in more than 4 bits, where most have 4 with offsets."""
     has_mxfp4_experts: bool = False  # all matrices of experts are MXFP4
     has_coarse_head: bool = False  # the head is stored in 4 bits with offsets too
+    has_super_blocks: bool = (
+        False  # what has offsets is Q4_K: scales and offsets are multiples of steps
+    )
     others: tuple["Quantization", ...] = ()  # how other matrices of the model are stored
 
     @property
@@ -122,6 +125,12 @@ class Quantization:
         in_groups = (self.group_size or 0) % BLOCK_INPUTS == 0 and not self.is_reordered
         has_offsets = self.bits == 4 or (self.bits < 4 and self.method == "mlx")
         return has_offsets and not self.is_symmetric and self.is_affine and in_groups
+
+    @property
+    def is_even(self) -> bool:
+        """True if most weights are integers of at most 4 bits without offsets, in groups that `int4` holds exactly."""
+        in_groups = (self.group_size or 0) % BLOCK_INPUTS == 0 and not self.is_reordered
+        return self.bits <= 4 and self.is_symmetric and self.is_affine and in_groups
 
     def higher_precision_roles(self, layer: int) -> frozenset[MatrixRole]:
         """The roles in this layer whose matrices are stored in higher precision than most."""

@@ -13,7 +13,7 @@ weights. `int8`: in 8 bits with a scale for each head and token, where a CPU com
 
 PACKED_SCHEMES: tuple[Scheme, ...] = ("int8", "int4-offset", "int4-head8", "int4")
 """The schemes that hold matrices in packed formats."""
-PACKING_VERSION = 1
+PACKING_VERSION = 2
 """The version of the packed bytes. Raise it if packing makes other bytes of the same numbers: bytes
 that were packed before are then not used again."""
 

@@ -9,7 +9,7 @@ A rank's part of a layer is a `LayerSpec` as any other, with fewer heads and a s
 measures, counts and caches layers knows nothing of ranks: it is given the config of `rank_config`.
 
 Parts begin and end with whole blocks of a packed format, so that a packed slice is the slice of what is packed
-whole. What is in one part of the files, such as queries, keys and values in one matrix, has a slice of several
+whole. Where blocks share steps and a part ends within a super-block, it is packed anew. What is in one part of the files, such as queries, keys and values in one matrix, has a slice of several
 ranges.
 """
 

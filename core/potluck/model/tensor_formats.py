@@ -6,9 +6,13 @@ delta net's decays are computed of, and what says how much of a block's result e
 a decay's error adds up. An indexer's other matrices have 8 bits in every packed scheme. An embedding that is not also the head is only looked up, which costs memory and no time; it
 has 8 bits in every packed scheme.
 
+`int4` and `int4-head8` hold plain numbers as GGUF's Q4_K does, with finer scales, and integers of 4 bits that are
+stored without offsets (GGUF's Q4_0, GPTQ and compressed-tensors without zero points) as they are.
+
 `int4-offset` holds the integers of GGUF's Q4_1 and Q4_K, of AWQ, and of GPTQ and compressed-tensors with
-zero points as they are; only scales and offsets are rounded, to f16. What the files of such a model store
-in higher precision has 8 bits: mostly its head, and the matrices that `Quantization.higher_precision` names.
+zero points as they are. Those of Q4_K keep their scales and offsets; of the others these are rounded, to f16. What the
+files of such a model store in higher precision has 8 bits: mostly its head, and the matrices that
+`Quantization.higher_precision` names.
 
 Experts that are stored as MXFP4 are held so in every packed scheme: exactly, and in 4.25 bits. The scheme is that of
 the other matrices.
@@ -26,6 +30,7 @@ from potluck.model.formats import (
     F32,
     INT4,
     INT4_OFFSET,
+    INT4_SUPER,
     INT8,
     MXFP4,
     PackedFormat,
@@ -35,6 +40,7 @@ from potluck.model.indexer import is_of_indexer
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
 from potluck.model.ngrams import is_table
+from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.streams import is_injection
 from potluck.model.vision.spec import is_of_tower
@@ -73,9 +79,18 @@ _FORMATS: Mapping[Scheme, _Formats] = {
     "f16": _plain(F16),
     "int8": _packed(INT8, INT8),
     "int4-offset": _packed(INT4_OFFSET, INT8, keeps_precision=True),
-    "int4-head8": _packed(INT4, INT8),
-    "int4": _packed(INT4, INT4),
+    "int4-head8": _packed(INT4_SUPER, INT8),
+    "int4": _packed(INT4_SUPER, INT4_SUPER),
 }
+
+
+def _as_stored(usual: WeightFormat, stored: Quantization | None) -> WeightFormat:
+    """The format of a scheme's layers, or that of 4 bits which holds exactly what the files have."""
+    if stored is not None and usual is INT4_SUPER and stored.is_even:
+        return INT4
+    if stored is not None and usual is INT4_OFFSET and stored.has_super_blocks:
+        return INT4_SUPER
+    return usual
 
 
 def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> WeightFormat:
@@ -99,14 +114,15 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return _HIGHER_PRECISION  # it compares scores that are close to each other
     if is_packed and whole is not None and whole.has_mxfp4_experts and config.is_of_expert(name):
         return MXFP4
+    layers = _as_stored(formats.layers, whole)
     stored = whole if formats.keeps_precision else None
     if name == config.head_name:
         is_coarse = stored is not None and stored.has_coarse_head
-        return formats.layers if is_coarse else formats.head
+        return layers if is_coarse else formats.head
     if name == EMBEDDING:
         return formats.embedding
     is_higher = stored is not None and stored.has_higher_precision(name)
-    return _HIGHER_PRECISION if is_higher else formats.layers
+    return _HIGHER_PRECISION if is_higher else layers
 
 
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:

@@ -41,7 +41,7 @@ def test_other_computers_are_sent_packed_matrices_and_this_one_reads_the_origina
         await deployment.start()
 
         assert [dtypes(computer) for computer in (desk, laptop, mac)] == [
-            {"F32"}, {"PACKED4"}, {"PACKED4"},
+            {"F32"}, {"PACKED4_SUPER"}, {"PACKED4_SUPER"},
         ]  # fmt: skip
         wanted = model.config.stage_tensors(range(1, 3), embedding=False, head=False)
         packed = sum(
@@ -68,7 +68,7 @@ def test_a_second_load_packs_and_sends_nothing(model: LocalModel, workplace: Wor
 
         assert not workplace.engine.packed
         assert sum(deployment.streamed_bytes.values()) == 0
-        assert dtypes(laptop) == {"PACKED4"}
+        assert dtypes(laptop) == {"PACKED4_SUPER"}
         await deployment.stop()
 
     run(main())
@@ -85,7 +85,7 @@ def test_this_computer_reads_what_was_packed_before(
 
         by_name = {info.name: info.dtype for info in desk.assigned[-1].tensors}
         assert by_name["model.layers.0.mlp.up_proj.weight"] == "F32"
-        assert by_name["model.layers.1.mlp.up_proj.weight"] == "PACKED4"
+        assert by_name["model.layers.1.mlp.up_proj.weight"] == "PACKED4_SUPER"
         for info in desk.assigned[-1].tensors:
             assert desk.sources[Digest(info.digest)].nbytes == info.nbytes
         await again.stop()
@@ -177,7 +177,7 @@ def test_a_packed_file_that_arrives_altered_is_packed_again(
         laptop.gates["send_weights"] = asyncio.Event()
         starting = asyncio.create_task(deployment.start())
         await until(lambda: "send_weights" in laptop.calls)
-        info, *_ = (i for i in laptop.assigned[-1].tensors if i.dtype == "PACKED4")
+        info, *_ = (i for i in laptop.assigned[-1].tensors if i.dtype == "PACKED4_SUPER")
         laptop.errors["send_weights"] = failing(IntegrityError("altered", digest=info.digest))
         laptop.gates["send_weights"].set()
         await starting
@@ -216,7 +216,7 @@ def test_this_computer_reads_the_original_of_a_packed_file_that_is_damaged(
     async def main() -> None:
         desk, laptop, _ = three()
         await deploy_once(model, workplace, desk, laptop, layers=(1, 3))
-        info, *_ = (i for i in laptop.assigned[-1].tensors if i.dtype == "PACKED4")
+        info, *_ = (i for i in laptop.assigned[-1].tensors if i.dtype == "PACKED4_SUPER")
         again = await deployment_on(model, desk, layers=(4,), workplace=workplace)
         desk.errors["load"] = failing(IntegrityError("damaged", digest=info.digest))
         await again.start()

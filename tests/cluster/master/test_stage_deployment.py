@@ -53,7 +53,7 @@ async def packed(member: FakeComputer, model: LocalModel, workplace: Workplace) 
 
 def lose_one(task: StageDeployment, workplace: Workplace) -> None:
     """The disk lost a packed file, and the next one will be of other bytes."""
-    info, *_ = (i for i in task.tensors.infos(is_local=False) if i.dtype == "PACKED4")
+    info, *_ = (i for i in task.tensors.infos(is_local=False) if i.dtype == "PACKED4_SUPER")
     workplace.store.discard(Digest(info.digest))
     workplace.engine.salt += b"!"
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_damaged_every_time_is_an_error(
     async def main() -> None:
         laptop = FakeComputer("Laptop", 1)
         task = await packed(laptop, model, workplace)
-        info, *_ = (i for i in task.tensors.infos(is_local=False) if i.dtype == "PACKED4")
+        info, *_ = (i for i in task.tensors.infos(is_local=False) if i.dtype == "PACKED4_SUPER")
         altered = IntegrityError("altered", digest=info.digest)
         laptop.errors["send_weights"] = failing(altered, Retries().attempts)
 

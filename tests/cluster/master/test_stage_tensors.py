@@ -20,7 +20,7 @@ from potluck.errors import (
     PotluckError,
 )
 from potluck.ids import Digest
-from potluck.model.formats import INT4
+from potluck.model.formats import INT4_SUPER
 from potluck.model.schemes import Scheme
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel, open_model
@@ -59,9 +59,9 @@ def check(model: LocalModel, infos: tuple[TensorInfo, ...], scheme: Scheme) -> N
 @pytest.mark.parametrize(
     ("scheme", "wanted"),
     [
-        ("int4", {"PACKED4"}),
+        ("int4", {"PACKED4_SUPER"}),
         ("int8", {"PACKED8"}),
-        ("int4-head8", {"PACKED4", "PACKED8"}),
+        ("int4-head8", {"PACKED4_SUPER", "PACKED8"}),
         ("int4-offset", {"PACKED4_OFFSET", "PACKED8"}),
     ],
 )
@@ -91,10 +91,10 @@ def test_a_worker_takes_no_other_bits_than_the_scheme_has(
     async def main() -> None:
         infos = (await packed(model, workplace, "int4")).infos(is_local=False)
         for scheme in ("int8", "int4-offset", "int4-head8", "bf16"):
-            with pytest.raises(BrokenModelError, match="PACKED4"):
+            with pytest.raises(BrokenModelError, match="PACKED4_SUPER"):
                 check(model, infos, scheme)
         first, *rest = infos
-        assert first.dtype == "PACKED4"
+        assert first.dtype == "PACKED4_SUPER"
         with pytest.raises(BrokenModelError, match="bytes"):
             check(model, (msgspec.structs.replace(first, nbytes=first.nbytes - 1), *rest), "int4")
 
@@ -166,7 +166,7 @@ def test_what_was_removed_is_packed_again_when_it_is_needed(
 ) -> None:
     async def main() -> None:
         infos = (await packed(model, workplace)).infos(is_local=False)
-        lost, *_ = (info for info in infos if info.dtype == "PACKED4")
+        lost, *_ = (info for info in infos if info.dtype == "PACKED4_SUPER")
         workplace.store.discard(Digest(lost.digest))
         workplace.engine.packed.clear()
         tensors = await prepared(model, workplace)
@@ -188,7 +188,7 @@ def test_damaged_and_deleted_packed_files_are_packed_again(
     async def main() -> None:
         tensors = await packed(model, workplace)
         first, second, third, *_ = (
-            Digest(i.digest) for i in tensors.infos(is_local=False) if i.dtype == "PACKED4"
+            Digest(i.digest) for i in tensors.infos(is_local=False) if i.dtype == "PACKED4_SUPER"
         )
         store = workplace.store
         for damaged in (first, second):
@@ -230,7 +230,7 @@ def test_a_damaged_file_of_the_model_itself_is_an_error_that_names_it(
 def test_a_file_that_was_cut_off_is_packed_again(model: LocalModel, workplace: Workplace) -> None:
     async def main() -> None:
         tensors = await packed(model, workplace)
-        info, *_ = (i for i in tensors.infos(is_local=False) if i.dtype == "PACKED4")
+        info, *_ = (i for i in tensors.infos(is_local=False) if i.dtype == "PACKED4_SUPER")
         path = workplace.store.path(Digest(info.digest))
         path.write_bytes(b"short")
 
@@ -246,7 +246,7 @@ def test_bytes_that_are_not_what_they_were_are_assigned_anew(
     async def main() -> None:
         tensors = await packed(model, workplace)
         before = tensors.infos(is_local=False)
-        info, *_ = (i for i in before if i.dtype == "PACKED4")
+        info, *_ = (i for i in before if i.dtype == "PACKED4_SUPER")
         workplace.store.discard(Digest(info.digest))
         workplace.engine.salt = b"a later version"
 
@@ -299,14 +299,14 @@ def test_what_can_no_more_be_packed_again_is_assigned_as_it_is(
 ) -> None:
     async def main() -> None:
         tensors = await packed(model, workplace)
-        info, *_ = (i for i in tensors.infos(is_local=False) if i.dtype == "PACKED4")
+        info, *_ = (i for i in tensors.infos(is_local=False) if i.dtype == "PACKED4_SUPER")
         workplace.store.discard(Digest(info.digest))
         workplace.engine.error = DiskFullError("No space is left.")
 
         assert await tensors.sources({info.digest}) is None
         now = {i.name: i.dtype for i in tensors.infos(is_local=False)}
         assert now[info.name] == "F32"
-        assert "PACKED4" in now.values()
+        assert "PACKED4_SUPER" in now.values()
 
     run(main())
 
@@ -335,7 +335,7 @@ def test_what_is_under_way_is_kept_and_then_let_go(model: LocalModel, tmp_path: 
     async def main() -> None:
         expected = model.config.stage_tensors(range(1, 3), embedding=False, head=True)
         matrices = [shape for shape in expected.values() if len(shape) == 2]
-        quota = sum(INT4.nbytes(*shape) for shape in matrices)
+        quota = sum(INT4_SUPER.nbytes(*shape) for shape in matrices)
         with Workplace(tmp_path, quota=quota) as workplace:
             tensors = await packed(model, workplace)
             with pytest.raises(DiskFullError):

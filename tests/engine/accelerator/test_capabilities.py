@@ -7,7 +7,7 @@ from potluck.engine.accelerator import capabilities
 from potluck.engine.accelerator.capabilities import log_capabilities
 from potluck.engine.accelerator.int4pack import MpsForm
 from potluck.engine.accelerator.probe import Int4Product
-from potluck.model.formats import INT4, INT4_OFFSET
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_a_format_that_the_product_computes_wrong_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    found = Int4Product(MpsForm(), (INT4, INT4_OFFSET), many_by_operator=True)
+    found = Int4Product(MpsForm(), (INT4, INT4_OFFSET, INT4_SUPER), many_by_operator=True)
     monkeypatch.setattr(capabilities, "find_int4_product", lambda *_: found)
 
     log_capabilities(torch.device("meta"))

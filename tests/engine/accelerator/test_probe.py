@@ -57,7 +57,7 @@ def test_a_format_with_wrong_numbers_is_unpacked_and_the_others_go_to_the_produc
 
     kinds = {held: type(make(weight, None)) for held, weight in packed.items()}
     assert kinds == dict.fromkeys(PACKED_FORMATS, BlockLinear) | {INT4: Int4Linear}
-    assert "formats=int8,int4-offset,mxfp4;" in caplog.text
+    assert "formats=int8,int4-offset,int4-super,mxfp4;" in caplog.text
 
 
 def test_weights_in_an_unknown_order_are_left_to_the_operator() -> None:

@@ -17,7 +17,7 @@ from potluck.engine.mlp import MoE, PackedMlp
 from potluck.engine.pages import Scratch
 from potluck.model.families.facts import Activation, ClampedSwiglu
 from potluck.model.footprint import pair_bytes
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.routing import Routing
 from potluck.model.schemes import Scheme
 
@@ -78,7 +78,7 @@ def inputs(tokens: int) -> Tensor:
 
 
 @pytest.mark.parametrize("path", SLOWLY, ids=lambda path: path.name)
-@pytest.mark.parametrize("held", [INT8, INT4, INT4_OFFSET], ids=lambda held: held.dtype)
+@pytest.mark.parametrize("held", [INT8, INT4, INT4_OFFSET, INT4_SUPER], ids=lambda held: held.dtype)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_experts_at_once_are_those_one_by_one(path: Path, held: PackedFormat, threads: int) -> None:
     kernels = GeneratedKernels(path, threads)

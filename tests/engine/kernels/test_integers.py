@@ -8,7 +8,15 @@ from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PACKED_FORMATS, PackedFormat
+from potluck.model.formats import (
+    INT4,
+    INT4_OFFSET,
+    INT4_SUPER,
+    INT8,
+    MXFP4,
+    PACKED_FORMATS,
+    PackedFormat,
+)
 
 
 def random(rows: int, width: int, held: PackedFormat, seed: int) -> tuple[Tensor, Tensor]:
@@ -36,7 +44,8 @@ def test_the_values_of_what_is_packed_are_the_products(
     is_held = pack_integers(packed, 0, integers, scales)
 
     least, most = (INT4 if held_in.has_offsets else held_in).limits
-    assert is_held == bool(integers.min() >= least and integers.max() <= most)
+    fits = bool(integers.min() >= least and integers.max() <= most)
+    assert is_held == (fits and not held_in.has_steps)  # which are not given
     spread = scales.repeat_interleave(32, 1)[:, :width]
     assert not is_held or torch.equal(packed.dequantise(), integers.float() * spread)
 
@@ -90,6 +99,48 @@ def test_offsets_are_rounded_to_f16_and_nothing_else_is(rows: int, width: int, s
     # And 2^-24 of the sums in f32 themselves.
     rounding = 1.01 * (2.0**-11 * largest).clamp(min=2.0**-25) + 2.0**-22 * exact.abs()
     assert ((values - exact).abs() <= rounding).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.integers(1, 50),
+    width=st.integers(1, 100) | st.just(600),
+    seed=st.integers(0, 2**32),
+    wrong=st.sampled_from(["", "integer", "scale", "offset", "step", "steps"]),
+)
+def test_multiples_of_steps_are_packed_exactly(
+    rows: int, width: int, seed: int, wrong: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    integers, groups = random(rows, width, INT4_SUPER, seed)[0], -(-width // 32)
+    steps = torch.randn((rows, -(-groups // 8), 2), generator=generator).half().float()
+    steps[0, 0] = 0
+    multiples = torch.randint(0, 64, (rows, groups, 2), generator=generator)
+    factors = multiples * steps.repeat_interleave(8, 1)[:, :groups]
+    scales, offsets = factors.unbind(-1)
+    if wrong == "integer":
+        integers[0, 0] = 16
+    elif wrong == "scale":
+        scales[0, 0] = 1.0  # its step is 0
+    elif wrong == "offset":
+        offsets[-1, -1] = 300 * steps[-1, -1, 1] + 1
+    elif wrong == "step":
+        steps[-1, -1, 0] = 1e5
+        scales[-1, -1] = 1e5
+    packed = PackedWeight.empty(rows, width, INT4_SUPER)
+    packed.data.fill_(7)
+
+    is_held = pack_integers(
+        packed, 0, integers, scales, offsets, None if wrong == "steps" else steps
+    )
+
+    assert is_held == (not wrong)
+    if wrong:
+        assert (packed.data == 7).all()
+    else:
+        spread = (one.repeat_interleave(32, 1)[:, :width] for one in (scales, offsets))
+        times, less = spread
+        assert torch.equal(packed.dequantise(), integers.float() * times - less)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.errors import BrokenModelError
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, MXFP4, PackedFormat
 
+widths = st.integers(1, 100) | st.just(300)  # more than a super-block
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
 
@@ -25,7 +26,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 @every_generated
 @every_format
 @settings(deadline=None, max_examples=30)
-@given(rows=st.integers(1, 50), width=st.integers(1, 100), dtype=dtypes, seed=st.integers(0, 2**32))
+@given(rows=st.integers(1, 50), width=widths, dtype=dtypes, seed=st.integers(0, 2**32))
 def test_every_processor_packs_the_same_bytes(
     kernels: Kernels,
     weight_format: PackedFormat,
@@ -99,7 +100,7 @@ def test_no_weight_is_further_than_half_a_step(weight_format: PackedFormat) -> N
     error = (REFERENCE.pack(weight, weight_format).dequantise() - weight).view(64, 8, 32).abs()
 
     # At least that many from zero to the largest, or from the least to the largest.
-    steps = {INT4: 6.6, INT4_OFFSET: 15.0, INT8: 127.0, MXFP4: 3.5}[weight_format]
+    steps = {INT4: 6.6, INT4_OFFSET: 15.0, INT4_SUPER: 15.0, INT8: 127.0, MXFP4: 3.5}[weight_format]
     has_offsets = weight_format.has_offsets
     range_ = groups.amax(-1) - groups.amin(-1) if has_offsets else groups.abs().amax(-1)
     step = range_[..., None] / steps
@@ -150,6 +151,45 @@ def test_with_offsets_the_search_is_better_than_no_search() -> None:
     assert (searched - groups).norm() < 0.94 * (plain - groups).norm()
 
 
+def test_steps_are_those_of_the_largest_scale_and_offset_of_a_super_block() -> None:
+    weight = torch.randn(16, 600, generator=torch.Generator().manual_seed(1))
+    weight[:, 256:512] *= 100
+
+    packed = REFERENCE.pack(weight, INT4_SUPER)
+
+    multiples = packed.blocks[..., :32].unflatten(-1, (2, 16))  # (1, G, 2, 16)
+    assert packed.steps.shape == (1, 3, 2, 16)
+    assert (packed.steps[:, 1] / packed.steps[:, 0] > 50).all()
+    for first, last in ((0, 8), (8, 16), (16, 19)):
+        assert (multiples[:, first:last].amax(1) >= 254).all()
+
+
+@every_generated
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e-6])
+def test_scales_and_offsets_in_steps_lose_nearly_nothing(kernels: Kernels, factor: float) -> None:
+    """Also where the steps are the smallest numbers of f16."""
+    weight = factor * torch.randn(64, 512, generator=torch.Generator().manual_seed(1))
+
+    in_steps, each = (
+        (kernels.pack(weight, held).dequantise() - weight).norm()
+        for held in (INT4_SUPER, INT4_OFFSET)
+    )
+
+    assert in_steps < each * (1.0 if factor >= 1e-3 else 1.1)
+
+
+def test_groups_of_one_sign_are_held_in_steps_too() -> None:
+    generator = torch.Generator().manual_seed(1)
+    above = (
+        torch.rand(16, 256, generator=generator) + 1.0
+    )  # offsets have no sign: integers begin at 0
+    flat = torch.full((16, 256), 0.3)
+
+    for weight, limit in ((above, 2 / 15), (-above, 1 / 15), (flat, 0.002), (-flat, 0.002)):
+        error = REFERENCE.pack(weight, INT4_SUPER).dequantise() - weight
+        assert error.abs().max() <= limit
+
+
 @every_format
 def test_what_is_stored_can_be_read_row_by_row(weight_format: PackedFormat) -> None:
     packed = REFERENCE.pack(random(50, 70), weight_format)
@@ -165,5 +205,7 @@ def test_the_bytes_are_those_announced(weight_format: PackedFormat) -> None:
     packed = REFERENCE.pack(random(2048, 256), weight_format)
 
     # Of 32 weights: the integers, a scale and perhaps an offset.
-    group = {INT4: 16 + 2, INT4_OFFSET: 16 + 4, INT8: 32 + 2, MXFP4: 16 + 1}[weight_format]
+    group = {INT4: 16 + 2, INT4_OFFSET: 16 + 4, INT4_SUPER: 16 + 2.5, INT8: 32 + 2, MXFP4: 16 + 1}[
+        weight_format
+    ]
     assert packed.nbytes == 2048 * 256 // 32 * group

@@ -10,7 +10,7 @@ from torch import Tensor
 from weight_formats import every_format
 
 from potluck.engine.kernels import Kernels
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
+from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 
 F32_ROUNDING = 2.0**-23
 
@@ -53,7 +53,8 @@ def test_a_product_is_that_of_the_stored_numbers(
 
 @every_kernels
 @pytest.mark.parametrize(
-    ("weight_format", "error"), [(INT4, 0.095), (INT4_OFFSET, 0.085), (INT8, 0.01)]
+    ("weight_format", "error"),
+    [(INT4, 0.095), (INT4_OFFSET, 0.085), (INT4_SUPER, 0.085), (INT8, 0.01)],
 )
 def test_a_product_is_close_to_that_of_the_weights(
     kernels: Kernels, weight_format: PackedFormat, error: float

@@ -340,8 +340,9 @@ class Measurements:
 
 def shape_key(config: ModelConfig) -> str:
     """A key that is equal for models whose layers of each kind cost the same."""
-    has_coarse_head = config.quantization is not None and config.quantization.has_coarse_head
-    shape = (config.vocab_size, kinds_of(config), has_coarse_head)
+    stored = config.quantization
+    formats = stored and (stored.has_coarse_head, stored.has_super_blocks, stored.is_even)
+    shape = (config.vocab_size, kinds_of(config), formats)
     return sha256(msgspec.json.encode(shape, order="deterministic")).hexdigest()
 
 

@@ -5,7 +5,7 @@ mps/operations/Quantized.mm, cpu/int4mm_kernel.cpp); all compute the same:
 
     value = (q - 8) x scale + zero         q of 0 … 15, scale and zero one per row and 32 inputs
 
-So `int4` is q with a zero of 0, `int4-offset` q with a zero of 8 x scale - offset, and `int8` exactly the sum
+So `int4` is q with a zero of 0, `int4-offset` and `int4-super` q with a zero of 8 x scale - offset, and `int8` exactly the sum
 of two such matrices:
 
     s (q8 - 128) = 16s (high - 8) + [s (low - 8) + 8s]       q8 = 16 high + low
@@ -20,7 +20,7 @@ scale per row 1.8 to 2.0 on Gaussian weights, 2.7 to 3.6 on weights with the tai
 The product needs widths that are multiples of 32 (inner_k_tiles x 16; a block is always whole here)
 and rows that are multiples of 8 (a block has 16). On CUDA it needs bf16 and compute capability 8.0;
 other devices take any float. A weight takes 0.625 bytes with 4 bits and 1.25 with 8; the packed
-bytes take 0.5625 (`int4`), 0.625 (`int4-offset`) and 1.0625 (`int8`).
+bytes take 0.5625 (`int4`), 0.578 (`int4-super`), 0.625 (`int4-offset`) and 1.0625 (`int8`).
 
 Nothing here has run on real CUDA or MPS hardware; the tests run a form of the CPU.
 """

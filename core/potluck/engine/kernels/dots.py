@@ -5,8 +5,10 @@ A kernel sums the 32 inputs of a group in eight steps, from a start value:
     state = dot.begin(start)                      start: <16 x i32>
     state = dot.step(state, weights, inputs)      weights: <64 x i8>, four of each row; inputs: an i32
     total = dot.end(state)                        <16 x i32>
+    total = dot.multiplied(state, multiples)      <16 x f32>: the same times <16 x i8> without signs
 
-The sum is exact on every processor. `zero_point` is what the kernel's start value has to subtract from
+The sum is exact on every processor, and so is that times multiples, which 24 bits hold: 32 x 15 x 127 x 255.
+`zero_point` is what the kernel's start value has to subtract from
 the weights: that of the format, or 0 where the step has subtracted it.
 """
 
@@ -14,13 +16,14 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I1, I8, I16, I32, constant, vector
+from potluck.engine.kernels.ir_types import F32, I1, I8, I16, I32, constant, vector
 from potluck.engine.kernels.layout import GROUP, LARGEST, ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
 from potluck.model.formats import PackedFormat
 
 State = list[Value]
+_WIDE = vector(F32, ROWS)
 _SHIFT = 0x80  # flipped in an unsigned byte, it leaves the signed byte that is 128 less
 
 
@@ -32,6 +35,7 @@ class Dot(Protocol):
     def begin(self, e: Emitter, start: Value) -> State: ...
     def step(self, e: Emitter, state: State, weights: Value, inputs: Value) -> State: ...
     def end(self, e: Emitter, state: State) -> Value: ...
+    def multiplied(self, e: Emitter, state: State, multiples: Value) -> Value: ...
 
 
 def make_dot(path: Path, held: PackedFormat) -> Dot:
@@ -51,7 +55,18 @@ def make_dot(path: Path, held: PackedFormat) -> Dot:
             return Plain(held)
 
 
-class _InLanes(ABC):
+class _Ending(ABC):
+    """Multiplies what was summed."""
+
+    @abstractmethod
+    def end(self, e: Emitter, state: State) -> Value: ...
+
+    def multiplied(self, e: Emitter, state: State, multiples: Value) -> Value:
+        """As f32: products of 32-bit integers take x86 twice as long."""
+        return e.sitofp(self.end(e, state), _WIDE) * e.uitofp(multiples, _WIDE)
+
+
+class _InLanes(_Ending):
     """An instruction that adds four products to each 32-bit lane, on vectors of some length."""
 
     def __init__(self, held: PackedFormat, lanes: int) -> None:
@@ -128,14 +143,30 @@ class Avx2Nibbles:
         return [*starts, *others, *(one + _pairs(e, weight, repeated) for one, weight in parts)]
 
     def end(self, e: Emitter, state: State) -> Value:
+        return self._added(e, state, [_ones(e)] * self._PARTS)
+
+    def multiplied(self, e: Emitter, state: State, multiples: Value) -> Value:
+        """What adds the pairs multiplies them as well."""
+        assert self.zero_point == 0, "the start value would have to be multiplied too"
+        count, zeros = ROWS // self._PARTS, constant(multiples.type, 0)
+        factors: list[Value] = []
+        for first in range(
+            0, ROWS, count
+        ):  # 16 bits for each number of a pair: the byte, and one of `zeros`
+            lanes = [i for row in range(first, first + count) for i in (row, ROWS, row, ROWS)]
+            octets = e.shuffle_vector(multiples, zeros, constant(vector(I32, len(lanes)), lanes))
+            factors.append(e.bitcast(octets, vector(I16, 2 * count)))
+        return e.sitofp(self._added(e, state, factors), _WIDE)
+
+    def _added(self, e: Emitter, state: State, factors: list[Value]) -> Value:
         totals, sums = state[: self._PARTS], state[self._PARTS :]
         for first in range(0, len(sums), self._PARTS):
-            some = sums[first : first + self._PARTS]
-            totals = [_add_pairs(e, *part) for part in zip(totals, some, strict=True)]
+            parts = zip(totals, sums[first : first + self._PARTS], factors, strict=True)
+            totals = [_add_pairs(e, *part) for part in parts]
         return e.join(totals)
 
 
-class Avx2Bytes:
+class Avx2Bytes(_Ending):
     """`vpmaddubsw` with the sign of the input moved to the weight: |input| x ±(weight - 128).
 
     Two products of unsigned weights would overflow 16 bits; of these they are at most 2 x 127 x 127 < 2**15.
@@ -156,14 +187,14 @@ class Avx2Bytes:
         for total, weight in zip(state, weights.parts(self._PARTS), strict=True):
             arguments = [weight ^ _SHIFT, signs]
             signed = e.intrinsic("llvm.x86.avx2.psign.b", weight.type, arguments)
-            totals.append(_add_pairs(e, total, _pairs(e, sizes, signed)))
+            totals.append(_add_pairs(e, total, _pairs(e, sizes, signed), _ones(e)))
         return totals
 
     def end(self, e: Emitter, state: State) -> Value:
         return e.join(state)
 
 
-class Plain:
+class Plain(_Ending):
     """Additions and multiplications of 16 bits, which every processor has; a product fits: 255 x 127."""
 
     def __init__(self, held: PackedFormat) -> None:
@@ -207,7 +238,10 @@ def _pairs(e: Emitter, unsigned: Value, signed: Value) -> Value:
     return e.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, arguments)
 
 
-def _add_pairs(e: Emitter, total: Value, pairs: Value) -> Value:
-    """AVX2: return the 32-bit lanes plus neighbouring 16-bit sums."""
-    ones = constant(pairs.type, 1)
-    return total + e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, ones])
+def _add_pairs(e: Emitter, total: Value, pairs: Value, factors: Value) -> Value:
+    """AVX2: return the 32-bit lanes plus neighbouring 16-bit sums, each times its factor."""
+    return total + e.intrinsic("llvm.x86.avx2.pmadd.wd", total.type, [pairs, factors])
+
+
+def _ones(e: Emitter) -> Value:
+    return e.value(constant(vector(I16, ROWS), 1))

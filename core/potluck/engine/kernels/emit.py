@@ -19,15 +19,7 @@ from typing import Any
 from llvmlite import ir
 
 from potluck.engine.kernels.fused import emit_fused
-from potluck.engine.kernels.ir_types import (
-    I8,
-    I32,
-    I64,
-    POINTER,
-    Operand,
-    constant,
-    vector,
-)
+from potluck.engine.kernels.ir_types import I8, I32, I64, POINTER, VOID, Operand, constant, vector
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Builder, Value
@@ -137,6 +129,10 @@ class Emitter(Builder):
         yield cases()
         self.branch(done)
         self.position_at_end(done)
+
+    def keep_order(self) -> None:
+        """Keep loads and prefetches before and after this place there: no assembly, which none is moved across."""
+        self.asm(ir.FunctionType(VOID, []), "", "", [], side_effect=True)
 
     def first_lanes(self, wanted: Value, count: int) -> Value:
         """A mask of the lanes below `wanted`, an i64."""

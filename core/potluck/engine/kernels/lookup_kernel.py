@@ -2,7 +2,7 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.block_kernel import Block
+from potluck.engine.kernels.block_kernel import BlockRow
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.ir_types import F32, I32, I64, KIND_F32, POINTER, VOID, vector
 from potluck.engine.kernels.layout import GROUP, QUAD, ROWS
@@ -23,9 +23,7 @@ def emit_lookup(
     block, member, out = row // ROWS, row % ROWS, out.of(KIND_F32)
     lane = e.trunc(member, I32)
     wide = vector(I32, QUAD)
-    with e.loop(0, groups) as group:
-        start = weights.skip(block * groups + group, weight_format.block_bytes)
-        here = Block(weight_format, start)
+    with BlockRow.of(weight_format, weights, block, groups).each() as (group, here):
         scale, offsets = here.scales.lane(lane), here.offsets
         offset = None if offsets is None else offsets.lane(lane)
         numbers = out + group * GROUP

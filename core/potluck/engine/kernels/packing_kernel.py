@@ -1,30 +1,23 @@
 """The kernel that packs weights: finds each group's scale and writes the integers as products read them.
 
 A block of 16 rows x 32 inputs is read row by row and transposed, so that the 16 rows are the lanes of
-vectors and all 16 scales are found at once. Each format finds them in its own way (`_FIND`):
+vectors and all 16 scales are found at once. Each format finds them in its own way (`scale_search.py`).
 
-- `int8`: the scale is largest / 127.
-- `int4`, integers from -8 to 7: several scales that map the largest number near -8 are tried. Of each one's
-  integers q, the scale that fits best is Σ w q / Σ q q, and the squared error left is
-  Σ w w - (Σ w q)² / Σ q q. The scale with the least error is taken.
-- `int4-offset`: several ranges that map the least number near 0 and the largest near 15 are tried. Of each
-  one's integers, scale and offset are those of the line that fits best: with u = w - least, the scale is
-  (32 Σ u q - Σ u Σ q) / (32 Σ q q - (Σ q)²).
-- `mxfp4`: the scale is the least power of two by which the largest is at most 14: between 12 and 14 it becomes
-  12, which is no further away than the numbers of twice the scale. Numbers that were of this format stay as
-  they are.
+Where scales and offsets are multiples of steps, a super-block is read three times: to find its groups' lines, and so
+the largest scale, which is the largest multiple of the step; to fit the offsets to the scales as they are stored; and to
+write the integers, when the step of the offsets is known as well.
 
 All arithmetic is exact IEEE 754 in a fixed order: every processor, and the reference in torch, packs
 the same weights into the same bytes. The kernel refuses what is not finite.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import Emitter
+from potluck.engine.kernels.block_kernel import BlockRow
+from potluck.engine.kernels.emit import Emitter, Variable
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
@@ -40,21 +33,31 @@ from potluck.engine.kernels.ir_types import (
 )
 from potluck.engine.kernels.kinds import from_half, to_half
 from potluck.engine.kernels.layout import (
+    AT_LEAST_STEPS,
     GROUP,
-    LARGEST_CODED,
+    HALF_OF_LEAST,
+    LARGEST_MULTIPLE,
     LARGEST_SCALE,
+    LEAST_NORMAL,
     NOTHING,
     QUAD,
     ROWS,
-    TRIED_RANGES,
-    TRIED_STEPS,
     code_middles,
 )
-from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack, table
+from potluck.engine.kernels.memory import Address, Number, Pointer, Record, Span, stack
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.scale_search import (
+    FIND,
+    INFINITY_BITS,
+    Group,
+    Weighting,
+    each_column,
+    largest_of,
+    nearest_integer,
+)
 from potluck.engine.kernels.tensors import F32_EXPONENT
 from potluck.engine.kernels.values import Value
-from potluck.model.formats import INT4, INT4_OFFSET, INT8, MXFP4, PackedFormat
+from potluck.model.formats import STEP_BYTES, PackedFormat
 
 
 class Pack(Record):
@@ -73,8 +76,6 @@ PACK = ir.FunctionType(I32, [POINTER])
 
 _WIDE = vector(F32, ROWS)
 _BITS = vector(I32, ROWS)
-_INFINITY_BITS = 0x7F800000
-_MANTISSA = 0x7FFFFF
 
 
 def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFormat) -> ir.Function:
@@ -83,29 +84,166 @@ def emit_pack(module: ir.Module, name: str, path: Path, weight_format: PackedFor
     code = _emit_code(module, f"{name}_code", path, weight_format) if has_codes else None
     e = Emitter(ir.Function(module, PACK, name), path)
     given = Pack.load(e.arguments[0])
-    columns = stack(e, _WIDE, GROUP)
-    highest = e.variable(constant(_BITS, 0))  # magnitude of any number, as bits
-    with e.loop(0, given.blocks) as block:
-        start = block * ROWS * given.stride
-        with e.loop(0, given.groups) as group:
-            first = start + group * GROUP
-            with e.loop(0, GROUP, ROWS) as column:
-                _read_square(e, given, first + column, columns + column)
-            place = block * given.groups + group
-            target = given.packed.skip(place, weight_format.block_bytes)
-            largest = _pack_group(e, weight_format, columns, target, code)
-            highest.value = largest.at_least(highest.value)
-    return e.end(e.zext(highest.value.reduce("umax") < _INFINITY_BITS, I32))
+    packing = _Packing(
+        e=e,
+        held=weight_format,
+        given=given,
+        columns=stack(e, _WIDE, GROUP),
+        highest=e.variable(constant(_BITS, 0)),
+        code=code,
+    )
+    pack_row = packing.super_blocks if weight_format.has_steps else packing.groups
+    with e.loop(0, given.blocks) as number:
+        pack_row(number * ROWS * given.stride, packing.row(number))
+    is_finite = packing.highest.value.reduce("umax") < INFINITY_BITS
+    return e.end(e.zext(is_finite, I32))
 
 
-def _each_column(e: Emitter, columns: Pointer) -> Iterator[Value]:
-    """Write code for four columns, which runs for all of them in order.
+@dataclass(frozen=True, kw_only=True)
+class _Packing:
+    """The kernel that is being written."""
 
-    Written for all, LLVM would keep them in so many registers that most end up on the stack.
-    """
-    with e.loop(0, GROUP, QUAD) as first:
-        for place in range(QUAD):
-            yield columns[first + place]
+    e: Emitter
+    held: PackedFormat
+    given: Pack
+    columns: Pointer  # the numbers of a group: 32 vectors, one for each input, of which the 16 rows are lanes
+    highest: Variable  # magnitude of any number, as bits
+    code: ir.Function | None  # what finds the codes, if the format has some
+
+    def row(self, number: Value) -> BlockRow:
+        """The row of blocks of this number."""
+        return BlockRow.of(self.held, self.given.packed, number, self.given.groups)
+
+    def groups(self, start: Value, row: BlockRow) -> None:
+        """Pack a row of blocks whose numbers begin with the number `start`."""
+        with row.each() as (group, block):
+            self._read(start + group * GROUP)
+            self._pack_group(block.start)
+
+    def super_blocks(self, start: Value, row: BlockRow) -> None:
+        """Pack a row of blocks whose scales and offsets are multiples of steps.
+
+        Until its integers are written, their place in a block holds its scales and offsets.
+        """
+        e, held = self.e, self.held
+        with row.each_super_block() as each:
+            first, count, place = each.first, each.count, each.place
+
+            def places(number: Value) -> Pointer:
+                block = row.block(first + number)
+                return block.start.skip(held.integers_start).of(_WIDE)
+
+            with e.loop(0, count) as number:
+                self._read(start + (first + number) * GROUP)
+                scale, offset = self._found()
+                places(number)[0], places(number)[1] = scale, offset
+            scales = self._put_step(0, places, count, place)
+            with e.loop(0, count) as number:
+                self._read(start + (first + number) * GROUP)
+                multiple = scales.multiple(places(number)[0])
+                offset = self._fitted_offset(multiple * scales.step, places(number)[1])
+                places(number)[0], places(number)[1] = multiple, offset
+            offsets = self._put_step(1, places, count, place.skip(STEP_BYTES // 2))
+            with e.loop(0, count) as number:
+                self._read(start + (first + number) * GROUP)
+                multiples = places(number)[0], offsets.multiple(places(number)[1])
+                self._pack_multiples(row.block(first + number).start, multiples, (scales, offsets))
+
+    def _put_step(
+        self, which: int, places: Callable[[Value], Pointer], count: Value, place: Pointer
+    ) -> "_Step":
+        """Store the step of which the largest of so many numbers is the largest multiple."""
+        most = self.e.variable(constant(_WIDE, 0.0))
+        with self.e.loop(0, count) as number:
+            most.value = places(number)[which].at_least(most.value)
+        step = most.value / LARGEST_MULTIPLE
+        small = (step + HALF_OF_LEAST + AT_LEAST_STEPS) - AT_LEAST_STEPS
+        step = _put_half(self.e.select(step < LEAST_NORMAL, small, step), place)
+        return _Step(step, _inverse(step))
+
+    def _read(self, first: Value) -> None:
+        """Load a group, from this number on."""
+        with self.e.loop(0, GROUP, ROWS) as column:
+            _read_square(self.e, self.given, first + column, self.columns + column)
+
+    def _found(self) -> tuple[Value, Value | None]:
+        """Find the scales of a group, and the offsets if the format has them."""
+        e = self.e
+        signed, bits = largest_of(e, self.columns)
+        self.highest.value = bits.at_least(self.highest.value)
+        largest = e.bitcast(bits, _WIDE)
+        group = Group(columns=self.columns, signed=signed, largest=largest)
+        scale, offset = FIND[self.held](e, group)
+        zero = e.value(constant(_WIDE, 0.0))
+        return e.select(largest < NOTHING, zero, scale), offset
+
+    def _pack_group(self, target: Pointer) -> None:
+        """Write 16 scales, offsets if the format has them, and the integers."""
+        held = self.held
+        scale, offset = self._found()
+        if offset is not None and held.offsets_start is not None:
+            offset = _put_half(offset, target.skip(held.offsets_start))
+        put = _put_half if held.scale_bytes > 1 else _put_exponents
+        self._write_integers(put(scale, target), offset, target)
+
+    def _fitted_offset(self, scale: Value, offset: Value) -> Value:
+        """The offset that fits best to the integers that a scale and another offset give."""
+        e = self.e
+        inverse, weighting = _inverse(scale), Weighting.of(e, self.columns)
+        sums = [e.variable(constant(_WIDE, 0.0)) for _ in range(3)]
+        for number in each_column(e, self.columns):
+            integer = nearest_integer(self.held, (number + offset) * inverse)
+            weight = weighting.weight(number)
+            for total, part in zip(sums, (weight, weight * integer, weight * number), strict=True):
+                total.value = total.value + part
+        s, q, n = (one.value for one in sums)
+        return ((scale * q - n) / s).at_least(0.0)
+
+    def _pack_multiples(
+        self, target: Pointer, multiples: tuple[Value, Value], steps: "tuple[_Step, _Step]"
+    ) -> None:
+        """Write the multiples of a group, those of scales and of offsets, and the integers."""
+        e, held = self.e, self.held
+        assert held.offsets_start is not None
+        for multiple, start in zip(multiples, (0, held.offsets_start), strict=True):
+            octets = e.trunc(e.fptosi(multiple, _BITS), vector(I8, ROWS))
+            target.skip(start).of(I8)[Span(0, ROWS)] = octets
+        scale, offset = (one * of.step for one, of in zip(multiples, steps, strict=True))
+        self._write_integers(scale, offset, target)
+
+    def _write_integers(self, scale: Value, offset: Value | None, target: Pointer) -> None:
+        """Store the integers plus their zero point, by the scale and any offset; 32 bits hold four inputs of a row.
+
+        The numbers are replaced where the format has codes.
+        """
+        e, held, columns, code = self.e, self.held, self.columns, self.code
+        inverse, integers = _inverse(scale), target.skip(held.integers_start)
+        codes = columns.of(_BITS)
+        if code is not None:
+            # In place of the numbers: written out, each call would have stack of its own on Windows.
+            with e.loop(0, GROUP) as number:
+                codes[number] = e.call(code, [columns[number] * inverse])
+
+        def stored(number: int) -> Value:
+            if code is not None:
+                return codes[number]
+            column = columns[number]
+            steps = (column if offset is None else column + offset) * inverse
+            return e.fptosi(nearest_integer(held, steps) + float(held.zero_point), _BITS)
+
+        def quad(number: int) -> Value:
+            packed = e.value(constant(_BITS, 0))
+            for place in range(QUAD):
+                packed = packed | (stored(QUAD * number + place) << (8 * place))
+            return packed
+
+        half = GROUP // QUAD // 2
+        if held.is_nibbles:
+            vectors = [quad(number) | (quad(half + number) << 4) for number in range(half)]
+        else:
+            vectors = [quad(number) for number in range(2 * half)]
+        for index, packed in enumerate(vectors):
+            integers.of(_BITS)[index] = packed
 
 
 def _read_square(e: Emitter, given: Pack, first: Value, columns: Pointer) -> None:
@@ -119,42 +257,6 @@ def _read_square(e: Emitter, given: Pack, first: Value, columns: Pointer) -> Non
     rows = [columns[row] for row in range(ROWS)]
     for number, column in enumerate(e.transpose(rows)):
         columns[number] = column
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    """The numbers of a group, of which the 16 rows are lanes."""
-
-    columns: Pointer  # 32 vectors, one for each input
-    signed: Value  # of each row the number of largest magnitude, the first of equals
-    largest: Value  # its magnitude
-
-
-def _pack_group(
-    e: Emitter,
-    held: PackedFormat,
-    columns: Pointer,
-    target: Pointer,
-    code: ir.Function | None,
-) -> Value:
-    """Write 16 scales, offsets if the format has them, and the integers.
-
-    Returns:
-        The largest magnitudes, as bits.
-    """
-    signed, bits = _largest(e, columns)
-    largest = e.bitcast(bits, _WIDE)
-    is_nothing = largest < NOTHING
-    zero = e.value(constant(_WIDE, 0.0))
-    scale, offset = _FIND[held](e, _Group(columns=columns, signed=signed, largest=largest))
-    if offset is not None and held.offsets_start is not None:
-        offset = _put_half(offset, target.skip(held.offsets_start))
-    put = _put_half if held.scale_bytes > 1 else _put_exponents
-    scale = put(e.select(is_nothing, zero, scale), target)
-    inverse = e.select(scale.equals(0.0), zero, 1.0 / scale)
-    integers = target.skip(held.integers_start)
-    _write_integers(e, held, columns, (inverse, offset), integers, code)
-    return bits
 
 
 def _put_half(numbers: Value, place: Pointer) -> Value:
@@ -172,127 +274,22 @@ def _put_exponents(numbers: Value, place: Pointer) -> Value:
     return numbers
 
 
-def _largest(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
-    """Return the number of largest magnitude in each row, the first of equals, and the magnitude's bits."""
-    signed, largest = e.variable(constant(_WIDE, 0.0)), e.variable(constant(_BITS, 0))
-    for number in _each_column(e, columns):
-        size = number.magnitude_bits()
-        is_larger = size > largest.value
-        signed.value = e.select(is_larger, number, signed.value)
-        largest.value = e.select(is_larger, size, largest.value)
-    return signed.value, largest.value
-
-
-def _largest_scale(_: Emitter, group: _Group) -> tuple[Value, None]:
-    """`int8`: the largest magnitude becomes the largest integer."""
-    return group.largest / float(INT8.limits[1]), None
-
-
-def _power_scale(e: Emitter, group: _Group) -> tuple[Value, None]:
-    """`mxfp4`: the least power of two by which the largest magnitude is at most `LARGEST_CODED`."""
-    bits = e.bitcast(group.largest / LARGEST_CODED, _BITS)
-    return e.bitcast((bits + _MANTISSA) & _INFINITY_BITS, _WIDE), None
-
-
-def _best_scale(e: Emitter, group: _Group) -> tuple[Value, None]:
-    """`int4`: try scales; return the scale that fits the best integers best."""
-    best_scale = e.variable(constant(_WIDE, 0.0))
-    best_gain = e.variable(constant(_WIDE, -1.0))
-    inverse_of_one = -1.0 / group.signed  # the largest maps to -1
-    steps = table(e, "steps", TRIED_STEPS)
-    with e.loop(0, len(TRIED_STEPS)) as index:
-        fit, norm = _fit(e, group.columns, inverse_of_one * steps[index])
-        scale = fit / norm
-        gain = fit * scale
-        is_better = (norm > 0.0) & (gain > best_gain.value)
-        best_scale.value = e.select(is_better, scale, best_scale.value)
-        best_gain.value = e.select(is_better, gain, best_gain.value)
-    return best_scale.value, None
-
-
-def _fit(e: Emitter, columns: Pointer, inverse: Value) -> tuple[Value, Value]:
-    """Return Σ w q and Σ q q of the integers q that this inverse scale gives."""
-    fit, norm = (e.variable(constant(_WIDE, 0.0)) for _ in range(2))
-    for number in _each_column(e, columns):
-        integer = _integer(INT4, number * inverse)
-        fit.value = fit.value + number * integer
-        norm.value = norm.value + integer * integer
-    return fit.value, norm.value
-
-
-def _best_line(e: Emitter, group: _Group) -> tuple[Value, Value]:
-    """`int4-offset`: try ranges; return the scale and the offset that fit the best integers best."""
-    zero = constant(_WIDE, 0.0)
-    least, span = _range(e, group.columns)
-    best_scale, best_offset = e.variable(zero), e.variable(0.0 - least)
-    best_gain = e.variable(constant(_WIDE, -1.0))
-    ranges = table(e, "ranges", TRIED_RANGES)
-    with e.loop(0, len(TRIED_RANGES)) as index:
-        steps = e.splat(ranges[index], ROWS)
-        half_of_more = (steps - float(INT4_OFFSET.limits[1])) * 0.5
-        line = _fit_line(e, group.columns, least, steps / span, half_of_more)
-        is_better = line.is_one & (line.gain > best_gain.value)
-        best_scale.value = e.select(is_better, line.scale, best_scale.value)
-        best_offset.value = e.select(is_better, line.offset, best_offset.value)
-        best_gain.value = e.select(is_better, line.gain, best_gain.value)
-    is_flat = span < NOTHING
-    scale = e.select(is_flat, zero, best_scale.value)
-    return scale, e.select(is_flat, 0.0 - least, best_offset.value)
-
-
-def _range(e: Emitter, columns: Pointer) -> tuple[Value, Value]:
-    """Return the least number of each row, and how far the largest is above it."""
-    least, most = (e.variable(constant(_WIDE, sign * math.inf)) for sign in (1, -1))
-    for number in _each_column(e, columns):
-        least.value = number.at_most(least.value)
-        most.value = number.at_least(most.value)
-    return least.value, most.value - least.value
-
-
 @dataclass(frozen=True)
-class _Line:
-    """value = scale x integer - offset, fitted to a group. No line fits where all integers are the same."""
+class _Step:
+    """The step of 16 rows of a super-block, as it is stored, and its inverse."""
 
-    scale: Value
-    offset: Value
-    gain: Value  # the larger, the smaller the squared error
-    is_one: Value  # whether a line fits
+    step: Value
+    inverse: Value
 
-
-def _fit_line(
-    e: Emitter, columns: Pointer, least: Value, inverse: Value, half_of_more: Value
-) -> _Line:
-    """Return the line that fits best to the integers that this inverse scale gives."""
-    count = float(GROUP)
-    q_sum, qq_sum, u_sum, uq_sum = (e.variable(constant(_WIDE, 0.0)) for _ in range(4))
-    for number in _each_column(e, columns):
-        above = number - least
-        integer = _integer(INT4_OFFSET, above * inverse - half_of_more)
-        q_sum.value = q_sum.value + integer
-        qq_sum.value = qq_sum.value + integer * integer
-        u_sum.value = u_sum.value + above
-        uq_sum.value = uq_sum.value + above * integer
-    q, u = q_sum.value, u_sum.value
-    norm = count * qq_sum.value - q * q
-    fit = count * uq_sum.value - u * q
-    scale = fit / norm
-    start = (u - scale * q) / count
-    return _Line(scale=scale, offset=0.0 - (least + start), gain=fit * scale, is_one=norm > 0.0)
+    def multiple(self, numbers: Value) -> Value:
+        """The nearest multiples, as f32."""
+        return (numbers * self.inverse).at_least(0.0).at_most(LARGEST_MULTIPLE).rounded()
 
 
-_FIND: Mapping[PackedFormat, Callable[[Emitter, _Group], tuple[Value, Value | None]]] = {
-    INT8: _largest_scale,
-    INT4: _best_scale,
-    INT4_OFFSET: _best_line,
-    MXFP4: _power_scale,
-}
-"""What finds a group's scales, and its offsets if the format has any."""
-
-
-def _integer(held: PackedFormat, steps: Value) -> Value:
-    """Return the nearest integer that the format holds, as f32."""
-    least, most = held.limits
-    return steps.at_least(least).at_most(most).rounded()
+def _inverse(numbers: Value) -> Value:
+    """1 / numbers, and 0 of 0."""
+    e = numbers.e
+    return e.select(numbers.equals(0.0), e.value(constant(_WIDE, 0.0)), 1.0 / numbers)
 
 
 def _emit_code(module: ir.Module, name: str, path: Path, held: PackedFormat) -> ir.Function:
@@ -312,51 +309,3 @@ def _emit_code(module: ir.Module, name: str, path: Path, held: PackedFormat) -> 
         code = code + e.zext(is_above, _BITS)
     is_negative = (steps < 0.0) & (code > 0)
     return e.end(code | e.zext(is_negative, _BITS) * (len(held.codes) // 2))
-
-
-def _write_integers(
-    e: Emitter,
-    held: PackedFormat,
-    columns: Pointer,
-    line: tuple[Value, Value | None],
-    integers: Pointer,
-    code: ir.Function | None,
-) -> None:
-    """Store the integers plus their zero point; 32 bits hold four inputs of a row.
-
-    Args:
-        e: what the code is written with.
-        held: the format.
-        columns: the numbers, which codes replace.
-        line: the inverse of the scales, and the offsets if the format has any.
-        integers: where they go.
-        code: what finds the codes, if the format has some.
-    """
-    inverse, offset = line
-
-    codes = columns.of(_BITS)
-    if code is not None:
-        # In place of the numbers: written out, each call would have stack of its own on Windows.
-        with e.loop(0, GROUP) as number:
-            codes[number] = e.call(code, [columns[number] * inverse])
-
-    def stored(number: int) -> Value:
-        if code is not None:
-            return codes[number]
-        column = columns[number]
-        steps = (column if offset is None else column + offset) * inverse
-        return e.fptosi(_integer(held, steps) + float(held.zero_point), _BITS)
-
-    def quad(number: int) -> Value:
-        packed = e.value(constant(_BITS, 0))
-        for place in range(QUAD):
-            packed = packed | (stored(QUAD * number + place) << (8 * place))
-        return packed
-
-    half = GROUP // QUAD // 2
-    if held.is_nibbles:
-        vectors = [quad(number) | (quad(half + number) << 4) for number in range(half)]
-    else:
-        vectors = [quad(number) for number in range(2 * half)]
-    for index, packed in enumerate(vectors):
-        integers.of(_BITS)[index] = packed

@@ -20,7 +20,15 @@ from potluck.engine.kernels.layout import (
     tiles_of,
 )
 from potluck.engine.pages import HUGE_PAGE, Slab, has_huge_pages, map_pages
-from potluck.model.formats import BF16, F16, F32, PackedFormat, WeightFormat
+from potluck.model.formats import (
+    BF16,
+    F16,
+    F32,
+    STEP_BYTES,
+    SUPER_BLOCKS,
+    PackedFormat,
+    WeightFormat,
+)
 from potluck.model.routing import Routing
 
 DTYPES: Mapping[WeightFormat, torch.dtype] = {
@@ -83,8 +91,8 @@ class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""
 
     integers: Tensor  # (n, G, 32) uint8; codes, where the format has them
-    scales: Tensor  # (n, G), f16, or f32 where the format has exponents
-    offsets: Tensor | None  # (n, G) f16; None: the format has none
+    scales: Tensor  # (n, G), f16, or f32 where the format has exponents or steps
+    offsets: Tensor | None  # (n, G), as scales; None: the format has none
     format: PackedFormat
 
     def dequantise(self) -> Tensor:
@@ -125,8 +133,21 @@ class PackedWeight:
 
     @property
     def blocks(self) -> Tensor:
-        """The same bytes, (blocks of rows, groups of inputs, bytes of a block)."""
-        return self.data.view(blocks_of(self.rows), groups_of(self.width), self.format.block_bytes)
+        """The bytes of the blocks, (blocks of rows, groups of inputs, bytes of a block)."""
+        return self._block_rows[:, self.format.step_bytes(self.width) :].unflatten(
+            1, (groups_of(self.width), self.format.block_bytes)
+        )
+
+    @property
+    def steps(self) -> Tensor:
+        """The steps of scales and of offsets, (blocks of rows, super-blocks, 2, 16), f16; nothing, if there are none."""
+        nbytes = self.format.step_bytes(self.width)
+        steps = self._block_rows[:, :nbytes].view(torch.float16)
+        return steps.unflatten(1, (nbytes // STEP_BYTES, 2, ROWS))
+
+    @property
+    def _block_rows(self) -> Tensor:
+        return self.data.view(blocks_of(self.rows), self.format.nbytes(ROWS, self.width))
 
     def rows_of(self, first: int, rows: int) -> "PackedWeight":
         """Return some rows alone, in the same memory. They begin with a block and end with one."""
@@ -138,8 +159,9 @@ class PackedWeight:
 
         The result has whole blocks: rows before `first` and after `last` may be among it.
         """
-        blocks = self.blocks[first // ROWS : blocks_of(last)].to(device)  # (B, G, bytes)
-        factors, integers = self._split(blocks)
+        which = slice(first // ROWS, blocks_of(last))
+        blocks, steps = (one[which].to(device) for one in (self.blocks, self.steps))
+        factors, integers = self._split(blocks, steps)
         return self._rows(
             factors.permute(0, 3, 1, 2).flatten(0, 1),  # (B·16, G, F)
             integers.permute(0, 3, 1, 2, 4).flatten(0, 1),  # (B·16, G, V, 4)
@@ -154,20 +176,27 @@ class PackedWeight:
 
     def look_up(self, rows: Tensor) -> Tensor:
         """Return the values of these rows (n,) as (n, width), f32. No other row of their blocks is unpacked."""
-        factors, integers = self._split(self.blocks[rows // ROWS])  # of n blocks of rows
+        which = rows // ROWS
+        factors, integers = self._split(
+            self.blocks[which], self.steps[which]
+        )  # of n blocks of rows
         each, row = torch.arange(len(rows)), rows % ROWS
         unpacked = self._rows(factors[each, :, :, row], integers[each, :, :, row])
         return unpacked.dequantise()[:, : self.width]
 
-    def _split(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(self, blocks: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Cut bytes (B, G, bytes) into scales and any offsets (B, G, F, 16), and integers (B, G, V, 16, 4)."""
-        start = self.format.integers_start
+        held, start = self.format, self.format.integers_start
         factors = blocks[..., :start].contiguous()
-        if self.format.scale_bytes == 1:
+        if held.has_steps:
+            factors = factors.float()
+        elif held.scale_bytes == 1:
             factors = (factors.int() << F32_EXPONENT).view(torch.float32)
         else:
             factors = factors.view(torch.float16)
         factors = factors.unflatten(-1, (-1, ROWS))
+        if held.has_steps:
+            factors *= steps.float().repeat_interleave(SUPER_BLOCKS, 1)[:, : factors.shape[1]]
         return factors, blocks[..., start:].unflatten(-1, (-1, ROWS, QUAD))
 
     def _rows(self, factors: Tensor, integers: Tensor) -> UnpackedRows:

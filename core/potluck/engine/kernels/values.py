@@ -13,11 +13,23 @@ from typing import Any
 
 from llvmlite import ir
 
-from potluck.engine.kernels.ir_types import F32, F64, I32, I64, Operand, constant, internal, vector
+from potluck.engine.kernels.ir_types import (
+    F32,
+    F64,
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Operand,
+    constant,
+    internal,
+    vector,
+)
 from potluck.engine.kernels.paths import Path
 
 # Added to and taken from a small f32, it leaves the nearest integer, ties to even.
 _ROUND = 1.5 * 2**23
+_ALIGNED = 16  # bytes; more needs a frame pointer, for which LLVM cannot write the prologue on Windows on arm64
 
 
 class Builder:
@@ -25,6 +37,7 @@ class Builder:
 
     def __init__(self, function: ir.Function, path: Path) -> None:
         self.function, self.path = function, path
+        self._rooms: dict[str, Value] = {}  # memory for the arguments of shared functions
         self._builder = ir.IRBuilder(function.append_basic_block("entry"))
         # The entry block keeps only stack slots, so that they can be added while the body is written.
         body = function.append_basic_block("body")
@@ -85,15 +98,36 @@ class Builder:
     def call_shared(self, name: str, write: "Callable[..., Value]", *arguments: "Value") -> "Value":
         """Call a function of this module, which `write` writes the first time: it takes the arguments.
 
-        For what is long and needed in many places. Its result has the type of the first argument.
+        For what is long and needed in many places. The arguments and the result are of one type.
+
+        They pass through memory that all calls share: on Windows each call would have some of its own, of a stack whose
+        page is soon full.
         """
+        (kind,) = {argument.type for argument in arguments}
         function = self.module.globals.get(name)
         if function is None:
-            kinds = [argument.type for argument in arguments]
-            function = internal(ir.Function(self.module, ir.FunctionType(kinds[0], kinds), name))
+            function = internal(ir.Function(self.module, ir.FunctionType(VOID, [POINTER]), name))
             e = type(self)(function, self.path)
-            e.ret(write(*map(e.value, function.args)))
-        return self.call(function, arguments)
+            places = e._places(e.value(function.args[0]), kind, len(arguments))
+            e.store(
+                write(*(e.load(place, typ=kind, align=_ALIGNED) for place in places)),
+                places[0],
+                align=_ALIGNED,
+            )
+            e.ret_void()
+        if (room := self._rooms.get(name)) is None:
+            with self.goto_entry_block():
+                room = self._rooms[name] = self.alloca(kind, size=constant(I64, len(arguments)))
+            room.raw.align = _ALIGNED
+            room.raw.type = POINTER
+        places = self._places(room, kind, len(arguments))
+        for argument, place in zip(arguments, places, strict=True):
+            self.store(argument, place, align=_ALIGNED)
+        self.call(function, [room])
+        return self.load(room, typ=kind, align=_ALIGNED)
+
+    def _places(self, room: "Value", kind: ir.Type, count: int) -> "list[Value]":
+        return [self.gep(room, [constant(I64, index)], source_etype=kind) for index in range(count)]
 
 
 class Value:
