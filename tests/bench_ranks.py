@@ -62,7 +62,7 @@ def measured(world: int) -> dict[str, float]:
         ]
         results = [json.loads(process.communicate()[0]) for process in processes]
     slowest = {what: max(one[what] for one in results) for what in ("decode", "prefill")}
-    return slowest | {"read": sum(one["read"] for one in results)}
+    return {**slowest, "read": sum(one["read"] for one in results)}
 
 
 def compute(given: argparse.Namespace) -> None:

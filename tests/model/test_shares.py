@@ -8,7 +8,7 @@ import pytest
 
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.footprint import stage_footprint
+from potluck.model.footprint import Footprint, stage_footprint
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec
 from potluck.model.mixers import AttentionSpec, Mixer
@@ -133,15 +133,14 @@ def test_slices_of_all_ranks_together_are_the_tensors(shape: str, parts: Sequenc
 
 def test_a_rank_takes_its_part_of_weights_and_cache() -> None:
     config = ModelConfig.from_dict(SHAPES["llama-8b"])
-    ends = {"embedding": False, "head": False}
-    whole = stage_footprint(config, range(4), **ends, scheme="int4", context=4096)
 
-    first, second = (
-        stage_footprint(
-            rank_config(config, share, "int4"), range(4), **ends, scheme="int4", context=4096
+    def footprint(of: ModelConfig) -> Footprint:
+        return stage_footprint(
+            of, range(4), embedding=False, head=False, scheme="int4", context=4096
         )
-        for share in shares(3, 1)
-    )
+
+    whole = footprint(config)
+    first, second = (footprint(rank_config(config, share, "int4")) for share in shares(3, 1))
 
     assert first.cache + second.cache == whole.cache
     assert first.cache == 3 * second.cache
