@@ -162,7 +162,12 @@ class TableTarget:
         raise AssertionError("a table stays on the disk")
 
     def fill_integers(
-        self, first: int, integers: Tensor, scales: Tensor, offsets: Tensor | None = None
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
         raise AssertionError("a table stays on the disk")
 
