@@ -316,10 +316,10 @@ class MainWindow(QMainWindow):
     # --- what the node says
 
     def _on_state(self, state: ClusterState | None) -> None:
-        if state is not None and state.pairings:
-            _ = self.cluster  # its card says the code aloud, also while another page is seen
         for show in self._shows_state:
             show(state)
+        if state is not None and state.pairings:
+            _ = self.cluster  # its card says the code aloud, also while another page is seen
         if self._waits_for_first and state is not None and cluster.has_helper(state):
             self.go(self.chat)
         self._show_banner()
