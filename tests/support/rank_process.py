@@ -2,7 +2,7 @@
 
     python rank_process.py FOLDER COMMUNICATOR RANK WORLD TIMEOUT_S
 
-It reads lines: token ids to compute next; `hang`, to never answer again; `abort`; `exit`, to end at once.
+It reads lines: token ids to compute next; `hang`, to never answer again; `exit`, to end at once.
 """
 
 import hashlib
@@ -45,8 +45,6 @@ def main(folder: Path, communicator: Path, rank: int, world: int, timeout_s: flo
                 os._exit(1)
             case ["hang"]:
                 threading.Event().wait()
-            case ["abort"]:
-                exchange.abort()
             case ids:
                 compute(stage, step, list(map(int, ids)))
 
