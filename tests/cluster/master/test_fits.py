@@ -123,7 +123,7 @@ def test_model_that_does_not_fit_says_how_much_is_missing_and_what_to_do():
 
     assert (fit.fits, fit.scheme) == (False, "int4")
     assert fit.missing > 30 * GB
-    assert fit.text.startswith("Would fit with 3")
+    assert fit.text.startswith("Would fit with 4")
     assert fit.text.endswith(" GB more memory: add a computer.")
 
 
