@@ -15,7 +15,7 @@ from potluck.cluster.processes.watchdog import WatchTimes
 from potluck.errors import InvalidStepError, NeedReplayError, PeerLostError
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import TrimSession
-from potluck.wire.messages import RankPlace, RankShare
+from potluck.wire.messages import Ping, RankPlace, RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -92,6 +92,7 @@ def test_a_rank_that_has_lost_a_session_has_its_tokens_sent_again(
             # rank 1 hears of it from rank 0 alone; here from somebody who may say it as well
             link = await desk.connect(laptop)
             link.send_nowait(TrimSession(epoch=1, session=CHAT, position=2))
+            await link.request(Ping(), timeout_s=10)  # what was sent before has arrived
             waiting = asyncio.create_task(step(pipeline, 3, [4], number=2))
             await reported(desk, pipeline)
             with pytest.raises(NeedReplayError) as raised:
