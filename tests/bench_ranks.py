@@ -61,7 +61,9 @@ def measured(world: int) -> dict[str, float]:
             for rank in range(world)
         ]
         results = [json.loads(process.communicate()[0]) for process in processes]
-    slowest: dict[str, float] = {what: max(one[what] for one in results) for what in ("decode", "prefill")}
+    slowest: dict[str, float] = {
+        what: max(one[what] for one in results) for what in ("decode", "prefill")
+    }
     return {**slowest, "read": sum(one["read"] for one in results)}
 
 
