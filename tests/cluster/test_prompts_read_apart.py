@@ -1,5 +1,6 @@
 """One computer reads the prompts, and the other one answers: two whole nodes."""
 
+import asyncio
 import logging
 
 import msgspec
@@ -50,9 +51,15 @@ def test_the_one_reads_the_other_answers_and_goes_on_alone_when_that_one_is_lost
         await chat(desk)  # a short prompt
         assert read_by_laptop(caplog) == 1
 
-        kill_engine(laptop)
+        answering = asyncio.create_task(chat(desk, questions[1]))
+        copy = desk.master.readers.deployment
+        assert copy is not None
+        assert copy.pipeline is not None
+        while not copy.pipeline._steps.first_sent():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        kill_engine(laptop)  # in the middle of the prompt
+        answers.append(await answering)
         await eventually(desk, lambda: not desk.master.readers.is_ready)
-        answers.append(await chat(desk, questions[1]))
         assert read_by_laptop(caplog) == 1
         assert any("cannot read prompts" in note.text for note in desk.backend.state().notices)
 

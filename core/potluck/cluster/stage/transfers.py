@@ -174,6 +174,7 @@ class Transfers:
                 logger.info("a transfer was given up by %s: %s", link.peer.name, message.message)
                 self._outgoing.pop((message.transfer, link), None)
                 if (transfer := self._incoming.get(message.transfer)) is not None:
+                    transfer.nbytes.pop(link, None)  # who has said so need not be told
                     self._break(transfer, message.message)
             case _:
                 pass
