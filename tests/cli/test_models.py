@@ -52,6 +52,7 @@ PLAN_JSON = {
     "predicted_tokens_per_s": 120.0,
     "alone": {"here": 80.0, "there": None},
     "explanation": PLAN.explanation,
+    "readers": [],
 }
 
 
@@ -76,6 +77,7 @@ def test_what_was_asked_for_reaches_the_planner(
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     words = ["--scheme", "bf16", "--layers", "my=pc=2, there=4", "--workers", "1", "--context", "9"]
+    words += ["--prefill", "my=pc, attic"]
     (tmp_path / "tiny.gguf").touch()
 
     potluck("plan", "--model", "model", *words)
@@ -87,6 +89,7 @@ def test_what_was_asked_for_reaches_the_planner(
             model=str(tmp_path / "model"),
             scheme="bf16",
             layers=(("my=pc", 2), ("there", 4)),
+            prefill=("my=pc", "attic"),
             workers=1,
             context=9,
         ),

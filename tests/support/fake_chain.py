@@ -16,6 +16,7 @@ from potluck.wire.activation_messages import (
     Result,
     TrimSession,
 )
+from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
 from potluck.wire.messages import Message, NodeInfo, StepFailed
 
 
@@ -37,6 +38,10 @@ class FakeChain:
         self.trims: list[int] = []
         self.kept: list[list[int]] = []  # what was cached of sessions that were to be kept
         self.restores: list[RestoreSession] = []
+        self.reader: FakeChain | None = None  # whose caches it takes over
+        self.moved: int | None = None  # so many tokens come of these at most
+        self.never_takes = False  # what it is to take over never comes
+        self.closed: list[str] = []
         self.attached: int | None = None
         self.is_closed = False
         self.is_silent = False  # if True, steps go in and no result comes out
@@ -61,11 +66,19 @@ class FakeChain:
                 self.trims.append(message.position)
                 del self.caches.get(message.session, [])[message.position :]
             case CloseSession():
+                self.closed.append(message.session)
                 self.caches.pop(message.session, None)
             case KeepSession():
                 self.kept.append(list(self.caches[message.session]))
             case RestoreSession():
                 self._restore(message)
+            case ExpectCache():
+                assert message.position == len(self.caches[message.session])
+                self._say_where(message, message.position)
+            case SendCache():
+                pass
+            case TakeCache():
+                self._take(message)
             case Forward():
                 self._forward(message, payload)
             case _:
@@ -112,6 +125,24 @@ class FakeChain:
         self.caches[message.session] = list(kept)
         if self.is_silent:
             return
+        self.say(
+            Result(
+                epoch=message.epoch, session=message.session, step=message.step, position=position
+            )
+        )
+
+    def _take(self, message: TakeCache) -> None:
+        assert self.reader is not None
+        if self.never_takes:
+            return
+        cache = self.caches[message.session]
+        if self.moved is None:
+            cache[:] = self.reader.caches[message.session][: message.position]
+        else:
+            del cache[self.moved :]
+        self._say_where(message, len(cache))
+
+    def _say_where(self, message: ExpectCache | TakeCache, position: int) -> None:
         self.say(
             Result(
                 epoch=message.epoch, session=message.session, step=message.step, position=position

@@ -170,6 +170,9 @@ class PlanView(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()  # what was asked for and is not given; also in the explanation
     users: int = 1  # for how many at once it was made
     users_tokens_per_s: float | None = None  # of all of them together, as predicted
+    readers: tuple[
+        StageView, ...
+    ] = ()  # a copy of the model that reads long prompts for these stages
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
@@ -350,6 +353,9 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     scheme: AskedScheme = "auto"
     cache: Cache = "full"
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # a plan by hand, in this order
+    prefill: Annotated[
+        tuple[Name, ...], Meta(max_length=64)
+    ] = ()  # who reads prompts for the others
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until this many workers take part
     context: ContextLength | None = None
     # How many are answered at once: the plan gives so many the most tokens together.

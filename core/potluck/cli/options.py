@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TypeAlias, get_args
 
-from potluck.cli.values import counts, layers, name, number, size
+from potluck.cli.values import counts, layers, name, names, number, size
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 
@@ -122,6 +122,13 @@ def add_model(parser: argparse.ArgumentParser, *, guide: bool = True) -> None:
         type=layers,
         help="share out by hand, in this order; NAME is its best device, NAME/cuda:1 another, and"
         " NAME+NAME are devices that compute their layers together",
+    )
+    group.add_argument(
+        "--prefill",
+        metavar="NAME,…",
+        type=names,
+        default=(),
+        help="computers that read long prompts for the others, each set with a copy of the model",
     )
     wait = "wait until N other computers take part"
     add_count(group, "--workers", 64, wait, least=0, default=0)

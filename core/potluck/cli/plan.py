@@ -33,6 +33,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     predicted_tokens_per_s: float
     alone: dict[str, float | None]
     explanation: str
+    readers: tuple[PlannedStage, ...] = ()  # who reads long prompts for these stages
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -61,6 +62,7 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
         scheme=options.scheme,
         cache=options.cache,
         layers=options.layers,
+        prefill=options.prefill,
         workers=options.workers,
         context=options.context,
         users=options.users,
@@ -76,13 +78,15 @@ def put_plan(view: PlanView) -> None:
     """Print the plan for people."""
     put(f"{view.model} in {view.scheme}, {view.context} tokens of context")
     rows: list[tuple[str, ...]] = []
-    for stage in view.stages:
+    for stage in (*view.stages, *view.readers):
         start, stop = stage.layers
         parts = ["embedding"] if stage.embedding else []
         share = f"{100 * stage.share:.0f} % of " if stage.group else ""
         parts += [f"{share}layers {start} to {stop - 1}"] if stop > start else []
         parts += ["head"] if stage.head else []
         rows.append((stage.node, stage.device, ", ".join(parts), f"{stage.predicted_ms:.2f} ms"))
+        if stage in view.readers:
+            rows[-1] = (*rows[-1][:2], f"prompts: {rows[-1][2]}", rows[-1][3])
     put_table(("COMPUTER", "DEVICE", "COMPUTES", "A TOKEN TAKES"), rows)
     put(f"Together: {view.predicted_tokens_per_s:.1f} tokens/s predicted for one user.")
     if view.users > 1 and view.users_tokens_per_s is not None:

@@ -41,6 +41,11 @@ def layers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(shares)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Convert `desktop,laptop` to names of computers."""
+    return tuple(map(name, text.split(",")))
+
+
 def rights(text: str) -> tuple[Right, ...]:
     """Convert `ask,load` to what a program may do."""
     words = {word.strip() for word in text.split(",")}

@@ -43,6 +43,7 @@ class Capabilities:
     cache_tokens: int  # that one session can hold
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
+    moves_caches: bool = False  # whether it sends caches to other stages, and takes them
 
 
 class Computer(Protocol):

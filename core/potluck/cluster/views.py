@@ -28,6 +28,7 @@ from potluck.errors import PeerLostError, PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.net.transport import show
+from potluck.plan.placement import Plan
 from potluck.wire.messages import Address, DeviceInfo
 
 # Begin and end of each phase on the progress bar of a load, which only moves forward.
@@ -53,40 +54,48 @@ def device(info: DeviceInfo) -> schema.Device:
 def plan_view(planned: Planned, *, epoch: int) -> PlanView:
     """Convert a plan. Epoch 0 means that it is not in force."""
     plan = planned.plan
+    reads = "" if planned.reading is None else planned.reading.explanation
     return PlanView(
         model_id=planned.model.manifest.model_id,
         model=planned.model.name,
         scheme=planned.scheme,
         context=planned.context,
         epoch=epoch,
-        stages=tuple(
-            StageView(
-                node=planned.names[stage.node],
-                node_id=stage.node,
-                device=stage.device,
-                layers=(stage.layers.start, stage.layers.stop),
-                embedding=stage.embedding,
-                head=stage.head,
-                predicted_ms=stage.predicted_ms,
-                memory=stage.memory,
-                share=stage.shares[stage.rank] / sum(stage.shares),
-                group=group if stage.is_ranked else "",
-            )
-            for stage, group in zip(plan.stages, _groups(planned), strict=True)
-        ),
+        stages=_stages(planned),
+        readers=() if planned.of_readers is None else _stages(planned.of_readers),
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
-        explanation="\n".join(filter(None, (plan.explanation, planned.note, *planned.warnings))),
+        explanation="\n".join(
+            filter(None, (plan.explanation, reads, planned.note, *planned.warnings))
+        ),
         warnings=planned.warnings,
         users=plan.users,
         users_tokens_per_s=plan.users_tokens_per_s,
     )
 
 
-def _groups(planned: Planned) -> list[str]:
+def _groups(plan: Plan, names: Sequence[str]) -> list[str]:
     """For each stage, who computes its layers together."""
-    names = zip(planned.plan.pipeline, planned.pipeline_names, strict=True)
-    return [name for stage, name in names for _ in stage.shares]
+    return [name for stage, name in zip(plan.pipeline, names, strict=True) for _ in stage.shares]
+
+
+def _stages(planned: Planned) -> tuple[StageView, ...]:
+    groups = _groups(planned.plan, planned.pipeline_names)
+    return tuple(
+        StageView(
+            node=planned.names[stage.node],
+            node_id=stage.node,
+            device=stage.device,
+            layers=(stage.layers.start, stage.layers.stop),
+            embedding=stage.embedding,
+            head=stage.head,
+            predicted_ms=stage.predicted_ms,
+            memory=stage.memory,
+            share=stage.shares[stage.rank] / sum(stage.shares),
+            group=group if stage.is_ranked else "",
+        )
+        for stage, group in zip(planned.plan.stages, groups, strict=True)
+    )
 
 
 def deployment_plan(deployment: Deployment) -> PlanView:
@@ -276,6 +285,8 @@ class ComputerViews:
         """Bytes of weights and caches of this master's model on a computer."""
         deployment = self._master.deployment
         stages = deployment.planned.plan.stages if deployment is not None else ()
+        if (reading := self._master.readers.deployment) is not None:
+            stages = (*stages, *reading.planned.plan.stages)
         return sum(stage.memory for stage in stages if stage.node == node_id)
 
     def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
@@ -301,6 +312,9 @@ class ComputerViews:
         deployment, phase = self._master.deployment, self._master.state.phase
         tasks = deployment.tasks if deployment is not None else ()
         tasks = [task for task in tasks if task.stage.node == node_id]
+        if not tasks and (reading := self._master.readers.deployment) is not None:
+            tasks = [task for task in reading.tasks if task.stage.node == node_id]
+            phase = "ready" if self._master.readers.is_ready else reading.phase
         if not tasks:
             return "ready", None, None
         starts, stops = zip(*(task.assign.layers for task in tasks), strict=True)

@@ -101,6 +101,12 @@ class SessionCache:
                     layer.advance(held, position)
         self.length = position + tokens
 
+    def extend(self, position: int) -> None:
+        """Count the tokens before a position as cached: their rows are there, and its layers hold them."""
+        self.changes += 1
+        self.place = object()
+        self.length = position
+
     def trim(self, position: int) -> None:
         """Forget the tokens from `position` on, and more where a layer cannot go on from there.
 

@@ -25,6 +25,12 @@ from potluck.engine.ranks import Exchange
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.session_files import SessionFiles
 from potluck.engine.session_keeper import SessionKeeper
+from potluck.engine.session_transfer import (
+    RowReceiver,
+    RowSender,
+    beyond_one_transfer,
+    moved_layers,
+)
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import (
@@ -33,7 +39,13 @@ from potluck.errors import (
     UnknownSessionError,
 )
 from potluck.ids import SessionId
-from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK, CacheSizes
+from potluck.model.caches import (
+    MAX_CHUNK_TOKENS,
+    MOST_MOVED_BYTES,
+    WINDOW_SLACK,
+    CacheSizes,
+    session_bytes,
+)
 from potluck.wire.activation_messages import Sampling
 
 logger = logging.getLogger(__name__)
@@ -237,6 +249,41 @@ class Stage:
         self._check_epoch(epoch)
         with out_of_memory("read a picture", self._device):
             self._forward_pass.pictures.read(picture, pixels, mean=mean, deviation=deviation)
+
+    def send_rows(
+        self, session: SessionId, layers: range, position: int, end: int, *, epoch: int
+    ) -> RowSender:
+        """Read a session's cache from `position` to `end`, in these of the stage's layers, as it is computed."""
+        cache = self._find(session, epoch).cache
+        moved = moved_layers(cache, self.caches, self.weights.layers)
+        wanted = {number: layer for number, layer in moved.items() if number in layers}
+        return RowSender(cache, wanted, position, end)
+
+    def expect_rows(
+        self, session: SessionId, position: int, end: int, *, epoch: int
+    ) -> RowReceiver:
+        """Make room for tokens of a session that others compute, and one more. They count as cached once all are here.
+
+        Raises:
+            NeedReplayError: another number of tokens is cached than before `position`.
+            PromptError: the context has no room for them.
+            OutOfMemoryError: the memory has none, or their cache is larger than what is moved at once.
+        """
+        known = self._find(session, epoch)
+        cache = known.cache
+        if position != cache.length:
+            raise need_replay(cache.length, position)
+        self._bounds.check_context(end + 1)
+        moved = session_bytes(self.caches, end) - session_bytes(self.caches, position)
+        if moved > MOST_MOVED_BYTES:
+            raise beyond_one_transfer(moved)
+        self._choose_rope(known, position, end + 1)
+        with out_of_memory("receive a conversation's cache", self._device):
+            self._reserve(session, end + 1)
+        self._forget_last(known)
+        return RowReceiver(
+            cache, moved_layers(cache, self.caches, self.weights.layers), position, end
+        )
 
     def restore(
         self,

@@ -115,14 +115,19 @@ def _check_memory(needed: int, i: int, devices: Sequence[DeviceCost], names: Seq
 def _find_all(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> tuple[int, ...]:
     """The device of a name, or those that a plus joins. A plus may also be a part of a name."""
     try:
-        return (_find(devices, names, wanted),)
+        return (find_device(devices, names, wanted),)
     except InvalidLayersError:
         if "+" not in wanted:
             raise
-    return tuple(_find(devices, names, part) for part in wanted.split("+"))
+    return tuple(find_device(devices, names, part) for part in wanted.split("+"))
 
 
-def _find(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> int:
+def find_device(devices: Sequence[DeviceCost], names: Sequence[str], wanted: str) -> int:
+    """The index of the device that a user means.
+
+    Raises:
+        InvalidLayersError: there is none, or there are several.
+    """
     key = wanted.strip().casefold()
     everyone = range(len(devices))
     found = [i for i in everyone if key in (devices[i].name.casefold(), names[i].casefold())]

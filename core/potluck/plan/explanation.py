@@ -72,6 +72,11 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.1f}"
 
 
+def seconds(ms: float) -> str:
+    """A time that a person waits: `0.4 s`, `19 s`."""
+    return f"{ms / 1000:.0f} s" if ms >= 9500 else f"{ms / 1000:.1f} s"
+
+
 def _headline(decision: Decision) -> str:
     route = decision.route
     speed = f"about {rate(1000 / route.ms)} tokens/s for one user" if route.ms else "no time at all"

@@ -33,6 +33,7 @@ Purpose = Literal["control", "activations", "weights", "ranks"]
 MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
+MAX_CACHE_HOPS = 64  # stages with some of the same layers; a home has fewer
 MAX_REVOKED = 1024  # no home gives away so many computers
 MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 
@@ -100,6 +101,12 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses  # of the next stage's activation listener
 
 
+class CacheHop(Hop, frozen=True, kw_only=True):
+    """A stage that answers with what this one has read, to which it sends the caches of these layers."""
+
+    layers: tuple[Count, Count]  # start, stop
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
     """A message. With an `id` it is a request; `re` is the `id` of the request that it answers."""
 
@@ -107,7 +114,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_de
     re: Count | None = None
 
 
-class _Told(Message, frozen=True):
+class Told(Message, frozen=True):
     """A message with a sentence that says what went wrong."""
 
     message: Text
@@ -151,7 +158,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
         force_setattr(self, "reason", printable(self.reason))
 
 
-class Error(_Told, frozen=True, tag="error"):
+class Error(Told, frozen=True, tag="error"):
     """A request was not carried out. `re` is the id of the request."""
 
     kind: Annotated[str, Meta(max_length=64)]  # a `code` of potluck.errors, or "unknown_op"
@@ -265,12 +272,14 @@ class Load(Message, frozen=True, tag="load"):
     previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
     device: DeviceId | None = None  # the stage's device; None: the best one
     ranks: RankPlace | None = None  # the group that it is a rank of; None: of none
+    cache_hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
 
     @property
     def dialled(self) -> tuple[Hop, ...]:
         """The stages with which the process of this stage connects."""
         above = () if self.ranks is None else self.ranks.hops[self.ranks.rank + 1 :]
-        return above if self.next_hop is None else (self.next_hop, *above)
+        following = () if self.next_hop is None else (self.next_hop,)
+        return (*following, *above, *self.cache_hops)
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):
@@ -290,6 +299,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     cache_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]  # that one session can have
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
+    moves_caches: bool = False  # whether it sends caches to other stages, and takes them
 
 
 class Unload(Message, frozen=True, tag="unload"):
@@ -306,7 +316,7 @@ class Unloaded(Message, frozen=True, tag="unloaded"):
     is_hung: bool = False  # whether its process did not answer any more, and was ended
 
 
-class StepFailed(_Told, frozen=True, tag="step_failed"):
+class StepFailed(Told, frozen=True, tag="step_failed"):
     """A stage could not do a step. Sent over control, since the chain itself may be broken."""
 
     epoch: Count
@@ -333,7 +343,7 @@ class Stored(Message, frozen=True, tag="stored"):
     digest: Hex
 
 
-class Rejected(_Told, frozen=True, tag="rejected"):
+class Rejected(Told, frozen=True, tag="rejected"):
     """The tensor was not stored. Unless `final`, the sender may send it again from 0."""
 
     digest: Hex

@@ -20,6 +20,15 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheReceived,
+    CacheRows,
+    CacheSent,
+    ExpectCache,
+    SendCache,
+    TakeCache,
+)
 from potluck.wire.measuring_messages import (
     Blob,
     BlobReceived,
@@ -85,6 +94,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
+        ExpectCache, SendCache, TakeCache, CacheRows, CacheReceived, CacheSent, CacheGivenUp,
         ShowPicture, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
@@ -152,9 +162,9 @@ def check_payload(message: Message, nbytes: int) -> str | None:
     It is called before the payload's memory is allocated, so that a wrong payload costs no memory.
     """
     match message:
-        case Forward(tensor=TensorHeader(dtype=dtype, shape=shape)):
-            expected = _ITEM_BYTES[dtype]
-            for axis in shape:
+        case Forward(tensor=header) | CacheRows(tensor=header):
+            expected = _ITEM_BYTES[header.dtype]
+            for axis in header.shape:
                 expected *= axis
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
         case ShowPicture(tensor=tensor):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.reader import Reader
 from potluck.errors import ContextExceededError, PromptError
 
 
@@ -23,6 +24,7 @@ class Attached:
     context: int
     room: Room | None
     chunk_tokens: Callable[[int], int]
+    reader: Reader | None = None  # reads long prompts for it; None: nobody does
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raise PromptError if these tokens and one after them are not possible."""

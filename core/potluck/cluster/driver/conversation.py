@@ -18,7 +18,13 @@ from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import MAX_HISTORY, Sampling, Scoring, TokenScore
+from potluck.wire.activation_messages import (
+    MAX_HISTORY,
+    RestoreSession,
+    Sampling,
+    Scoring,
+    TokenScore,
+)
 
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
 
@@ -265,11 +271,14 @@ class Conversation:
         if len(self.tokens) <= RESTORED_TOKENS or self.scored:
             return
         self.last_step += 1
-        step = self.pipeline.restore(
-            self.session,
-            step=self.last_step,
-            position=len(self.tokens) - 1,
-            prefix=prefix_digests(self.tokens),
+        step = self.pipeline.ask(
+            RestoreSession(
+                epoch=self.pipeline.epoch,
+                session=self.session,
+                step=self.last_step,
+                position=len(self.tokens) - 1,
+                prefix=prefix_digests(self.tokens),
+            )
         )
         position = 0
         try:
@@ -281,6 +290,12 @@ class Conversation:
         self.restored = self.arrived = position
         for begin in range(0, position, RESTORED_TOKENS):  # in steps that any stage can repeat
             self.computed.add(begin, min(begin + RESTORED_TOKENS, position))
+
+    def moved(self, steps: Sequence[tuple[int, int]]) -> None:
+        """Note that others have computed tokens in these steps, whose caches all stages have now."""
+        for begin, end in steps:
+            self.computed.add(begin, end)
+        self.cached = self.arrived = steps[-1][1]
 
     def rewind(self, position: int) -> None:
         """Have every stage forget what it has cached from this position or an earlier one on.

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from potluck.api.backend import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room
@@ -22,6 +23,7 @@ from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.prompt import PromptPace
+from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.steps_ahead import StepsAhead
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
@@ -104,6 +106,11 @@ class Generator:
             room=room,
             chunk_tokens=chunk_tokens,
         )
+
+    def read_with(self, reader: Reader | None, pipeline: Pipeline | None) -> None:
+        """Have a reader read long prompts from now on (None: nobody), while this pipeline is attached."""
+        if self._attached is not None and self._attached.pipeline is pipeline:
+            self._attached = replace(self._attached, reader=reader)
 
     def close(self, error: PotluckError) -> None:
         """End the answers under way, and those that wait for a pipeline, with this error.
@@ -369,6 +376,11 @@ class Generator:
         conversation.choose_rope()
         if conversation.may_restore:
             await conversation.restore()
+        reader = self._attached.reader
+        if reader is not None and reader.takes(conversation):
+            async with aclosing(reader.read(conversation)) as progress:
+                async for reading in progress:
+                    yield reading
         end = len(conversation.tokens)
         under_way: deque[tuple[PendingStep, int, int]] = deque()  # with tokens and positions
         told = float("-inf")

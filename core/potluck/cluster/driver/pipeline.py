@@ -46,6 +46,7 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
 from potluck.wire.messages import Error, Message, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
@@ -270,31 +271,23 @@ class Pipeline:
         """Tell the stages the digests of the tokens that are in the caches, which can then be kept on disk."""
         self._send(KeepSession(epoch=self.epoch, session=session, prefix=prefix))
 
-    def restore(
-        self, session: SessionId, *, step: int, position: int, prefix: bytes
-    ) -> PendingStep:
-        """Have empty caches take over what all stages have on disk.
-
-        Args:
-            session: whose caches.
-            step: number of the step.
-            position: tokens that are of use.
-            prefix: the digests of the tokens.
+    def ask(self, message: RestoreSession | ExpectCache | TakeCache) -> PendingStep:
+        """Send what all stages do one after the other, and what the last one answers as it answers a step.
 
         Returns:
             A step whose result has the position that all stages have reached. Some may be beyond it.
         """
-        pending = self._new_step(session, step, None)
+        pending = self._new_step(SessionId(message.session), message.step, None)
         if self._broken is None:
             with self._lock:
                 pending.sent = self._clock()
                 self._steps.add(pending)
-            self._send(
-                RestoreSession(
-                    epoch=self.epoch, session=session, step=step, position=position, prefix=prefix
-                )
-            )
+            self._send(message)
         return pending
+
+    def tell(self, message: SendCache) -> None:
+        """Send what no stage answers."""
+        self._send(message)
 
     def _send(self, message: Message, payload: bytes = b"") -> None:
         if self._broken is None:

@@ -30,7 +30,8 @@ class Arrivals:
         if request.layers is not None:
             check_sum(request.layers, num_layers)
         own = self._computers.local.name.casefold()
-        wanted = [_computers_of(name) for name, _ in request.layers or ()]
+        asked = (*(name for name, _ in request.layers or ()), *request.prefill)
+        wanted = [_computers_of(name) for name in asked]
         wanted = [either for either in wanted if not any(names <= {own} for names in either)]
         names = {name for either in wanted for some in either for name in some}
 

@@ -130,7 +130,9 @@ def _next_to_free(state: State) -> Action | None:
         return _free(state.kept)
     if not deployed.is_ready:
         return None
-    return _free({n: epoch for n, epoch in state.held.items() if not deployed.uses(n)})
+    others = {n: epoch for n, epoch in state.held.items() if not deployed.uses(n)}
+    # Who reads prompts for the plan has layers of its epoch.
+    return _free({n: epoch for n, epoch in others.items() if epoch != deployed.epoch})
 
 
 def _free(held: Mapping[NodeId, int]) -> Free | None:

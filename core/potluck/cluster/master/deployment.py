@@ -26,7 +26,7 @@ from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.placement import StagePlan
 from potluck.tasks import end, together
-from potluck.wire.messages import Address, Assign, Hop, Load, RankPlace, RankShare
+from potluck.wire.messages import Address, Assign, CacheHop, Hop, Load, RankPlace, RankShare
 from potluck.wire.versions import RANKS_SINCE
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class Deployment:
         link_rate: Callable[[NodeId], float | None] = lambda node: None,
         retries: Retries | None = None,
         sources: Sources | None = None,
+        answering: "Deployment | None" = None,
     ) -> None:
         """Make a deployment that has not begun.
 
@@ -66,6 +67,7 @@ class Deployment:
             link_rate: bytes per second of the link to a computer; None: unknown.
             retries: how often weights are sent again when a link breaks.
             sources: says which weights workers send to each other; None: none.
+            answering: the deployment to which this one sends the caches of prompts that it reads.
         """
         self.planned = planned
         self.epoch = epoch
@@ -74,6 +76,9 @@ class Deployment:
         self._link_rate = link_rate
         self._retries = retries if retries is not None else Retries()
         self._sources = sources
+        self._answering = answering
+        self._ports: Sequence[int] = ()  # of the stages, for activations
+        self.moves_caches = False  # whether all stages send and take caches
         self._computers = computers
         self._packing_turn = asyncio.Lock()
         self._changed = changed
@@ -201,7 +206,7 @@ class Deployment:
         await together(self._named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
-        ports = await together(self._give(task) for task in self.tasks)
+        ports = self._ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
         loaded = await together(
             self._named(task, task.load(self._load_of(index, ports)))
@@ -210,6 +215,7 @@ class Deployment:
         names = [task.progress.name for task in self.tasks]
         rooms = map(Room, (stage.cache_tokens for stage in loaded), names)
         self.room = min(rooms, key=lambda room: room.tokens)
+        self.moves_caches = all(stage.moves_caches for stage in loaded)
         first, last = await self._connect(ports)
         self.pipeline = Pipeline(
             epoch=self.epoch,
@@ -294,6 +300,7 @@ class Deployment:
             previous=None if previous is None else self.tasks[previous].computer.node_id,
             device=task.assign.device,
             ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
+            cache_hops=() if self._answering is None else self._answering.cache_hops(task),
         )
 
     def _first_rank(self, index: int) -> int:
@@ -319,6 +326,17 @@ class Deployment:
                     f"{task.progress.name} cannot compute layers together with others: its Potluck is"
                     " too old. Update it there."
                 )
+
+    def cache_hops(self, source: StageDeployment) -> tuple[CacheHop, ...]:
+        """The stages that have layers of this one of readers, and how it reaches them."""
+        hops: list[CacheHop] = []
+        for index, task in enumerate(self.tasks):
+            both = _in_both(task.stage.layers, source.stage.layers)
+            if both:
+                hop = self._hop(source, index, self._ports)
+                layers = both.start, both.stop
+                hops.append(CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=layers))
+        return tuple(hops)
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first and the last stage; one link if these are the same."""
@@ -363,6 +381,11 @@ class Deployment:
         elif self._starting is not None:
             self._starting.cancel()
 
+    async def wait_broken(self) -> None:
+        """Wait until the pipeline cannot compute any more."""
+        assert self._running is not None
+        await asyncio.wait([self._running])
+
     async def stop(self, *, keep: Container[NodeId] = ()) -> None:
         """Take the plan out of force. Computers that are gone are not waited for.
 
@@ -383,6 +406,10 @@ async def unload(computer: Computer, epoch: int) -> None:
         await computer.unload(epoch)
     except PotluckError as error:
         logger.info("unload of %s: %s", computer.name, error)
+
+
+def _in_both(some: range, others: range) -> range:
+    return range(max(some.start, others.start), min(some.stop, others.stop))
 
 
 def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:

@@ -14,13 +14,14 @@ from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns
-from potluck.cluster.events import Events, ModelChanged
+from potluck.cluster.events import Events, ModelChanged, Notice
 from potluck.cluster.master.constraints import has_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.deployment import Deployment, unload
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import ModelInUse, Planned
 from potluck.cluster.master.planning import Planner
+from potluck.cluster.master.readers import Readers
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
@@ -53,6 +54,7 @@ class Loader:
         deployment: the plan that is in force, or being put into force.
         progress: of the load that is under way.
         spares: what workers have on their disks in case another one is lost.
+        readers: read long prompts for the deployment in force, if it has some.
     """
 
     def __init__(
@@ -98,6 +100,12 @@ class Loader:
             link_rate=self._link_rate,
             quiet_s=deadlines.quiet_s,
             changed=lambda: events.publish(ModelChanged()),
+        )
+        self.readers = Readers(
+            present=lambda: self._present().keys(),
+            deployment=self._deployment_of_readers,
+            tell=lambda text: events.publish(Notice(level="warning", text=text)),
+            retry_s=deadlines.readers_s,
         )
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
@@ -234,7 +242,12 @@ class Loader:
         return self._deploy(self.deployment)
 
     def _deployment(
-        self, planned: Planned, epoch: int, *, changed: Callable[[], None]
+        self,
+        planned: Planned,
+        epoch: int,
+        *,
+        changed: Callable[[], None],
+        answering: Deployment | None = None,
     ) -> Deployment:
         return Deployment(
             planned=planned,
@@ -244,6 +257,15 @@ class Loader:
             packing=self._packing,
             link_rate=self._link_rate,
             sources=self._sources,
+            answering=answering,
+        )
+
+    def _deployment_of_readers(self, planned: Planned, answering: Deployment) -> Deployment:
+        return self._deployment(
+            planned,
+            answering.epoch,
+            changed=lambda: self._events.publish(ModelChanged()),
+            answering=answering,
         )
 
     async def _deploy(self, deployment: Deployment) -> Loaded:
@@ -257,6 +279,7 @@ class Loader:
             room=deployment.room,
             chunk_tokens=planned.chunk_tokens,
         )
+        self.readers.begin(deployment, self._generator)
         return Loaded()
 
     def _generator_of(self, planned: Planned) -> Generator:
@@ -294,7 +317,17 @@ class Loader:
         """Take the deployment out of force. The computers in `keep` keep their layers."""
         deployment, self.deployment = self.deployment, None
         assert deployment is not None
-        return _retire(deployment, keep)
+        return self._retire(deployment, keep)
+
+    async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
+        try:
+            await self.readers.end(keep=keep)
+            await deployment.stop(keep=keep)
+        except Exception:  # the plan is out of force all the same, and the next action can begin
+            logger.exception(
+                "the plan in force did not end as it should epoch=%d", deployment.epoch
+            )
+        return Retired()
 
     async def free(self, node_id: NodeId, epoch: int) -> None:
         """Have a computer free the layers of an epoch, if it is still connected."""
@@ -314,11 +347,3 @@ def _name_of(request: PlanRequest) -> str:
     if request.model is None or request.model == "guide":
         return "guide"
     return model_name(Path(request.model))
-
-
-async def _retire(deployment: Deployment, keep: Container[NodeId]) -> Retired:
-    try:
-        await deployment.stop(keep=keep)
-    except Exception:  # the plan is out of force all the same, and the next action can begin
-        logger.exception("the plan in force did not end as it should epoch=%d", deployment.epoch)
-    return Retired()

@@ -26,6 +26,7 @@ from potluck.cluster.events import (
     StageLost,
     StepRefused,
 )
+from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.callers import Callers
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.decision import next_action
@@ -38,6 +39,7 @@ from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
+from potluck.cluster.master.readers import Readers
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
@@ -70,6 +72,7 @@ from potluck.cluster.master.vocabulary import (
 )
 from potluck.errors import PotluckError
 from potluck.tasks import TaskSet
+from potluck.wire.messages import DeviceId
 
 logger = logging.getLogger(__name__)
 
@@ -232,12 +235,18 @@ class Master:
         elif not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
+        self.readers.look()
         self.spares.look(self.deployment if self._is_idle else None, time.monotonic())
 
     @property
     def spares(self) -> SpareCopies:
         """What the workers have on their disks in case another one is lost."""
         return self._loader.spares
+
+    @property
+    def readers(self) -> Readers:
+        """Who reads long prompts for the deployment in force."""
+        return self._loader.readers
 
     @property
     def _is_idle(self) -> bool:
@@ -346,16 +355,21 @@ class Master:
             self._state = apply(self._state, Began(action=action))
             self._begin(action)
         deployed, local = self._state.deployed, self._computers.local.node_id
-        self._use.own = deployed.devices_of(local) if deployed is not None else frozenset()
+        own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
+        self._use.own = own | self.readers.devices_of(local)
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.links.forget(event.node_id)
+        name = event.name if isinstance(event, ComputerLost) else event.place
+        self.readers.lost(event.node_id, computer_lost(name, event.how))
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:
         """A computer could not do a step. Reports of computers outside of the plan are ignored."""
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
+        if self.readers.step_failed(node_id, event.failure):
+            return
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
 

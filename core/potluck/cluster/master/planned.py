@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.ids import ModelId, NodeId
+from potluck.model.caches import MOST_MOVED_BYTES, cache_sizes, session_bytes
+from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
+from potluck.plan.apart import Reading, Sizes
+from potluck.plan.cost import Links, ModelShape
 from potluck.plan.placement import Plan
 from potluck.plan.prefill import best_chunk
 from potluck.plan.shape import shape_of
@@ -29,6 +33,12 @@ class Planned:
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
+    reading: Reading | None = None  # who reads long prompts for the stages of the plan
+
+    @property
+    def of_readers(self) -> "Planned | None":
+        """The same, with the plan of those that read prompts."""
+        return None if self.reading is None else replace(self, plan=self.reading.plan, reading=None)
 
     @property
     def model_in_use(self) -> ModelInUse:
@@ -65,3 +75,19 @@ class Planned:
         return best_chunk(
             shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
         )
+
+
+def sizes_of(
+    config: ModelConfig, scheme: Scheme, cache: Cache, shape: ModelShape, links: Links, context: int
+) -> Sizes:
+    """What the times of prompts depend on that are read by others."""
+    caches = [layer.cache(cache_sizes(scheme, cache)) for layer in config.layers]
+    return Sizes(
+        shape=shape,
+        links=links,
+        cache_bytes=lambda tokens: session_bytes(caches, tokens),
+        measured_tokens=PROFILE_TOKENS,
+        context=context,
+        most_bytes=MOST_MOVED_BYTES,
+        is_int8=cache == "int8",
+    )

@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.arrivals import Arrivals
-from potluck.cluster.master.constraints import without_constraints
+from potluck.cluster.master.constraints import has_constraints, without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
-from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
@@ -34,6 +34,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
+from potluck.plan.apart import plan_apart
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
 from potluck.plan.shape import shape_of
@@ -209,7 +210,9 @@ class Planner:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
-        place = partial(self._place, scheme, request, model, workers, notes=notes, near=near)
+        place = partial(
+            self._place, scheme, request, model, workers, notes=notes, near=near, may_choose=True
+        )
         if avoid:
             with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
                 return await place(avoid=avoid)
@@ -225,8 +228,12 @@ class Planner:
         avoid: Container[NodeId] = (),
         notes: Sequence[str] = (),
         near: Planned | None = None,
+        may_choose: bool = False,
     ) -> Planned:
-        """Plan for this computer and these workers. The memory of those in `avoid` is not used."""
+        """Plan for this computer and these workers. The memory of those in `avoid` is not used.
+
+        `may_choose`: one of them may read prompts for the others.
+        """
         notes = [note for note in notes if note]
         notes += [
             f"{name} is left out: it {why}." for name, why in self._computers.withheld().items()
@@ -241,19 +248,27 @@ class Planner:
             left_out=notes.append,
         )
         devices = [replace(d, memory=0) if d.node in avoid else d for d in devices]
-        search = partial(
+        shape, links = _shape(scheme, request, model), self.measurements.links.known()
+        answering = partial(
             make_plan,
-            _shape(scheme, request, model),
-            _counted(devices, scheme, request, model),
-            self.measurements.links.known(),
+            shape,
+            links=links,
             layers=request.layers,
             min_workers=request.workers,
             users=request.users,
             measured_tokens=PROFILE_TOKENS,
             near=near.plan.stages if near is not None and near.is_of(model, scheme) else (),
         )
+        search = partial(
+            plan_apart,
+            sizes_of(model.config, scheme, request.cache, shape, links, context_of(request, model)),
+            _counted(devices, scheme, request, model),
+            wanted=request.prefill,
+            may_choose=may_choose and not has_constraints(request) and request.users == 1,
+            answering=answering,
+        )
         try:
-            plan = await search_in_thread(search, limit_s=self._deadlines.search_s)
+            plan, reading = await search_in_thread(search, limit_s=self._deadlines.search_s)
         except InvalidLayersError as error:  # it may name a computer that was lost meanwhile
             raise InvalidLayersError(" ".join((error.message, *notes)), **error.data) from None
         return Planned(
@@ -265,6 +280,7 @@ class Planner:
             context=context_of(request, model),
             plan=plan,
             names=computer_names(devices),
+            reading=reading,
         )
 
     async def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:

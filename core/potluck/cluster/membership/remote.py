@@ -221,6 +221,7 @@ class RemoteComputer:
                     cache_tokens=loaded.cache_tokens,
                     is_exact_in_chunks=loaded.is_exact_in_chunks,
                     keeps_sessions=loaded.keeps_sessions,
+                    moves_caches=loaded.moves_caches,
                 )
         except TimeoutError:
             raise PeerTimeoutError(

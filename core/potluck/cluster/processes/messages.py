@@ -17,6 +17,7 @@ import msgspec
 from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
 from potluck.wire.messages import (
     Assign,
+    CacheHop,
     DeviceId,
     DeviceInfo,
     Error,
@@ -82,6 +83,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
     next_hop: Hop | None
     previous: str | None = None  # node id of the stage before; None: the driver
     ranks: RankPlace | None = None  # the group that this stage is a rank of
+    cache_hops: tuple[CacheHop, ...] = ()  # where the caches go of prompts that it reads for others
 
     @classmethod
     def of(
@@ -94,6 +96,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
             "next_hop": load.next_hop,
             "previous": load.previous,
             "ranks": load.ranks,
+            "cache_hops": load.cache_hops,
         }
         return cls(**fields)
 

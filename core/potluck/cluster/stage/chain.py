@@ -18,12 +18,16 @@ from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
     Answer,
     SessionMessage,
+    TransferMessage,
     apply,
     forward,
     restore,
     show,
     step_tokens,
+    take_answer,
+    transfer,
 )
+from potluck.cluster.stage.transfers import CacheTarget, Transfers
 from potluck.engine.device import is_lost
 from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
@@ -48,6 +52,15 @@ from potluck.wire.activation_messages import (
     ShowPicture,
     TrimSession,
 )
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheReceived,
+    CacheRows,
+    CacheSent,
+    ExpectCache,
+    SendCache,
+    TakeCache,
+)
 from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Message, StepFailed
 
@@ -71,11 +84,13 @@ class LoadedStage:
     meter: StageMeter | None = None  # made by the first measurement
     rank: int = 0  # of its group
     rank_links: Links | None = None  # with the other ranks; None: there is no group
+    cache_targets: Sequence[CacheTarget] = ()  # where caches go of prompts read for others
+    transfers: Transfers = field(init=False)  # set when it comes into force
 
     def close(self) -> None:
         """End the connections that were made for this stage."""
-        if self.next_link is not None:
-            self.next_link.close()
+        for link in self.links:
+            link.close()
         if self.rank_links is not None:
             self.rank_links.close()
 
@@ -100,6 +115,12 @@ class LoadedStage:
         return link is self.next_link or link in steps
 
     @property
+    def links(self) -> Sequence[StepLink]:
+        """The connections that it made to other stages."""
+        following = () if self.next_link is None else (self.next_link,)
+        return (*following, *(target.link for target in self.cache_targets))
+
+    @property
     def output(self) -> PeerLink | None:
         return self.driver if self.next_link is None else self.next_link
 
@@ -113,6 +134,7 @@ class StageChain:
         tell: reports to the node a step that could not be done; called in the event loop.
         device_lost: called when the device cannot compute any more.
         ranks: the group that the stage is a rank of.
+        submit: has something short done on the computing thread.
     """
 
     def __init__(
@@ -122,15 +144,33 @@ class StageChain:
         tell: Callable[[StepFailed], None],
         device_lost: Callable[[], object],
         ranks: Ranks | None = None,
+        submit: Callable[[Callable[[], None]], None] = lambda job: job(),
     ) -> None:
         self.lobby = Lobby()
         self.ranks = ranks if ranks is not None else Ranks()
-        self.loaded: LoadedStage | None = None
+        self._loaded: LoadedStage | None = None
+        self._submit = submit
         self._name = name
         self._scheduler = scheduler
         self._tell = tell
         self._device_lost = device_lost
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def loaded(self) -> LoadedStage | None:
+        """The stage in force."""
+        return self._loaded
+
+    @loaded.setter
+    def loaded(self, loaded: LoadedStage | None) -> None:
+        if loaded is not None:
+            loaded.transfers = Transfers(
+                loaded.stage,
+                loaded.epoch,
+                loaded.cache_targets,
+                lambda message: self._send_on(loaded, *take_answer(loaded.stage, message)),
+            )
+        self._loaded = loaded
 
     async def serve_link(self, link: StepLink) -> None:
         """Take steps from the stage before, the driver, or rank 0 of the group, until the connection ends."""
@@ -141,6 +181,7 @@ class StageChain:
         link.deliver_to(partial(self._scheduler.put, link))
         await link.wait_closed()
         logger.info("activation link ended peer=%s: %s", link.peer.name, link.error)
+        self._submit(partial(self._lost, link))
 
     # --- on the computing thread
 
@@ -172,6 +213,9 @@ class StageChain:
                 | KeepSession()
                 | RestoreSession()
                 | ShowPicture()
+                | ExpectCache()
+                | SendCache()
+                | TakeCache()
             ):
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
@@ -181,8 +225,13 @@ class StageChain:
                     self._restore(loaded, message)
                 elif isinstance(message, ShowPicture):
                     self._show(loaded, message, payload)
+                elif isinstance(message, TransferMessage):
+                    self._transfer(loaded, message)
                 else:
                     self._step(loaded, message, payload)
+            case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp():
+                if loaded is not None and link.home == loaded.home:
+                    loaded.transfers.receive(link, message, payload)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 
@@ -199,8 +248,11 @@ class StageChain:
         try:
             if not isinstance(message, Forward):  # a step is passed on when it is computed
                 self.ranks.pass_on(message)
+            if isinstance(message, OpenSession | TrimSession | CloseSession):
+                loaded.transfers.drop(message.session)
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
+            loaded.transfers.go_on(message.session)
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
             self._failed(loaded, message, error)
 
@@ -232,6 +284,18 @@ class StageChain:
             del error
             if is_lost(loaded.stage.weights.device):
                 self._device_lost()
+
+    def _transfer(self, loaded: LoadedStage, message: TransferMessage) -> None:
+        """Begin to send or to receive a session's cache, or wait for the end of that."""
+        try:
+            if (answer := transfer(loaded.stage, loaded.transfers, message)) is not None:
+                self._send_on(loaded, *answer)
+        except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
+            self._failed(loaded, message, error)
+
+    def _lost(self, link: PeerLink) -> None:
+        if (loaded := self.loaded) is not None:
+            loaded.transfers.lost(link)
 
     def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
         """Read what is on the disk. Meanwhile the other messages of this session wait."""
@@ -278,7 +342,7 @@ class StageChain:
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
-        if isinstance(message, SessionMessage) and loaded.next_link is None:
+        if isinstance(message, SessionMessage | SendCache) and loaded.next_link is None:
             return  # the chain ends here
         if link is None or (loaded.next_link is None and link.is_closed):
             # The first step may arrive through the chain before the driver's connection to here.
@@ -291,7 +355,9 @@ class StageChain:
             self._fail(message, computer_lost(link.peer.name))
 
     def _fail(self, message: Message, error: PotluckError) -> None:
-        if not isinstance(message, Forward | RestoreSession | Result | ShowPicture):
+        if not isinstance(
+            message, Forward | RestoreSession | ExpectCache | TakeCache | Result | ShowPicture
+        ):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None
         # The stage does not know its computer's name, but the reader of the error needs it.
@@ -309,14 +375,17 @@ class StageChain:
         )
 
     async def watch(self, link: StepLink) -> None:
-        """Tell the node when the connection to the next stage, or to another rank of the group, is lost.
+        """Tell the node when the connection is lost to the next stage, another rank, or one for which this one reads.
 
-        They send nothing on this link. It is read only to notice its end.
+        Only the last ones send something on this link. Those of others are read to notice their end.
         """
-        link.deliver_to(_ignore)
+        targets = () if self.loaded is None else self.loaded.cache_targets
+        is_target = any(link is target.link for target in targets)
+        link.deliver_to(partial(self._scheduler.put, link) if is_target else _ignore)
         await link.wait_closed()
-        if (loaded := self.loaded) is not None and loaded.sends_on(link):
-            which = "next stage" if link is loaded.next_link else "another rank"
+        self._submit(partial(self._lost, link))
+        if (loaded := self.loaded) is not None and (loaded.sends_on(link) or link in loaded.links):
+            which = "another rank" if link not in loaded.links else "a following stage"
             logger.warning("%s is lost peer=%s", which, link.peer.name)
             lost = computer_lost(link.peer.name)
             self._tell(

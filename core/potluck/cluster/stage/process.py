@@ -56,6 +56,7 @@ from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
+from potluck.cluster.stage.transfers import CacheTarget
 from potluck.engine.accelerator import log_capabilities
 from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
@@ -110,7 +111,12 @@ class StageServer:
         scheduler = Scheduler()
         self._scheduler, self._ranks = scheduler, Ranks(watch.waiting)
         self._chain = StageChain(
-            self._me.name, scheduler, self._tell, end_process, ranks=self._ranks
+            self._me.name,
+            scheduler,
+            self._tell,
+            end_process,
+            ranks=self._ranks,
+            submit=lambda job: self._compute.submit_short(job),
         )
         self._compute = ComputeThread(scheduler, self._chain.run_group, watch=watch)
         self._loader = StageLoader(
@@ -252,7 +258,7 @@ class StageServer:
             self._tell_held()
         home = HomeId(message.home)
         async with AsyncExitStack() as if_it_fails:
-            next_link, links = await self._connect(message, home, if_it_fails)
+            next_link, links, targets = await self._connect(message, home, if_it_fails)
             stage = await self._loader.load(message)
             if links is not None and (place := message.ranks) is not None:
                 links = await self._chain.lobby.add_below(links, place, home, message.epoch)
@@ -260,11 +266,11 @@ class StageServer:
             if_it_fails.pop_all()
         previous = NodeId(message.previous) if message.previous is not None else None
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
+        loaded.cache_targets = targets
         loaded.rank, loaded.rank_links = _rank(message), links
         await self._compute.call(lambda: self._put_in_force(loaded))
-        for link in (next_link, *(links.steps if links is not None else ())):
-            if link is not None:
-                self._tasks.spawn(self._chain.watch(link))
+        for link in (*loaded.links, *(links.steps if links is not None else ())):
+            self._tasks.spawn(self._chain.watch(link))
         seconds = time.perf_counter() - started
         self._tell_memory()
         self._tell_held()
@@ -280,8 +286,8 @@ class StageServer:
 
     async def _connect(
         self, message: LoadStage, home: HomeId, if_it_fails: AsyncExitStack
-    ) -> tuple[StepLink | None, Links | None]:
-        """The connections that a stage makes: to the next one, and to the ranks above its own."""
+    ) -> tuple[StepLink | None, Links | None, list[CacheTarget]]:
+        """The connections that a stage makes: to the next one, to the ranks above its own, and to those for which it reads."""
 
         async def dial(hop: Hop, purpose: Purpose = "activations") -> StepLink:
             link = await dial_steps(
@@ -298,9 +304,10 @@ class StageServer:
             return link
 
         next_link = None if message.next_hop is None else await dial(message.next_hop)
+        targets = [CacheTarget(await dial(hop), range(*hop.layers)) for hop in message.cache_hops]
         if message.ranks is None:
-            return next_link, None
-        return next_link, await dial_above(message.ranks, message.epoch, dial)
+            return next_link, None, targets
+        return next_link, await dial_above(message.ranks, message.epoch, dial), targets
 
     def _put_in_force(self, loaded: LoadedStage) -> None:
         """Compute with this stage from now on. On the computing thread, between steps."""
@@ -337,7 +344,7 @@ class StageServer:
         return StageUnloaded()
 
     def _withdraw(self) -> None:
-        """Take the stage out of force: its sessions and its link to the next stage end."""
+        """Take the stage out of force: its sessions and its links to other stages end."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None:
             loaded.close()

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from potluck.cluster.stage.transfers import Transfers
 from potluck.engine.payload import Activations, from_payload, pixels_of, to_payload
 from potluck.engine.sampler import Choice
 from potluck.engine.session import Output, StepTokens
@@ -27,9 +28,11 @@ from potluck.wire.activation_messages import (
     TokenScore,
     TrimSession,
 )
+from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
 from potluck.wire.messages import Message
 
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession | KeepSession
+TransferMessage: TypeAlias = ExpectCache | SendCache | TakeCache
 Answer: TypeAlias = tuple[Message, memoryview]
 """A message and its payload, for the next stage or for the driver."""
 
@@ -85,6 +88,31 @@ def restore(stage: Stage, message: RestoreSession, done: Callable[[Answer], obje
         return
     session = SessionId(message.session)
     stage.restore(session, message.prefix, message.position, epoch=message.epoch, done=restored)
+
+
+def transfer(stage: Stage, transfers: Transfers, message: TransferMessage) -> Answer | None:
+    """Do what a driver asks of a transfer; None: it is answered later."""
+    nothing = memoryview(b"")
+    match message:
+        case ExpectCache():
+            result = transfers.expect(message)
+            return (message if stage.head is None else result), nothing
+        case SendCache():
+            transfers.send(message)
+            return message, nothing
+        case TakeCache():
+            transfers.take(message)
+            return None
+
+
+def take_answer(stage: Stage, message: TakeCache) -> Answer:
+    """What follows when a stage has what it was to take, or less: see its position."""
+    if stage.head is None:
+        return message, memoryview(b"")
+    result = Result(
+        epoch=message.epoch, session=message.session, step=message.step, position=message.position
+    )
+    return result, memoryview(b"")
 
 
 def forward(

@@ -175,7 +175,7 @@ class WorkerLinks:
             raise _no_way(message.node_id, error) from None
 
     async def _load(self, link: Link, message: Load, hops: Sequence[Hop]) -> Message | None:
-        """Load a stage whose process dials others: the next one, or other ranks of its group."""
+        """Load a stage whose process dials others: the next one, other ranks of its group, or who answers with what it reads."""
         try:
             for hop in hops:
                 self._check_addresses(link, hop.node_id, hop.addresses)

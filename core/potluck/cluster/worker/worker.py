@@ -286,6 +286,7 @@ class Worker:
             cache_tokens=loaded.cache_tokens,
             is_exact_in_chunks=loaded.is_exact_in_chunks,
             keeps_sessions=loaded.keeps_sessions,
+            moves_caches=message.ranks is None,
         )
 
     async def _give_back_unused(self) -> None:

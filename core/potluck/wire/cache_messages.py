@@ -1,0 +1,80 @@
+"""Messages that move a session's cache from the stages that read a prompt to those that answer.
+
+`expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others pass
+between a stage of the one and a stage of the other that has some of the same layers, on a connection that the
+reading stage has made.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from potluck.wire.activation_messages import TensorHeader
+from potluck.wire.fields import Count, SessionName, Size
+from potluck.wire.messages import Message, Told
+
+TransferName = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ExpectCache(Message, frozen=True, tag="expect_cache"):
+    """Make room for a session's tokens, whose cache rows others will send. Answered by `result`."""
+
+    epoch: Count
+    session: SessionName
+    step: Count
+    transfer: TransferName
+    position: Count  # of the first of these tokens; must equal the end of the stage's cache
+    end: Count  # the position after the last one
+
+
+class SendCache(Message, frozen=True, tag="send_cache"):
+    """Send the rows of these tokens of a session as they are computed."""
+
+    epoch: Count
+    session: SessionName
+    transfer: TransferName
+    position: Count
+    end: Count
+
+
+class TakeCache(Message, frozen=True, tag="take_cache"):
+    """Wait until all rows are here, then go on with them. Answered by `result`."""
+
+    epoch: Count
+    session: SessionName
+    step: Count
+    transfer: TransferName
+    position: Count  # where the session goes on, or where a stage before has to go on
+
+
+class CacheRows(Message, frozen=True, tag="cache_rows"):
+    """Some rows of a layer's cache. Payload: (2, heads, rows, numbers), in the form that the sender's cache has."""
+
+    epoch: Count
+    transfer: TransferName
+    layer: Count
+    first: Count  # position of the first row; of a state, the number of its first value
+    tensor: TensorHeader
+
+
+class CacheReceived(Message, frozen=True, tag="cache_received"):
+    """So many bytes of rows have been written on this connection. More may be sent."""
+
+    epoch: Count
+    transfer: TransferName
+    nbytes: Size
+
+
+class CacheSent(Message, frozen=True, tag="cache_sent"):
+    """All rows of these layers were sent: nothing more comes on this connection."""
+
+    epoch: Count
+    transfer: TransferName
+    layers: tuple[Count, Count]  # start, stop
+
+
+class CacheGivenUp(Told, frozen=True, tag="cache_given_up"):
+    """One side ends the transfer. What was sent is of no use."""
+
+    epoch: Count
+    transfer: TransferName

@@ -1,0 +1,185 @@
+"""Both ends of a transfer between stages: how much is on its way, and what ends it."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from chain_bench import FakeLink
+from tiny_models import SESSION, Reference, make_model
+
+from potluck.cluster.stage import transfers
+from potluck.cluster.stage.transfers import CacheTarget, Transfers
+from potluck.engine import session_transfer
+from potluck.engine.stage import Stage
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheReceived,
+    CacheRows,
+    CacheSent,
+    ExpectCache,
+    SendCache,
+    TakeCache,
+)
+from potluck.wire.messages import Message
+
+EXPECT = ExpectCache(epoch=1, session=SESSION, step=1, transfer="t", position=0, end=40)
+SEND = SendCache(epoch=1, session=SESSION, transfer="t", position=0, end=40)
+NOTHING = memoryview(b"")
+TAKE = TakeCache(epoch=1, session=SESSION, step=2, transfer="t", position=40)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return make_model("llama", tmp_path_factory.mktemp("model"))
+
+
+class Wire(FakeLink):
+    """One end of a connection in memory: what is sent waits until `Ends.pass_on`."""
+
+    def __init__(self, ends: "Ends") -> None:
+        super().__init__(role="worker")
+        self._ends = ends
+        self.other: Wire
+        self.receive: Callable[[Any, Message, memoryview], None]
+
+    def send_nowait(self, message: Message, payload: memoryview = NOTHING) -> None:
+        super().send_nowait(message, payload)
+        self._ends.under_way.append((self.other, message, memoryview(bytearray(payload))))
+
+
+class Ends:
+    """A stage that reads, and one that answers, both with the whole model."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.under_way: deque[tuple[Wire, Message, memoryview]] = deque()
+        self.ids = reference.prompt(41)
+        self.reads, self.answers = self._stage(reference), self._stage(reference)
+        here, there = Wire(self), Wire(self)
+        here.other, there.other = there, here
+        self.link, self.back = here, there
+        self.taken: list[int] = []
+        target = CacheTarget(cast("Any", here), range(reference.config.num_layers))
+        self.sender = Transfers(self.reads, 1, [target], lambda _: None)
+        self.receiver = Transfers(
+            self.answers, 1, [], lambda message: self.taken.append(message.position)
+        )
+        here.receive, there.receive = self.sender.receive, self.receiver.receive
+
+    @staticmethod
+    def _stage(reference: Reference) -> Stage:
+        stage = reference.stage(head=False)
+        stage.open(SESSION, epoch=1)
+        return stage
+
+    def read(self, begin: int, end: int) -> None:
+        self.reads.forward(SESSION, self.ids[begin:end], epoch=1, step=begin, position=begin)
+        self.sender.go_on(SESSION)
+
+    def pass_on(self, most: int = 1 << 30) -> list[type[Message]]:
+        """Deliver what is under way, and what is said to it; return what that was."""
+        passed: list[type[Message]] = []
+        while self.under_way and len(passed) < most:
+            link, message, payload = self.under_way.popleft()
+            passed.append(type(message))
+            link.receive(link, message, payload)
+        return passed
+
+    def last_token(self, stage: Stage) -> torch.Tensor:
+        output = stage.forward(SESSION, self.ids[40:], epoch=1, step=99, position=40)
+        assert output.hidden is not None
+        return output.hidden.tensor
+
+
+@pytest.fixture
+def ends(llama: Reference) -> Ends:
+    made = Ends(llama)
+    made.receiver.expect(EXPECT)
+    made.sender.send(SEND)
+    return made
+
+
+def test_a_cache_is_taken_when_all_of_it_is_here(ends: Ends) -> None:
+    ends.read(0, 25)
+    assert set(ends.pass_on()) == {CacheRows, CacheReceived}
+    ends.receiver.take(TAKE)
+    ends.read(25, 40)
+    assert not ends.taken
+    assert CacheSent in ends.pass_on()
+
+    assert ends.taken == [40]
+    assert torch.equal(ends.last_token(ends.answers), ends.last_token(ends.reads))
+
+
+def test_no_more_is_on_its_way_than_the_other_side_writes(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_transfer, "PIECE", 1000)
+    monkeypatch.setattr(transfers, "UNWRITTEN", 3000)
+    ends = Ends(llama)
+    ends.receiver.expect(EXPECT)
+    ends.sender.send(SEND)
+    ends.read(0, 40)
+    sent = sum(payload.nbytes for _, _, payload in ends.under_way)
+    assert 3000 <= sent < 5000
+    ends.pass_on()
+    ends.receiver.take(TAKE)
+    assert ends.taken == [40]
+
+
+def test_a_lost_connection_ends_the_wait_and_the_stage_has_what_it_had(ends: Ends) -> None:
+    ends.read(0, 25)
+    ends.pass_on()
+    ends.receiver.take(TAKE)
+    ends.link.is_closed = ends.back.is_closed = True
+    ends.receiver.lost(cast("Any", ends.back))
+    ends.sender.lost(cast("Any", ends.link))
+    assert ends.taken == [0]
+    ends.read(25, 40)
+    assert not ends.under_way
+    assert ends.answers.position(SESSION) == 0
+
+
+def test_either_side_gives_up_and_the_other_hears_of_it(ends: Ends) -> None:
+    ends.read(0, 25)
+    ends.pass_on()
+    ends.receiver.drop(SESSION)  # its driver has the prompt computed there
+    assert ends.pass_on() == [CacheGivenUp]
+    ends.read(25, 40)
+    assert not ends.under_way
+
+    ends.receiver.take(TAKE)
+    assert ends.taken == [0]
+
+
+def test_a_conversation_that_its_reader_loses_is_given_up(ends: Ends) -> None:
+    ends.read(0, 25)
+    ends.pass_on()
+    ends.receiver.take(TAKE)
+    ends.reads.trim(SESSION, 10, epoch=1)
+    ends.sender.go_on(SESSION)
+    assert ends.pass_on() == [CacheGivenUp]
+    assert ends.taken == [0]
+
+
+def test_rows_that_nobody_waits_for_are_refused(ends: Ends) -> None:
+    ends.read(0, 25)
+    link, message, payload = ends.under_way.popleft()
+    assert isinstance(message, CacheRows)
+    ends.under_way.clear()
+    unknown = CacheRows(epoch=1, transfer="other", layer=0, first=0, tensor=message.tensor)
+    link.receive(link, unknown, payload)
+    assert [type(said) for said in ends.back.sent] == [CacheGivenUp]
+    wrong = CacheRows(epoch=1, transfer="t", layer=0, first=7, tensor=message.tensor)
+    link.receive(link, wrong, payload)  # of the transfer, and not the next ones
+    ends.receiver.take(TAKE)
+    assert ends.taken == [0]
+
+
+def test_what_an_earlier_stage_lacks_none_takes(ends: Ends) -> None:
+    ends.read(0, 40)
+    ends.pass_on()
+    ends.receiver.take(TakeCache(epoch=1, session=SESSION, step=2, transfer="t", position=0))
+    assert ends.taken == [0]
+    assert ends.answers.position(SESSION) == 0

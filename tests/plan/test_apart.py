@@ -1,0 +1,160 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError
+from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart
+from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
+from potluck.plan.placement import Plan, make_plan
+
+DeviceOf = Callable[..., DeviceCost]
+ShapeOf = Callable[..., ModelShape]
+LinksOf = Callable[..., Links]
+
+
+@pytest.fixture
+def home(device_of: DeviceOf) -> list[DeviceCost]:
+    """A Mac that reads memory fast, and a PC that computes fast; each holds the model."""
+    return [
+        device_of("Mac", decode_ms=1.0, prefill_ms=80.0, head_ms=0.0),
+        device_of("PC", decode_ms=3.0, prefill_ms=8.0, head_ms=0.0, device="cuda:0"),
+    ]
+
+
+@pytest.fixture
+def sizes(shape_of: ShapeOf, links_of: LinksOf, home: list[DeviceCost]) -> Sizes:
+    return Sizes(
+        shape=shape_of(10),
+        links=links_of(home, rtt_ms=0.2, bytes_per_s=1e8),
+        cache_bytes=lambda tokens: 50_000 * tokens,  # half a millisecond a token
+        measured_tokens=100,
+        context=8192,
+        most_bytes=1 << 30,
+    )
+
+
+def planned(
+    sizes: Sizes, devices: Sequence[DeviceCost], *wanted: str, **options: Any
+) -> tuple[Plan, Reading | None]:
+    answering = partial(make_plan, sizes.shape, links=sizes.links, measured_tokens=100, **options)
+    return plan_apart(sizes, devices, wanted=wanted, may_choose=not wanted, answering=answering)
+
+
+def names(plan: Plan | None) -> list[str]:
+    return [] if plan is None else [stage.name for stage in plan.stages]
+
+
+def test_who_computes_faster_reads_for_who_answers_faster(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    plan, reading = planned(sizes, home)
+
+    assert reading is not None
+    assert (names(plan), names(reading.plan)) == (["Mac"], ["PC"])
+    alone, apart = (first_token_ms(sizes, plan, one, 2000) for one in (None, reading.plan))
+    assert 15_000 < alone < 17_000  # 20 chunks of 800 ms
+    assert 1300 < apart < 1500  # as many tokens, ten times as fast, then the last rows
+    assert reading.explanation.startswith(
+        "PC reads your prompt, Mac writes the answer: first token of a prompt of 2000 tokens after"
+        f" {apart / 1000:.1f} s instead of {alone / 1000:.0f} s."
+    )
+    assert reading.least_tokens == 256
+
+
+@pytest.mark.parametrize(
+    ("cost", "why"),
+    [
+        ({"bytes_per_s": 5e6}, "a token's cache takes longer than the token"),
+        ({"prefill_ms": 70.0}, "it computes hardly faster"),
+        ({"memory": 5}, "it cannot hold the model"),
+        ({"tokens": 1000}, "nobody would notice"),
+    ],
+)
+def test_a_copy_that_does_not_pay_is_not_made(
+    sizes: Sizes, home: list[DeviceCost], cost: dict[str, Any], why: str
+) -> None:
+    mac, pc = home
+    if (rate := cost.get("bytes_per_s")) is not None:
+        link = LinkCost(rtt_ms=0.2, bytes_per_s=rate)
+        sizes = replace(sizes, links=dict.fromkeys(sizes.links, link))
+    if (ms := cost.get("prefill_ms")) is not None:
+        pc = replace(pc, prefill_ms=(ms,))
+    if (memory := cost.get("memory")) is not None:
+        pc = replace(pc, memory=memory)
+    if (most := cost.get("tokens")) is not None:
+        mac = replace(mac, prefill_ms=(1.05,))
+        sizes = replace(sizes, context=most)
+
+    plan, reading = planned(sizes, [mac, pc])
+
+    assert names(plan)[0] == "Mac", why
+    assert reading is None, why
+
+
+def test_a_computer_without_which_a_token_takes_longer_goes_on_answering(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    mac, pc = home
+    pc = replace(pc, decode_ms=(0.8,))  # the fastest at both
+    plan, reading = planned(sizes, [mac, pc])
+    assert names(plan) == ["PC"]
+    assert reading is None
+
+
+def test_whoever_is_named_reads_and_the_others_answer(
+    sizes: Sizes, home: list[DeviceCost], device_of: DeviceOf, links_of: LinksOf
+) -> None:
+    attic = device_of("Attic", decode_ms=9.0, prefill_ms=99.0)
+    devices = [*home, attic]
+    sizes = replace(sizes, links=links_of(devices, rtt_ms=0.2, bytes_per_s=1e8))
+
+    plan, reading = planned(sizes, devices, "mac")
+    assert reading is not None
+    assert (names(plan), names(reading.plan)) == (["PC"], ["Mac"])
+    assert "That is slower than without, but you asked for it." in reading.explanation
+    assert (reading.least_tokens, reading.most_tokens) == (512, 8192)
+
+    layers = [("Attic", 4), ("Mac", 6)]
+    plan, reading = planned(sizes, devices, "PC", layers=layers)
+    assert reading is not None
+    assert (names(plan), names(reading.plan)) == (["Attic", "Mac"], ["PC"])
+
+    halves = [replace(device, memory=140) for device in home]
+    with pytest.raises(NotEnoughMemoryError):
+        planned(sizes, [*halves, attic], "PC")
+    plan, reading = planned(sizes, [*halves, attic], "PC", "Mac")
+    assert reading is not None
+    assert names(plan) == ["Attic"]
+    assert sorted(names(reading.plan)) == ["Mac", "PC"]
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(sizes: Sizes, home: list[DeviceCost]) -> None:
+    with pytest.raises(InvalidLayersError, match="no computer called Laptop"):
+        planned(sizes, home, "Laptop")
+    with pytest.raises(InvalidLayersError, match="none is left to answer"):
+        planned(sizes, home, "Mac", "PC")
+    with pytest.raises(InvalidLayersError, match="--cache int8"):
+        planned(replace(sizes, is_int8=True), home, "PC")
+    assert planned(replace(sizes, is_int8=True), home)[1] is None
+
+
+def test_a_prompt_whose_cache_is_too_large_is_read_where_it_is_answered(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    _, reading = planned(replace(sizes, most_bytes=200_000_000), home)
+    assert reading is not None
+    assert reading.most_tokens == 4000
+    assert "more than 4000 tokens" in reading.explanation
+
+
+def test_the_link_sets_the_pace_of_a_long_prompt(sizes: Sizes, home: list[DeviceCost]) -> None:
+    plan, reading = planned(sizes, home, "PC")
+    assert reading is not None
+    slow = replace(sizes, links=dict.fromkeys(sizes.links, LinkCost(rtt_ms=0.2, bytes_per_s=2e7)))
+
+    first = [first_token_ms(slow, plan, reading.plan, tokens) for tokens in (3000, 4000)]
+
+    assert first[1] - first[0] == pytest.approx(1000 * 2.5, rel=0.05)
