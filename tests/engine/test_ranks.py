@@ -133,7 +133,7 @@ def test_packed_ranks_compute_nearly_what_the_whole_computes(tmp_path: Path) -> 
     pipeline = Pipeline(RankedReference.of(reference, (1, 2)), scheme="int8")
     logits = pipeline.run_in_pieces(ids, IN_PIECES)
 
-    assert off(logits, whole) < 0.01
+    assert off(logits, whole) < 0.02
     pipeline.restart()
     assert torch.equal(pipeline.run(ids), logits)
 
