@@ -63,7 +63,7 @@ def test_processes_compute_together_and_none_waits_for_one_that_is_lost(
     reference = make_model("llama, biases", model, changes=WIDE)
     entries = [asdict(one) | {"path": str(one.path)} for one in reference.tensors]
     (model / "tensors.json").write_text(json.dumps(entries))
-    pipeline = Pipeline(reference, scheme="int4")
+    pipeline = Pipeline(reference, scheme="int8")
     whole = _hidden(pipeline, [[5, 6, 7], [8]])
 
     with ranks(meeting, model) as group:

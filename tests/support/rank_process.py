@@ -33,7 +33,7 @@ def main(folder: Path, communicator: Path, rank: int, world: int, timeout_s: flo
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
     weights = load_weights(
         config, range(config.num_layers), embedding=True, head=False,
-        tensors=stored(folder), scheme="int4", device=device,
+        tensors=stored(folder), scheme="int8", device=device,
         share=Share(rank=rank, parts=(1,) * world),
     )  # fmt: skip
     stage = Stage(weights, context=96, cache_budget=1 << 24, epoch=1, exchange=exchange)

@@ -9,7 +9,8 @@ A rank's part of a layer is a `LayerSpec` as any other, with fewer heads and a s
 measures, counts and caches layers knows nothing of ranks: it is given the config of `rank_config`.
 
 Parts begin and end with whole blocks of a packed format, so that a packed slice is the slice of what is packed
-whole. Where blocks share steps and a part ends within a super-block, it is packed anew. What is in one part of the files, such as queries, keys and values in one matrix, has a slice of several
+whole. Where blocks share steps, parts of large MLPs end with whole super-blocks; a part that ends within one is
+packed anew. What is in one part of the files, such as queries, keys and values in one matrix, has a slice of several
 ranges.
 """
 
@@ -22,7 +23,7 @@ from typing import Literal
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu
-from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS
+from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
@@ -33,6 +34,7 @@ from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
 MAX_RANKS = 16
 MAX_PART = 1 << 16
+_MOST_SHIFTED = 8  # super-blocks that a rank has at least where parts end with whole ones
 
 Ranges = tuple[tuple[int, int], ...]
 """Of each range its first number, and the one after its last."""
@@ -291,7 +293,10 @@ def _share_moe(
 
 def _cut_rows(size: int, share: Share, block: int) -> tuple[int, int] | None:
     """A rank's rows of an MLP of this size; None: it has fewer blocks than there are ranks."""
-    blocks, world, total = -(-size // block), share.world, sum(share.parts)
+    world, total = share.world, sum(share.parts)
+    if block > 1 and size >= _MOST_SHIFTED * world * block * SUPER_BLOCKS:
+        block *= SUPER_BLOCKS  # what is cut within a super-block is packed anew
+    blocks = -(-size // block)
     if blocks < world:
         return None
     cuts, before = [0], 0
