@@ -126,7 +126,11 @@ class RankLinks:
         while arrived:
             message, payload = arrived[0]
             if not isinstance(message, Partial | AbortStep):
-                raise self._broken(peer, f"sent {type(message).__name__} among parts of sums")
+                raise self._broken(
+                    peer,
+                    f"{self._name(peer)} sent {type(message).__name__} among parts of sums: the two do not"
+                    " compute the same.",
+                )
             if message.rank_step > step:
                 return None  # this step was given up by somebody, who says so
             arrived.popleft()
@@ -138,8 +142,8 @@ class RankLinks:
             if message.number != number or len(payload) != nbytes:
                 raise self._broken(
                     peer,
-                    f"sent {len(payload)} bytes for sum {message.number}, where {nbytes} for sum"
-                    f" {number} were due",
+                    f"{self._name(peer)} sent {len(payload)} bytes for sum {message.number}, where {nbytes}"
+                    f" for sum {number} were due: the two do not compute the same.",
                 )
             return payload
         link = self._links[peer]
@@ -150,7 +154,10 @@ class RankLinks:
     def _broken(self, peer: int, what: str) -> RemoteProtocolError:
         link = self._links[peer]
         link.close("your part of a sum is not the one that was due")
-        return RemoteProtocolError(f"{link.peer.name} {what}: the two do not compute the same.")
+        return RemoteProtocolError(what)
+
+    def _name(self, peer: int) -> str:
+        return self._links[peer].peer.name
 
     def _move_bytes(self, ends_at: float) -> None:
         """Wait until a connection can be read or written, and do it."""

@@ -237,13 +237,11 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
     prompt = max(least, min(USUAL_PROMPT, most, sizes.context // 2))
     apart, alone = (first_token_ms(sizes, plan, who, prompt) for who in (reading, None))
     readers, answerers = (_names(one) for one in (reading, plan))
-    reads = (
-        "reads your prompt" if len({s.node for s in reading.stages}) == 1 else "read your prompt"
-    )
-    writes = "writes" if len({s.node for s in plan.stages}) == 1 else "write"
+    reads = f"{readers} reads your prompt" if _is_one(reading) else f"{readers} read your prompt"
+    writes = f"{answerers} writes the answer" if _is_one(plan) else f"{answerers} write the answer"
     lines = [
-        f"{readers} {reads}, {answerers} {writes} the answer: first token of a prompt of {prompt}"
-        f" tokens after {seconds(apart)} instead of {seconds(alone)}.",
+        f"{reads}, {writes}: first token of a prompt of {prompt} tokens after {seconds(apart)} instead"
+        f" of {seconds(alone)}.",
         f"Prompts with fewer than {least} new tokens are read where they are answered.",
     ]
     if apart > alone:
@@ -264,6 +262,10 @@ def _most_tokens(sizes: Sizes) -> int:
             (middle, high) if sizes.cache_bytes(middle) <= sizes.most_bytes else (low, middle - 1)
         )
     return low
+
+
+def _is_one(plan: Plan) -> bool:
+    return len({stage.node for stage in plan.stages}) == 1
 
 
 def _names(plan: Plan) -> str:

@@ -103,19 +103,29 @@ def _headline(decision: Decision) -> str:
 
 def _share(decision: Decision, k: int, layers: range) -> str:
     i, count = decision.route.devices[k], len(layers)
-    name, has = decision.names[i], "has"
-    if is_group := i >= decision.singles:
-        has = "together have"
+    name = decision.names[i]
+    if i >= decision.singles:
+        return _share_of_group(decision, i, layers)
     if count == decision.shape.num_layers:
-        has = f"{name} {has} all {count} layers"
+        has = f"{name} has all {count} layers"
     elif count == 1:
-        has = f"{name} {has} layer {layers.start}"
+        has = f"{name} has layer {layers.start}"
     else:
-        has = f"{name} {has} layers {layers.start} to {layers.stop - 1}"
-    if is_group:
-        has += f", each a share of every layer ({_shares(decision, i)})"
+        has = f"{name} has layers {layers.start} to {layers.stop - 1}"
     reasons = [] if decision.by_hand else _why_so_many(decision, k, layers)
     return f"{has}: {', and '.join(reasons)}." if reasons else f"{has}."
+
+
+def _share_of_group(decision: Decision, i: int, layers: range) -> str:
+    name, count = decision.names[i], len(layers)
+    if count == decision.shape.num_layers:
+        have = f"{name} together have all {count} layers"
+    elif count == 1:
+        have = f"{name} together have layer {layers.start}"
+    else:
+        have = f"{name} together have layers {layers.start} to {layers.stop - 1}"
+    have = f"{have}, each a share of every layer ({_shares(decision, i)})"
+    return f"{have}." if decision.by_hand else f"{have}: {_why_together(decision, i)}."
 
 
 def _shares(decision: Decision, i: int) -> str:
@@ -139,8 +149,6 @@ def _tables(decision: Decision) -> list[str]:
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     problem, route = decision.problem, decision.route
     i = route.devices[k]
-    if i >= decision.singles:
-        return [_why_together(decision, i)]
     others = [problem.layer_ms(other) for other in range(problem.size) if other != i]
     reasons: list[str] = []
     if others and problem.layer_ms(i) < min(others):

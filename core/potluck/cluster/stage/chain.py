@@ -385,8 +385,8 @@ class StageChain:
         await link.wait_closed()
         self._submit(partial(self._lost, link))
         if (loaded := self.loaded) is not None and (loaded.sends_on(link) or link in loaded.links):
-            which = "another rank" if link not in loaded.links else "a following stage"
-            logger.warning("%s is lost peer=%s", which, link.peer.name)
+            kind = "stage" if link in loaded.links else "rank"
+            logger.warning("a %s is lost peer=%s", kind, link.peer.name)
             lost = computer_lost(link.peer.name)
             self._tell(
                 StepFailed(
