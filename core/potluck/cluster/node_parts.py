@@ -39,6 +39,7 @@ from potluck.cluster.worker.links import WorkerLinks
 from potluck.cluster.worker.worker import Worker
 from potluck.doctor.examination import LOOKS
 from potluck.hub.found import KnownModels, Places, RecentFolders
+from potluck.model.schemes import PACKING_VERSION
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.link import Link
@@ -190,7 +191,7 @@ class NodeParts:
             deadlines=deadlines.planning,
             kept=KeptMeasurements(
                 folders.cache / "measurements.json",
-                measured_as=f"{potluck.__version__} {settings.threads} {cpu_threads()}",
+                measured_as=f"{potluck.__version__} {PACKING_VERSION} {settings.threads} {cpu_threads()}",
             ),
         )
         self.library = open_library(

@@ -21,7 +21,7 @@ CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torc
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
 INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
-KEPT_PICTURE_BYTES = 64 << 20  # of rows of pictures that were read lately
+_KEPT_PICTURE_BYTES = 64 << 20  # of rows of pictures that were read lately
 _GPU_SHARE = 0.85
 _POSITION = 8  # bytes of a position
 _ITEM = 4  # bytes of a number in a computation, the most that any device takes
@@ -126,15 +126,25 @@ def _tower_bytes(tower: TowerSpec) -> int:
     They are a patch's input, norm and output, queries, keys and values as they come, in their order and turned, and
     the widest matrix in f32. The memory of an MLP is less: it takes some patches at a time.
     """
-    cells = (
-        MOST_ROWS
-        if tower.side == 0 or tower.facts.is_stretched
-        else (tower.side // tower.merge) ** 2
-    )
+    cells = _most_cells(tower)
     widest = tower.width * max(tower.intermediate, 3 * tower.width)
-    return (
-        _ITEM * (cells * (tower.cell * 14 * tower.width + tower.row) + widest) + KEPT_PICTURE_BYTES
-    )
+    reading = _ITEM * (cells * (tower.cell * 14 * tower.width + tower.row) + widest)
+    return reading + kept_picture_bytes(tower)
+
+
+def kept_picture_bytes(tower: TowerSpec) -> int:
+    """Bytes of rows of pictures that a stage keeps.
+
+    A step may hold the end of a large picture, some small ones, and the beginning of another large one: were any of
+    them forgotten for the others, it could never be computed.
+    """
+    return max(_KEPT_PICTURE_BYTES, 3 * _ITEM * _most_cells(tower) * tower.row)
+
+
+def _most_cells(tower: TowerSpec) -> int:
+    """Rows of the largest picture."""
+    is_free = tower.side == 0 or tower.facts.is_stretched
+    return MOST_ROWS if is_free else (tower.side // tower.merge) ** 2
 
 
 def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:

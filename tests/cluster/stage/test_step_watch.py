@@ -1,6 +1,6 @@
 """A step that hangs is told from one that is slow by what such steps took before."""
 
-from potluck.cluster.stage.step_watch import FACTOR, FIRST_S, LEAST_S, StepWatch
+from potluck.cluster.stage.step_watch import FACTOR, FIRST_ROWS, FIRST_S, LEAST_S, StepWatch
 
 
 class Clock:
@@ -39,6 +39,7 @@ def test_who_computes_nothing_is_not_stuck() -> None:
 def test_the_first_step_of_a_kind_has_minutes() -> None:
     assert stuck_after(*watched(), "token", 1) >= FIRST_S
     assert stuck_after(*watched(("token", 1, 0.01)), "chunk", 256) >= FIRST_S
+    assert stuck_after(*watched(), "picture", 4 * FIRST_ROWS) >= 4 * FIRST_S
 
 
 def test_a_fast_step_has_seconds() -> None:

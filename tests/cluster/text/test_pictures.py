@@ -104,6 +104,16 @@ def test_pictures_are_those_of_the_processors(name: str) -> None:
     assert (numbers(gemma) - square[0]).abs().max() < 1e-5
 
 
+def test_grey_of_16_bits_is_as_bright_as_grey_of_8_bits() -> None:
+    grey = drawn("L", (64, 65))
+    deep = Image.fromarray(np.asarray(grey, dtype=np.uint16) * 257)
+    assert deep.mode.startswith("I;16")
+
+    (found,), (expected,) = (prepare_pictures([saved(one)], GEMMA) for one in (deep, grey))
+
+    assert found.pixels == expected.pixels
+
+
 def test_a_picture_has_its_name_from_its_content() -> None:
     one, same, other = prepare_pictures(
         [FILES["grey"], saved(Image.open(io.BytesIO(FILES["grey"])), "PNG", compress_level=1), FILES["alpha"]],

@@ -1,14 +1,33 @@
 """Logits of prompts with a picture are those of `transformers`, however the model is cut and fed."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from seeing_models import SEEING, SESSION, SeeingPipeline, make_seeing_model
 from tiny_models import difference
+from torch import Tensor
 
+from potluck.engine.vision.encoded import EncodedPictures
+from potluck.engine.vision.tower import Tower
 from potluck.errors import InvalidStepError, NeedReplayError
 from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.vision.spec import MOST_ROWS, TowerSpec
+from potluck.wire.activation_messages import PictureRows
+
+
+class WideRows:
+    """Reads nothing: its pictures have as many rows of as many numbers as any model's."""
+
+    def __init__(self, spec: TowerSpec) -> None:
+        self.spec = spec
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        side = self.spec.patch * self.spec.merge
+        return torch.empty(pixels.shape[0] * pixels.shape[1] // side**2, self.spec.row)
+
 
 TAIL = torch.tensor([9, 33, 12, 50, 41], dtype=torch.int32)
 
@@ -67,3 +86,19 @@ def test_a_stage_without_a_tower_reads_no_picture(tmp_path: Path) -> None:
             deviation=picture.deviation,
             epoch=1,
         )
+
+
+def test_a_step_finds_the_rows_of_two_largest_pictures_and_of_small_ones(tmp_path: Path) -> None:
+    config = make_seeing_model("qwen 3", tmp_path).reference.config
+    assert config.tower is not None
+    spec = replace(config.tower, out=4096)
+    pictures, side = EncodedPictures(cast("Tower", WideRows(spec))), spec.patch * spec.merge
+    large = torch.zeros(side, MOST_ROWS * side, 3, dtype=torch.uint8)
+    shown = {"one": large, "small": large[:, :side], "other": large}
+
+    for name, pixels in shown.items():
+        pictures.read(name, pixels, mean=(0, 0, 0), deviation=(1, 1, 1))
+
+    for name, pixels in shown.items():
+        rows = pixels.shape[1] // side
+        assert pictures.has(PictureRows(picture=name, first=0, begin=0, rows=rows)), name

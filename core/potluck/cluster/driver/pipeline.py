@@ -51,6 +51,7 @@ from potluck.wire.messages import Error, Message, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
 
+_ROWS_AS_CHUNK = 512  # of a picture, which the slowest computer reads in `SILENCE_S`
 SILENCE_S = 180.0  # for one chunk on the slowest computer; heartbeats notice a lost one earlier
 
 _ONE_STRETCH = Stretches()  # of most models
@@ -209,7 +210,8 @@ class Pipeline:
                 logger.debug("driver ignores a message op=%s", type(message).__name__)
 
     def _take(self, result: Result) -> None:
-        now = self._heard = self._clock()
+        now = self._clock()
+        self._heard = max(self._heard, now)
         with self._lock:
             step = self._steps.take(result, now)
             if step is not None and step.token is not None and self._steps.are_of(result.session):
@@ -315,6 +317,9 @@ class Pipeline:
             deviation=picture.deviation,
         )
         self._send(message, picture.pixels)
+        # The slowest computer reads a large picture for longer than a chunk.
+        longer = picture.rows * picture.columns / _ROWS_AS_CHUNK - 1
+        self._heard = max(self._heard, self._clock() + self._silence_s * max(0.0, longer))
 
     def start_step(
         self,

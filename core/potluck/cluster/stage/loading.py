@@ -33,7 +33,7 @@ from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
-from potluck.model.schemes import Cache, Scheme
+from potluck.model.schemes import PACKING_VERSION, Cache, Scheme
 from potluck.model.shares import Share, rank_config
 from potluck.wire.messages import HeldStage, RankShare
 
@@ -257,7 +257,7 @@ class StageLoader:
         """Where the caches of this stage are kept: only another one that has the same bits finds them."""
         if self._sessions is None or message.share is not None:
             return None  # what one rank has kept is of no use unless all have kept the same
-        program = (potluck.__version__, torch.__version__, platform.machine())
+        program = (potluck.__version__, PACKING_VERSION, torch.__version__, platform.machine())
         weights = (message.home, message.model_id, message.seed, message.scheme, message.cache)
         layers = (*message.layers, message.embedding, message.head, message.context)
         stage = " ".join(map(str, (*program, *weights, *layers)))

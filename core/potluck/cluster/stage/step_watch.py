@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 FIRST_S = 180.0  # a step of a kind that was not done before: it may compile, on a slow computer
+FIRST_ROWS = (
+    512  # of a first picture, whose tower takes as long as thousands of tokens: more have more time
+)
 LEAST_S = 4.0  # a step is not stuck before, however short such steps are; nor is a control message
 FACTOR = 20.0  # times as long as the slowest step of its kind so far; by token, in a chunk
 
@@ -61,5 +64,5 @@ class StepWatch:
             return LEAST_S
         slowest_s = self._slowest_s.get(kind)
         if slowest_s is None:
-            return FIRST_S
+            return FIRST_S * max(1.0, tokens / FIRST_ROWS) if kind == "picture" else FIRST_S
         return max(LEAST_S, FACTOR * tokens * slowest_s)

@@ -70,7 +70,12 @@ def _decode(data: bytes, number: int) -> Image.Image:
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 if image.width * image.height > MOST_DECODED:
                     raise _too_large(number)
-                return ImageOps.exif_transpose(image).convert("RGB")
+                upright = ImageOps.exif_transpose(image)
+                if upright.mode.startswith(
+                    "I;16"
+                ):  # Pillow would cut all off that is brighter than 255
+                    upright = upright.point(lambda value: value / 257).convert("L")
+                return upright.convert("RGB")
     except Image.UnidentifiedImageError:
         raise PromptError(
             f"Picture {number} is no picture that can be read: it must be PNG, JPEG, WebP or GIF."

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from potluck.engine.vision.tower import Tower
 from potluck.errors import InvalidStepError
-from potluck.model.footprint import KEPT_PICTURE_BYTES
+from potluck.model.footprint import kept_picture_bytes
 from potluck.wire.activation_messages import PictureRows
 
 
 class EncodedPictures:
     """Reads each picture once, and forgets those used least recently, but never the last one."""
 
-    def __init__(self, tower: Tower | None, limit: int = KEPT_PICTURE_BYTES) -> None:
-        """`limit` is in bytes of rows; without a tower, no picture can be read."""
-        self._tower, self._limit = tower, limit
+    def __init__(self, tower: Tower | None) -> None:
+        """Without a tower, no picture can be read."""
+        self._tower = tower
+        self._limit = 0 if tower is None else kept_picture_bytes(tower.spec)
         self._rows: OrderedDict[str, Tensor] = OrderedDict()
 
     def read(
