@@ -111,7 +111,7 @@ class UserMessage(QWidget):
         self.text.setFixedWidth(min(widest, limit))
         self.text.fit(min(widest, limit))
         if self._message.attachments:
-            self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
+            self.chips.fit(limit)
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words. Returns the place of the first from the top, in pixels."""
