@@ -51,8 +51,11 @@ def fitting(messages: Sequence[Message], context: int, system: str = "") -> list
 
 def _size(message: Message) -> int:
     """Characters of what the model reads, where a picture counts as its tokens take."""
-    pictures = sum(bool(each.picture) for each in message.attachments)
-    return len(message.text) + pictures * _PICTURE_TOKENS * _CHARACTERS_PER_TOKEN
+    return len(message.text) + _pictures(message) * _PICTURE_TOKENS * _CHARACTERS_PER_TOKEN
+
+
+def _pictures(message: Message) -> int:
+    return sum(bool(each.picture) for each in message.attachments)
 
 
 def _from_the_person(messages: list[Message]) -> list[Message]:
@@ -69,11 +72,15 @@ def tokens_used(messages: Sequence[Message]) -> int:
         if message.stats is not None:
             return message.stats.prompt_tokens + message.stats.tokens + about
         about += len(prompt_text(message)) // (_CHARACTERS_PER_TOKEN + 1)
+        about += _PICTURE_TOKENS * _pictures(message)
     return about
 
 
 def tokens_needed(messages: Sequence[Message]) -> int:
     """Return the context, in tokens, in which the newest question and a reply fit for sure."""
     asked = next((message for message in reversed(messages) if message.role == "user"), None)
-    about = len(prompt_text(asked)) // _CHARACTERS_PER_TOKEN if asked is not None else 0
+    about = 0
+    if asked is not None:
+        about = len(prompt_text(asked)) // _CHARACTERS_PER_TOKEN
+        about += _PICTURE_TOKENS * _pictures(asked)
     return about * _REPLY_SHARE // (_REPLY_SHARE - 1)

@@ -7,7 +7,7 @@ from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QImage, QKeyEvent, QR
 from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 
 from potluck_app.background import Background
-from potluck_app.chats.attachments import MAX_FILES, attach, picture
+from potluck_app.chats.attachments import MAX_FILES, attach, picture, too_many
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.language import said
 from potluck_app.theme import Theme
@@ -221,9 +221,12 @@ class Composer(QFrame):
 
     def _paste(self, image: QImage) -> None:
         """Attach a picture of the clipboard."""
-        made = picture(said("Picture"), encoded(image), lambda data: data)
-        if len(self._attachments) < MAX_FILES:
-            self._set_attachments((*self._attachments, made))
+        name = said("Picture")
+        if len(self._attachments) >= MAX_FILES:
+            self._say(too_many(name))
+            return
+        made = picture(name, encoded(image), lambda data: data)
+        self._set_attachments((*self._attachments, made))
 
     def _take_off(self, place: int) -> None:
         kept = list(self._attachments)
