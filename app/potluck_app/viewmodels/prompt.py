@@ -14,18 +14,23 @@ _REPLY_SHARE = 4  # a quarter of the context is kept for the reply
 _MOST_MESSAGES = 4000  # that a request may have; the node refuses more than 4096
 
 
-def fitting(messages: Sequence[Message], context: int, system: str = "") -> list[Message]:
+def fitting(
+    messages: Sequence[Message], context: int, system: str = "", *, sees: bool = True
+) -> list[Message]:
     """Return the newest messages that fit into the context. The first one is the person's.
 
     Args:
         messages: the whole conversation; the new question is the last one.
         context: in tokens; 0: no model is loaded yet, and the node decides.
         system: the system prompt, which takes room too.
+        sees: False: the model reads only text, so that of earlier pictures the names alone are sent.
 
     Returns:
         Messages with the whole text that the model reads, and of their attachments the pictures.
     """
     usable: list[Message] = []
+    if not sees:
+        messages = [*map(_unseen, messages[:-1]), *messages[-1:]]
     for message in messages:
         if usable and usable[-1].role == message.role == "user":
             usable.pop()  # its reply failed; most chat templates need alternating roles
@@ -47,6 +52,14 @@ def fitting(messages: Sequence[Message], context: int, system: str = "") -> list
         kept.append(message)
     kept.reverse()
     return _from_the_person(kept)
+
+
+def _unseen(message: Message) -> Message:
+    """A message with the names of its pictures in their place."""
+    names = [f"[picture: {each.name}]" for each in message.attachments if each.picture]
+    files = tuple(each for each in message.attachments if not each.picture)
+    text = "\n\n".join(filter(None, (message.text, *names)))
+    return msgspec.structs.replace(message, text=text, attachments=files)
 
 
 def _size(message: Message) -> int:

@@ -90,6 +90,16 @@ def chat_picture(stage: Stage) -> QWidget:
     return window
 
 
+@scene
+def chat_picture_unseen(stage: Stage) -> QWidget:
+    window = stage.talking()
+    stage.backend.say(home.blind(home.home()))
+    window.chat.composer.show_draft(
+        Draft(text="Where was this?", attachments=(talk.photo("IMG_2041.jpg"),))
+    )
+    return window
+
+
 def _pictures(stage: Stage) -> MainWindow:
     photos = (
         talk.photo("IMG_2041.jpg"),

@@ -10,10 +10,13 @@ from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QMimeData, QPoint, Qt
 from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from scripted_window import ScriptedBackend
+from scripted_window import ScriptedBackend, home, running_model
 
+from potluck.api.schema import ClusterState, ServedModel
 from potluck_app.backend import _content
 from potluck_app.chats.values import Attachment, Draft, Message
+from potluck_app.streams import ReplyEnd
+from potluck_app.viewmodels.answering import sees
 from potluck_app.views.chips import Thumbnail
 from potluck_app.views.enlarged import Enlarged
 from potluck_app.views.main_window import MainWindow
@@ -208,3 +211,54 @@ def test_thumbnails_are_whole_in_a_narrow_window(
     for thumb in chips.findChildren(Thumbnail):
         assert thumb.size() == thumb.sizeHint()
         assert chips.rect().contains(thumb.rect().translated(thumb.mapTo(chips, QPoint(0, 0))))
+
+
+def serving(*, sees: bool | None, name: str = "org/Eye") -> ClusterState:
+    served = ServedModel(name=name, created=1, is_loaded=True, sees=sees)
+    return home(model=running_model(name=name), served=(served,))
+
+
+def test_what_the_model_cannot_see_is_told_before_it_is_sent(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    composer = window.chat.composer
+    backend.say(serving(sees=False, name="org/Blind"))
+    assert composer.add.accessibleName() == "Attach texts"
+    composer.show_draft(Draft(text="What?", attachments=(PHOTO,)))
+
+    assert composer.blind.isVisible()
+    assert composer.blind.text().startswith("Blind reads only text.")
+    assert not composer.button.isEnabled()
+    qtbot.keyClick(composer.text, Qt.Key.Key_Return)
+    assert backend.chats == []
+    assert composer.text.toPlainText() == "What?"
+
+    backend.say(serving(sees=True))
+    assert not composer.blind.isVisible()
+    assert composer.add.accessibleName() == "Attach texts and pictures"
+    qtbot.keyClick(composer.text, Qt.Key.Key_Return)
+    assert [m.attachments for m in backend.chats[-1]] == [(PHOTO,)]
+
+
+def test_the_guide_does_not_see_and_of_a_model_that_is_not_loaded_nothing_is_said() -> None:
+    guide = ServedModel(name="guide", created=1, is_guide=True)
+    mine = ServedModel(name="mine", created=1)
+
+    assert [sees(home(served=(model,))) for model in (guide, mine)] == [False, None]
+    assert sees(home()) is sees(None) is None
+
+
+def test_a_chat_with_pictures_goes_on_with_a_model_that_does_not_see(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(serving(sees=True))
+    opened(window, qtbot, PHOTO)
+    backend.replies[-1].text.emit("A lake.")
+    backend.replies[-1].finished.emit(ReplyEnd())
+    backend.say(serving(sees=False, name="org/Blind"))
+
+    window.chat.composer.sent.emit("Which lake?", ())
+
+    first, *others = backend.chats[-1]
+    assert (first.text, first.attachments) == ("What is it?\n\n[picture: photo]", ())
+    assert [m.text for m in others] == ["A lake.", "Which lake?"]
