@@ -64,7 +64,7 @@ def export(conversation: Conversation, path: Path, form: Form) -> str:
         write_atomically(path, text.encode("utf-8", "replace"))
     except OSError as error:
         return f"{path} could not be written: {reason(error)}."
-    return f"“{conversation.title}” is in {path}."
+    return f"“{conversation.title}” was saved as {path}."
 
 
 def to_markdown(conversation: Conversation) -> str:

@@ -112,7 +112,7 @@ class Enlarged(Described, QWidget):
 
         thread.run(
             lambda: write_atomically(path, data),
-            lambda _result: end(f"“{name}” is in {path}."),
+            lambda _result: end(f"“{name}” was saved as {path}."),
             lambda error: end(f"{path} could not be written: {reason(error)}."),
         )
 

@@ -182,7 +182,7 @@ def test_an_enlarged_picture_is_saved_with_the_ending_of_its_format(
 
     shown.save(path)
 
-    qtbot.waitUntil(lambda: shown.caption.text() == f"“photo” is in {path}.")
+    qtbot.waitUntil(lambda: shown.caption.text() == f"“photo” was saved as {path}.")
     assert path.read_bytes() == base64.b64decode(PHOTO.picture)
 
 
