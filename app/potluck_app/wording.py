@@ -16,6 +16,12 @@ _NAMED = 2  # so many computers are named beside a model, more are counted
 _LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
 _PIECE = re.compile(r".{4}")
 _BREAK = "\u200b"  # a space without width
+_UNITS = r"(?:[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|Token/s|token|tokens|Token)(?![\w/])"
+_BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
+_BEFORE_DOT = re.compile(r" (?=·)")
+_RATE = re.compile(r"(?<=\w)/(?=s\b)")
+_NO_BREAK = "\u00a0"  # a space at which no line ends
+_JOINER = "\u2060"  # without width; no line ends at it
 _PRECISIONS = {
     "f32": "32 bits",
     "bf16": "16 bits",
@@ -104,6 +110,12 @@ def without_mnemonic(text: str) -> str:
 def breakable(text: str) -> str:
     """Return a text whose longest words, such as paths, may go on in the next line of a label."""
     return _LONG_WORD.sub(lambda word: _PIECE.sub(f"\\g<0>{_BREAK}", word[0]), text)
+
+
+def together(text: str) -> str:
+    """Return a text in which no line breaks before a unit or a `·`, or within `tok/s`."""
+    text = _BEFORE_DOT.sub(_NO_BREAK, _BEFORE_UNIT.sub(_NO_BREAK, text))
+    return _RATE.sub(f"/{_JOINER}", text)
 
 
 def tip(text: str) -> str:

@@ -13,6 +13,7 @@ from potluck.api.schema import (
     Pairing,
     PairingState,
     PlanView,
+    ServedModel,
     SpareCopy,
     StageView,
     Transfer,
@@ -153,6 +154,12 @@ def generating(state: ClusterState, *, waiting: int = 0) -> ClusterState:
     wait_s = 40.0 if waiting else None
     model = replace(state.model, answering=1, waiting=waiting, wait_s=wait_s)
     return replace(state, model=model)
+
+
+def blind(state: ClusterState) -> ClusterState:
+    """Return the state with a model that reads only text."""
+    served = ServedModel(name=state.model.name or "", created=0, is_loaded=True, sees=False)
+    return replace(state, served=(served,))
 
 
 def failed(state: ClusterState) -> ClusterState:

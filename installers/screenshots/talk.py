@@ -1,13 +1,17 @@
 """The invented chats of the pictures."""
 
+import base64
 import time
 
 from msgspec.structs import replace
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QColor, QImage, QLinearGradient, QPainter
 
 from potluck.cluster.loss import cannot_go_on, computer_lost
 from potluck.errors import NotEnoughMemoryError
 from potluck_app.chats.history import History
-from potluck_app.chats.values import Conversation, Message, Stats, new_id
+from potluck_app.chats.values import Attachment, Conversation, Message, Stats, new_id
+from potluck_app.views.pictures import encoded
 
 REPLY = '''Use a **slice in a generator** — it works for any sequence:
 
@@ -64,6 +68,9 @@ THOUGHTFUL = Message(
     text="<think>It is odd. Its digits sum to 13, so 3 is out. 7 x 55 = 385, no. 11: 3 - 9 + 1 = -5,"
     " no. 13 x 30 = 390, no. 17 x 23 = 391.</think>No: **391 = 17 x 23**.",
 )
+SEEN = Message(
+    role="assistant", stats=_STATS, text="At a lake between mountains, early in the **morning**."
+)
 FAILED = Message(
     role="assistant",
     text="Dear Mrs. Weber, thank",
@@ -84,6 +91,24 @@ TOO_LONG = Message(
 
 def question(text: str) -> Message:
     return Message(role="user", text=text)
+
+
+def photo(name: str, width: int = 1200, height: int = 800, hue: int = 210) -> Attachment:
+    """Draw a lake between mountains."""
+    image = QImage(width, height, QImage.Format.Format_RGB32)
+    painter = QPainter(image)
+    sky = QLinearGradient(0, 0, 0, height * 0.7)
+    sky.setColorAt(0, QColor.fromHsv(hue, 140, 230))
+    sky.setColorAt(1, QColor.fromHsv(hue, 30, 250))
+    painter.fillRect(image.rect(), sky)
+    painter.setPen(Qt.PenStyle.NoPen)
+    for middle, peak, value in ((0.25, 0.2, 150), (0.7, 0.3, 120), (0.5, 0.5, 90)):
+        painter.setBrush(QColor.fromHsv(hue, 90, value))
+        corners = ((middle - 0.45, 0.7), (middle, peak), (middle + 0.45, 0.7))
+        painter.drawPolygon([QPointF(x * width, y * height) for x, y in corners])
+    painter.fillRect(0, height * 7 // 10, width, height, QColor.fromHsv(hue, 120, 180))
+    painter.end()
+    return Attachment(name=name, picture=base64.b64encode(encoded(image)).decode())
 
 
 def chat(title: str, asked: Message, answer: Message) -> Conversation:

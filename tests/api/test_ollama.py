@@ -204,6 +204,12 @@ def test_models_are_listed_with_what_is_known_of_them(
     assert shown.capabilities == ["completion", "tools", "embedding"]
 
 
+def test_a_model_that_sees_is_shown_as_one(client: ollama.Client, server: Server) -> None:
+    server.update(served=(ServedModel(name="eye", created=1, sees=True),))
+
+    assert client.show("eye").capabilities == ["completion", "tools", "embedding", "vision"]
+
+
 def test_version_is_one_that_clients_compare(http: httpx.Client) -> None:
     major, minor, _ = http.get("/api/version").json()["version"].split(".")
     assert (int(major), int(minor)) >= (0, 6)

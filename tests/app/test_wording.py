@@ -1,9 +1,12 @@
 """Numbers and states as people read them."""
 
+import re
 from typing import Any
 
 import pytest
 from fake_backend import computer
+from PySide6.QtGui import QFont, QFontMetrics, QTextLayout
+from PySide6.QtWidgets import QApplication
 from scripted_window import home, running_model
 
 from potluck.api.schema import ModelState, Transfer
@@ -125,3 +128,33 @@ def test_a_very_long_word_may_go_on_in_the_next_line() -> None:
     assert max(map(len, shown.replace("\u200b", " ").split())) == 6  # "cannot"
     assert shown.replace("\u200b", "") == f"The model {path} cannot be read."
     assert wording.breakable("Tastaturkurzbefehle ändern") == "Tastaturkurzbefehle ändern"
+
+
+@pytest.mark.qt
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7.9 tok/s · 118 tokens · 1.2 s to first token",
+        "7,9 Token/s · 118 Token · 1,2 s bis zum ersten Token",
+        "Qwen3 8B  ·  3.4 GB of 12 GB at 420 Mbit/s, 62 % in 40 s",
+    ],
+)
+def test_no_line_begins_with_a_dot_or_a_unit(qapp: QApplication, text: str) -> None:
+    widths = range(60, QFontMetrics(QFont()).horizontalAdvance(text), 3)
+
+    assert any(_begins_badly(text, width) for width in widths)
+    assert not any(_begins_badly(wording.together(text), width) for width in widths)
+
+
+def _begins_badly(text: str, width: int) -> bool:
+    """Whether a line of a text that wraps at a width in pixels begins with what belongs to the line before."""
+    layout, starts = QTextLayout(text, QFont()), list[int]()
+    layout.beginLayout()
+    while (line := layout.createLine()).isValid():
+        line.setLineWidth(width)
+        starts.append(line.textStart())
+    layout.endLayout()
+    return any(_BELONGS_BEFORE.match(text, start) for start in starts[1:])
+
+
+_BELONGS_BEFORE = re.compile(r"·|[kMG]B|s\b|%|tok/|tokens ·|Mbit")

@@ -1,6 +1,7 @@
 """Models that programs ask for by name: a whole node, with three models on its disk."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
@@ -30,7 +31,32 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_byte_model(folder / name, seed=seed)
     (make_byte_model(folder / "broken") / "model.safetensors").write_bytes(b"\xff" * 100)
     (make_byte_model(folder / "foreign") / "config.json").write_text('{"model_type": "parrot"}')
+    make_seeing(folder / "eye")
     return folder
+
+
+def make_seeing(folder: Path) -> None:
+    """Give a model the config of one with a vision tower."""
+    file = make_byte_model(folder) / "config.json"
+    text = json.loads(file.read_text()) | {"model_type": "mistral", "sliding_window": None}
+    eye = {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 64,
+        "patch_size": 4,
+        "head_dim": 8,
+    }
+    whole = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "model_type": "mistral3",
+        "spatial_merge_size": 2,
+        "text_config": text,
+        "vision_config": eye,
+    }
+    file.write_text(json.dumps(whole))
 
 
 @pytest.fixture
@@ -65,10 +91,13 @@ def test_models_at_hand_are_listed_with_what_their_files_say(
         red = next(model for model in others if model.name == "red")
         assert (red.context, red.format, red.family) == (1024, "safetensors", "llama")
         assert red.nbytes > red.parameters > 0
+        assert {model.name for model in others if model.sees} == {"eye"}
+        assert red.sees is False
 
         await load(node, PlanRequest(model="blue", context=128))
         first, *others = await node.backend.served_models()
         assert (first.name, first.is_loaded, first.context) == ("blue", True, 128)
+        assert node.backend.state().served[0].sees is False
         assert "blue" not in {model.name for model in others}
         assert not any(model.is_loaded for model in others)
 

@@ -43,13 +43,16 @@ def attach(
     for path in paths:
         try:
             if len(attached) + len(read) >= MAX_FILES:
-                raise AttachmentError(
-                    f"A message takes {MAX_FILES} files; {path.name} is too many."
-                )
+                raise AttachmentError(too_many(path.name))
             read.append(read_attachment(path, small))
         except AttachmentError as error:
             troubles.append(str(error))
     return read, troubles
+
+
+def too_many(name: str) -> str:
+    """A sentence for a file that is one too many."""
+    return f"A message takes {MAX_FILES} files; {name} is too many."
 
 
 def picture(name: str, data: bytes, small: Small) -> Attachment:

@@ -1,7 +1,7 @@
 """Conversations as files: Markdown to read and print, JSON with all versions. Without Qt.
 
 Both can be imported again. In Markdown, a comment before each message says whose it is, since a
-message may contain headings of its own.
+message may contain headings of its own; its pictures stand below its text, as `data:` addresses.
 """
 
 import re
@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from potluck.files import write_atomically
 from potluck.reasons import reason
-from potluck_app.chats.attachments import size
+from potluck_app.chats.attachments import MAX_FILES, size
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import (
+    Attachment,
     Conversation,
     Message,
     Role,
@@ -28,11 +29,13 @@ from potluck_app.chats.values import (
 
 Form: TypeAlias = Literal["md", "json"]
 
-MAX_BYTES = 64 << 20  # far above any conversation; another file must not fill the memory
+MAX_BYTES = 256 << 20  # hundreds of pictures; another file must not fill the memory
 
 _MARK = re.compile(r"^<!-- potluck: (user|assistant) -->$", re.MULTILINE)
 _LIKE_A_MARK = re.compile(r"^<!-- (\\*)potluck: ", re.MULTILINE)
 _ESCAPED_MARK = re.compile(r"^<!-- \\(\\*)potluck: ", re.MULTILINE)
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(data:image/[a-z]+;base64,([A-Za-z0-9+/]+=*)\)")
+_FORMS = {"iVBOR": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}  # by how they begin
 _NAMES: dict[Role, str] = {"user": "You", "assistant": "Reply"}
 
 
@@ -61,7 +64,7 @@ def export(conversation: Conversation, path: Path, form: Form) -> str:
         write_atomically(path, text.encode("utf-8", "replace"))
     except OSError as error:
         return f"{path} could not be written: {reason(error)}."
-    return f"“{conversation.title}” is in {path}."
+    return f"“{conversation.title}” was saved as {path}."
 
 
 def to_markdown(conversation: Conversation) -> str:
@@ -70,8 +73,17 @@ def to_markdown(conversation: Conversation) -> str:
     for message in Tree(conversation.messages, conversation.leaf).path():
         text = _LIKE_A_MARK.sub(r"<!-- \\\1potluck: ", prompt_text(message))
         mark = f"<!-- potluck: {message.role} -->"
-        parts.append(f"## {_NAMES[message.role]}\n\n{mark}\n{text}")
+        pictures = (_as_line(each) for each in message.attachments if each.picture)
+        body = "\n\n".join(filter(None, (text, *pictures)))
+        parts.append(f"## {_NAMES[message.role]}\n\n{mark}\n{body}")
     return "\n\n".join(parts) + "\n"
+
+
+def _as_line(picture: Attachment) -> str:
+    """A picture in a line of Markdown."""
+    name = re.sub(r"[\[\]\s]+", " ", picture.name)
+    begins = (form for begin, form in _FORMS.items() if picture.picture.startswith(begin))
+    return f"![{name}](data:image/{next(begins, 'png')};base64,{picture.picture})"
 
 
 def to_json(conversation: Conversation) -> str:
@@ -131,8 +143,23 @@ def _from_markdown(text: str) -> _File:
             body = body.rpartition("\n## ")[0]
         text = _ESCAPED_MARK.sub(r"<!-- \1potluck: ", body).strip()
         parent = messages[-1].id if messages else None
-        messages.append(Message(id=str(number), parent=parent, role=role, text=text))  # pyright: ignore[reportArgumentType] - of the pattern
+        text, pictures = _without_pictures(text) if role == "user" else (text, ())
+        messages.append(
+            Message(id=str(number), parent=parent, role=role, text=text, attachments=pictures)  # pyright: ignore[reportArgumentType] - of the pattern
+        )
     return _File(title=title, messages=tuple(messages))
+
+
+def _without_pictures(text: str) -> tuple[str, tuple[Attachment, ...]]:
+    """A message without the pictures below its text, and these."""
+    pictures: list[Attachment] = []
+    while len(pictures) < MAX_FILES:
+        above, _, last = text.rpartition("\n")
+        if (found := _PICTURE.fullmatch(last)) is None:
+            break
+        pictures.append(Attachment(name=found[1], picture=found[2]))
+        text = above.rstrip()
+    return text, tuple(reversed(pictures))
 
 
 def branch(head: Conversation, path: Sequence[Message], now: float) -> Conversation:

@@ -23,6 +23,7 @@ from potluck_app.chats.values import (
     title_of,
 )
 from potluck_app.streams import Reply, ReplyEnd
+from potluck_app.viewmodels.answering import sees
 from potluck_app.viewmodels.keeper import Keeper
 from potluck_app.viewmodels.prompt import fitting
 
@@ -173,7 +174,8 @@ class OpenChat(QObject):
         row = 0 if parent is None else (self.tree.row_of(parent) or 0)
         settings = self.settings
         context = usable_context(self._backend.state, settings)
-        asked = fitting(path[: row + 1], context, settings.system)
+        is_blind = sees(self._backend.state) is False
+        asked = fitting(path[: row + 1], context, settings.system, sees=not is_blind)
         reply = Message(
             id=again or new_id(), parent=parent, role="assistant", text="", status="streaming"
         )

@@ -14,18 +14,23 @@ _REPLY_SHARE = 4  # a quarter of the context is kept for the reply
 _MOST_MESSAGES = 4000  # that a request may have; the node refuses more than 4096
 
 
-def fitting(messages: Sequence[Message], context: int, system: str = "") -> list[Message]:
+def fitting(
+    messages: Sequence[Message], context: int, system: str = "", *, sees: bool = True
+) -> list[Message]:
     """Return the newest messages that fit into the context. The first one is the person's.
 
     Args:
         messages: the whole conversation; the new question is the last one.
         context: in tokens; 0: no model is loaded yet, and the node decides.
         system: the system prompt, which takes room too.
+        sees: False: the model reads only text, so that of earlier pictures the names alone are sent.
 
     Returns:
         Messages with the whole text that the model reads, and of their attachments the pictures.
     """
     usable: list[Message] = []
+    if not sees:
+        messages = [*map(_unseen, messages[:-1]), *messages[-1:]]
     for message in messages:
         if usable and usable[-1].role == message.role == "user":
             usable.pop()  # its reply failed; most chat templates need alternating roles
@@ -49,10 +54,21 @@ def fitting(messages: Sequence[Message], context: int, system: str = "") -> list
     return _from_the_person(kept)
 
 
+def _unseen(message: Message) -> Message:
+    """A message with the names of its pictures in their place."""
+    names = [f"[picture: {each.name}]" for each in message.attachments if each.picture]
+    files = tuple(each for each in message.attachments if not each.picture)
+    text = "\n\n".join(filter(None, (message.text, *names)))
+    return msgspec.structs.replace(message, text=text, attachments=files)
+
+
 def _size(message: Message) -> int:
     """Characters of what the model reads, where a picture counts as its tokens take."""
-    pictures = sum(bool(each.picture) for each in message.attachments)
-    return len(message.text) + pictures * _PICTURE_TOKENS * _CHARACTERS_PER_TOKEN
+    return len(message.text) + _pictures(message) * _PICTURE_TOKENS * _CHARACTERS_PER_TOKEN
+
+
+def _pictures(message: Message) -> int:
+    return sum(bool(each.picture) for each in message.attachments)
 
 
 def _from_the_person(messages: list[Message]) -> list[Message]:
@@ -69,11 +85,15 @@ def tokens_used(messages: Sequence[Message]) -> int:
         if message.stats is not None:
             return message.stats.prompt_tokens + message.stats.tokens + about
         about += len(prompt_text(message)) // (_CHARACTERS_PER_TOKEN + 1)
+        about += _PICTURE_TOKENS * _pictures(message)
     return about
 
 
 def tokens_needed(messages: Sequence[Message]) -> int:
     """Return the context, in tokens, in which the newest question and a reply fit for sure."""
     asked = next((message for message in reversed(messages) if message.role == "user"), None)
-    about = len(prompt_text(asked)) // _CHARACTERS_PER_TOKEN if asked is not None else 0
+    about = 0
+    if asked is not None:
+        about = len(prompt_text(asked)) // _CHARACTERS_PER_TOKEN
+        about += _PICTURE_TOKENS * _pictures(asked)
     return about * _REPLY_SHARE // (_REPLY_SHARE - 1)

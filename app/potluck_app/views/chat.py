@@ -23,6 +23,7 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
+from potluck_app.viewmodels.answering import answering, sees
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
@@ -222,6 +223,7 @@ class ChatView(QWidget):
             self.pill.show_state(card.pill, card.tone)
             self.transcript.show_progress(card.line, card.progress)
             self._show_model(name, where, f"{name} answers on {where}.")
+        self.composer.set_model(name, sees=sees(state or before) is not False)
         self._say_state()
         self.examples.setVisible(is_guide and bool(state or before))
         self.suggestion.want(is_guide and state is not None)
@@ -237,7 +239,6 @@ class ChatView(QWidget):
     def _show_model(self, name: str, where: str, line: str) -> None:
         self._model = (name, where)
         self._fit_main()
-        self.composer.set_model_name(name)
         self._empty_line.setText(line)
 
     def _on_messages(self) -> None:
@@ -375,16 +376,6 @@ class ChatView(QWidget):
             self._place()
         self.composer.show_draft(self._chat.draft)
         self.focus_composer()
-
-
-def answering(state: ClusterState | None) -> tuple[str, bool]:
-    """Return the name of the model that answers the next prompt, and whether it is the guide."""
-    served = state.served[0] if state is not None and state.served else None
-    if state is None or state.model.state == "none":
-        is_guide = served is None or served.is_guide
-        return wording.model_name("guide" if served is None else served.name), is_guide
-    is_guide = served is not None and served.is_guide and served.name == state.model.name
-    return wording.model_name(state.model.name), is_guide
 
 
 def _context_tip(share: float, context: int) -> str:

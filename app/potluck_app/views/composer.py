@@ -7,7 +7,7 @@ from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QImage, QKeyEvent, QR
 from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 
 from potluck_app.background import Background
-from potluck_app.chats.attachments import MAX_FILES, attach, picture
+from potluck_app.chats.attachments import MAX_FILES, attach, picture, too_many
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.language import said
 from potluck_app.theme import Theme
@@ -135,6 +135,9 @@ class Composer(QFrame):
         self.chips = Chips(theme, self._take_off)
         self.trouble = label("", "error", wrap=True, name="composer-trouble")
         self.trouble.hide()
+        self._model, self._sees = "", True
+        self.blind = label("", "error", wrap=True, name="composer-blind")
+        self.blind.hide()
         self.add = IconButton(
             theme, "attach", "Attach texts and pictures", "composer-attach", text="Attach"
         )
@@ -148,13 +151,22 @@ class Composer(QFrame):
         )
         self._hint = label("Enter to send, Shift+Enter for a new line", "meta")
         foot = hbox(self.add, self._hint, STRETCH, self.button, spacing=8)
-        inner = vbox(self.chips, self.text, self.trouble, spacing=8, margins=(6, 0, 0, 0))
+        inner = vbox(
+            self.chips, self.text, self.blind, self.trouble, spacing=8, margins=(6, 0, 0, 0)
+        )
         vbox(inner, foot, parent=self, margins=(12, 14, 8, 8), spacing=10)
         self.setFocusProxy(self.text)
         self._enable()
 
-    def set_model_name(self, name: str) -> None:
+    def set_model(self, name: str, *, sees: bool) -> None:
+        """Say which model is written to, and before anything is sent whether it reads pictures."""
+        self._model, self._sees = name, sees
         self.text.setPlaceholderText(said(f"Message {name}"))
+        self.add.setAccessibleName(self._attached())
+        self._enable()
+
+    def _attached(self) -> str:
+        return "Attach texts and pictures" if self._sees else "Attach texts"
 
     def set_busy(self, is_busy: bool) -> None:
         """Offer Stop during a reply, else Send."""
@@ -193,7 +205,7 @@ class Composer(QFrame):
 
     def choose_files(self) -> None:
         """Ask for files to attach."""
-        dialog = QFileDialog(self, said("Attach texts and pictures"))
+        dialog = QFileDialog(self, said(self._attached()))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
         dialog.finished.connect(dialog.deleteLater)
@@ -221,9 +233,12 @@ class Composer(QFrame):
 
     def _paste(self, image: QImage) -> None:
         """Attach a picture of the clipboard."""
-        made = picture(said("Picture"), encoded(image), lambda data: data)
-        if len(self._attachments) < MAX_FILES:
-            self._set_attachments((*self._attachments, made))
+        name = said("Picture")
+        if len(self._attachments) >= MAX_FILES:
+            self._say(too_many(name))
+            return
+        made = picture(name, encoded(image), lambda data: data)
+        self._set_attachments((*self._attachments, made))
 
     def _take_off(self, place: int) -> None:
         kept = list(self._attachments)
@@ -249,7 +264,16 @@ class Composer(QFrame):
 
     def _enable(self) -> None:
         is_empty = not (self.text.toPlainText().strip() or self._attachments)
-        self.button.setEnabled(self._is_busy or not is_empty)
+        is_blind = not self._sees and any(each.picture for each in self._attachments)
+        self.button.setEnabled(self._is_busy or not (is_empty or is_blind))
+        if is_blind:
+            self.blind.setText(
+                f"{self._model} reads only text."
+                " Take the pictures off, or choose a model that sees."
+            )
+        if is_blind and self.blind.isHidden():
+            announce(self, self.blind.text())
+        self.blind.setVisible(is_blind)
 
     def _on_button(self) -> None:
         if self._is_busy:
@@ -259,7 +283,7 @@ class Composer(QFrame):
 
     def _submit(self) -> None:
         text, attachments = self.text.toPlainText().strip(), self._attachments
-        if self._is_busy or not (text or attachments):
+        if not self.button.isEnabled() or self._is_busy:
             return
         if len(text) > _MAX_CHARACTERS:
             self._say(

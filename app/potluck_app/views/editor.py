@@ -18,6 +18,7 @@ class Editor(QFrame):
         text: of the version before.
         accessible_name: what is written.
         done: the word on the button that takes it.
+        may_be_empty: the version may have no text, beside what is attached to it.
 
     Signals:
         sent: the text of the version.
@@ -27,8 +28,17 @@ class Editor(QFrame):
     sent = Signal(str)
     cancelled = Signal()
 
-    def __init__(self, theme: Theme, text: str, accessible_name: str, done: str) -> None:
+    def __init__(
+        self,
+        theme: Theme,
+        text: str,
+        accessible_name: str,
+        done: str,
+        *,
+        may_be_empty: bool = False,
+    ) -> None:
         super().__init__()
+        self._may_be_empty = may_be_empty
         self.setProperty("composer", "focused")
         self.text = ComposerText(theme)
         self.text.setObjectName("editor-text")
@@ -58,5 +68,5 @@ class Editor(QFrame):
 
     def _submit(self) -> None:
         text = self.text.toPlainText().strip()
-        if text:
+        if text or self._may_be_empty:
             self.sent.emit(text)

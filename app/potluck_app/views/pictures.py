@@ -1,13 +1,18 @@
 """Pictures of the person: made small enough to be sent, and shown in a small size."""
 
 import base64
+from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QSize, Qt
-from PySide6.QtGui import QImage, QImageReader, QPixmap
+from PySide6.QtGui import QImage, QImageIOHandler, QImageReader, QPixmap
+
+from potluck_app.chats.values import Attachment
 
 _LONGEST = 1600  # pixels of a side: models see no more of it
 _SMALL_BYTES = 1 << 20  # of a file that is sent as it is
 _WEBP_BYTES = 4 << 20  # of a file that is sent though Qt cannot read it
+_ENDINGS = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "gif": (".gif",), "webp": (".webp",)}
 _QUALITY = 90  # of a JPEG file
 
 
@@ -47,11 +52,41 @@ def encoded(image: QImage) -> bytes:
 
 
 def thumbnail(picture: str, height: int) -> QPixmap:
-    """A picture in base64, so many pixels high; a null pixmap if it cannot be read."""
-    reader, _buffer = _reader(base64.b64decode(picture))
+    """A picture in base64, at most so many pixels high and twice as wide; a null pixmap if it cannot be read."""
+    return _fitted(picture, lambda _size: QSize(2 * height, height))
+
+
+def whole(picture: str) -> QPixmap:
+    """A picture in base64, no larger than one that is sent; a null pixmap if it cannot be read."""
+    return _fitted(picture, lambda size: size.boundedTo(_within(size, _LONGEST)))
+
+
+def file_name(attachment: Attachment) -> str:
+    """A name for a picture's file, with the ending of its format."""
+    reader, _buffer = _reader(base64.b64decode(attachment.picture))
+    form = bytes(reader.format().data()).decode()
+    plain = "".join(c if c.isalnum() or c in " -_." else "_" for c in attachment.name)
+    path = Path(plain.strip(" .") or "picture")
+    endings = _ENDINGS.get(form, ())
+    is_right = not endings or path.suffix.casefold() in endings
+    return path.name if is_right else f"{path.stem}{endings[0]}"
+
+
+def _fitted(picture: str, room: Callable[[QSize], QSize]) -> QPixmap:
+    """A picture in base64, within what `room` returns for its size."""
+    try:
+        reader, _buffer = _reader(base64.b64decode(picture))
+    except ValueError:  # of an imported chat
+        return QPixmap()
     size = reader.size()
     if size.isValid():
-        reader.setScaledSize(size.scaled(4 * height, height, Qt.AspectRatioMode.KeepAspectRatio))
+        # It is scaled before it is turned as the camera was held.
+        turned = bool(
+            reader.transformation() & QImageIOHandler.Transformation.TransformationRotate90
+        )
+        most = room(size)
+        size.scale(most.transposed() if turned else most, Qt.AspectRatioMode.KeepAspectRatio)
+        reader.setScaledSize(size.expandedTo(QSize(1, 1)))
     return QPixmap.fromImage(reader.read())
 
 

@@ -111,7 +111,7 @@ class UserMessage(QWidget):
         self.text.setFixedWidth(min(widest, limit))
         self.text.fit(min(widest, limit))
         if self._message.attachments:
-            self.chips.setFixedWidth(min(self.chips.sizeHint().width(), limit))
+            self.chips.fit(limit)
 
     def highlight(self, pattern: re.Pattern[str]) -> int:
         """Mark the words. Returns the place of the first from the top, in pixels."""
@@ -124,7 +124,11 @@ class UserMessage(QWidget):
         """Let the person write another version of the message."""
         if self._editor is None:
             self._editor = Editor(
-                self._theme, self._message.text, "Another version of your message", "Send"
+                self._theme,
+                self._message.text,
+                "Another version of your message",
+                "Send",
+                may_be_empty=bool(self._message.attachments),
             )
             self._editor.sent.connect(self._send)
             self._editor.cancelled.connect(self._close_editor)

@@ -22,7 +22,7 @@ def said_in_tip(tip: str) -> str:
     if not tip.startswith("<qt>"):
         return said(tip)
     text = html.unescape(tip.removeprefix("<qt>").removesuffix("</qt>").replace("<br>", "\n"))
-    return wording.tip(said(text))
+    return wording.tip(wording.together(said(text)))
 
 
 class Described(_Base):
@@ -50,7 +50,8 @@ class Label(Described, QLabel):
         self._given = text
         shown = said(text)
         is_copied = bool(self.textInteractionFlags() & Qt.TextInteractionFlag.TextSelectableByMouse)
-        super().setText(wording.breakable(shown) if self.wordWrap() and not is_copied else shown)
+        is_free = self.wordWrap() and not is_copied
+        super().setText(wording.breakable(wording.together(shown)) if is_free else shown)
 
     def setWordWrap(self, on: bool) -> None:
         super().setWordWrap(on)

@@ -204,6 +204,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     context: int = 0  # tokens; of the loaded model those that it was loaded with
     parameters: int = 0
     family: str = ""  # such as `qwen3`
+    sees: bool | None = None  # whether it reads pictures
 
 
 class Transfer(Struct, frozen=True, kw_only=True):

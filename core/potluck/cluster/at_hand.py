@@ -75,7 +75,12 @@ class ModelsAtHand:
             planned = deployment.planned
             model = planned.model
             found = served(model.name, model.folder, (model.manifest.model_id,), guide=chosen.guide)
-            return replace(found, is_loaded=self._master.is_ready, context=planned.context)
+            return replace(
+                found,
+                is_loaded=self._master.is_ready,
+                context=planned.context,
+                sees=model.config.tower is not None,
+            )
         if self._lent is not None and self._lent[0] == self._master.request:
             return self._lent[1]
         return chosen.served()
@@ -118,6 +123,7 @@ class ModelsAtHand:
             context=content.context,
             parameters=content.parameters,
             family=str(content.config.get("model_type", "")),
+            sees=content.sees,
         )
 
     # --- answers

@@ -19,11 +19,13 @@ class Content:
         config: in the form of Hugging Face.
         parameters: how many it has.
         context: tokens of the longest conversation that it was made for.
+        sees: whether it reads pictures here.
     """
 
     config: Mapping[str, object]
     parameters: int
     context: int
+    sees: bool
 
 
 class Contents:
@@ -64,4 +66,9 @@ def _read(path: Path, file: Path) -> Content:
         config = read_gguf(path)
     model = ModelConfig.from_dict(config)
     tensors = model.stage_tensors(range(model.num_layers), embedding=True, head=True)
-    return Content(config, sum(map(prod, tensors.values())), model.max_position)
+    return Content(
+        config=config,
+        parameters=sum(map(prod, tensors.values())),
+        context=model.max_position,
+        sees=model.tower is not None,
+    )

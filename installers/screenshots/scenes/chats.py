@@ -12,6 +12,7 @@ from screenshots.stage import Stage
 from potluck.api.hub import HubAnswer
 from potluck_app.chats.tree import Tree
 from potluck_app.chats.values import Attachment, Draft, Hit, Settings
+from potluck_app.views.chips import Thumbnail
 from potluck_app.views.main_window import MainWindow
 
 
@@ -78,6 +79,47 @@ def chat_files(stage: Stage) -> QWidget:
     )
     asked = replace(talk.question("What do these do?"), attachments=files)
     return stage.talking(talk.chat("Files", asked, talk.ANSWER))
+
+
+@scene
+def chat_picture(stage: Stage) -> QWidget:
+    asked = replace(talk.question("Where was this?"), attachments=(talk.photo("IMG_2041.jpg"),))
+    window = stage.talking(talk.chat("A lake", asked, talk.SEEN))
+    files = (talk.photo("IMG_2042.jpg", hue=20), Attachment(name="notes.md", text="-"))
+    window.chat.composer.show_draft(Draft(text="And this one?", attachments=files))
+    return window
+
+
+@scene
+def chat_picture_unseen(stage: Stage) -> QWidget:
+    window = stage.talking()
+    stage.backend.say(home.blind(home.home()))
+    window.chat.composer.show_draft(
+        Draft(text="Where was this?", attachments=(talk.photo("IMG_2041.jpg"),))
+    )
+    return window
+
+
+def _pictures(stage: Stage) -> MainWindow:
+    photos = (
+        talk.photo("IMG_2041.jpg"),
+        talk.photo("a rather long name of a photo.jpg", 600, 900, hue=20),
+        talk.photo("panorama.jpg", 1600, 320, hue=120),
+    )
+    asked = replace(talk.question("Where were these?"), attachments=photos)
+    return stage.talking(talk.chat("A lake", asked, talk.SEEN))
+
+
+@scene
+def chat_pictures(stage: Stage) -> QWidget:
+    return _pictures(stage)
+
+
+@scene
+def chat_picture_enlarged(stage: Stage) -> QWidget:
+    window = _pictures(stage)
+    window.findChildren(Thumbnail)[0].enlarge()
+    return window
 
 
 @scene

@@ -7,6 +7,8 @@ from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
 from potluck.api.schema import ClusterState, Invite
+from potluck.errors import UnreachableError
+from potluck.net.transport import _most_telling
 from potluck_app.http import Problem
 from potluck_app.viewmodels.cluster import Choice, computer_cards
 from potluck_app.views.main_window import MainWindow
@@ -123,7 +125,8 @@ def cluster_add(stage: Stage) -> QWidget:
 @scene
 def cluster_add_token(stage: Stage) -> QWidget:
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
-    dialog._on_not_found(Problem("Nothing answers at 192.168.1.20. Is Potluck open there?"))
+    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
+    dialog._on_not_found(Problem(_most_telling([error]).message))
     dialog._on_invite(Invite(token="POT-" + "7KQ2M9XD" * 6, expires_s=600))
     return dialog
 

@@ -82,6 +82,9 @@ def test_what_is_used_is_what_the_node_counted_and_about_what_came_after() -> No
     stats = Stats(tokens=10, tokens_per_s=1.0, time_to_first_token_s=1.0, prompt_tokens=100)
     counted = Message(role="assistant", text="b", stats=stats)
 
+    picture = Message(role="user", text="", attachments=(Attachment(name="a", picture="AA"),))
+
     assert tokens_used([]) == 0
+    assert tokens_used([counted, picture]) == 1110
     assert tokens_used([user("a" * 400), counted]) == 110
     assert tokens_used([user("a"), counted, user("c" * 80)]) == 130

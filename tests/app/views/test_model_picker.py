@@ -7,7 +7,7 @@ from scripted_window import ScriptedBackend, home, running_model
 
 from potluck.api.schema import ModelEntry, ModelPhase, ServedModel
 from potluck_app.streams import Load
-from potluck_app.views.chat import answering
+from potluck_app.viewmodels.answering import answering
 from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt

@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 _QUANTISATION = re.compile(
     r"(?<![a-z0-9])(i?q\d[a-z0-9_]*|bf16|f16|f32)(?![a-z0-9])", re.IGNORECASE
 )
+# Of every model: one whose template knows no tools gets them in its system message.
+_CAPABILITIES = ("completion", "tools", "embedding")
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
@@ -99,6 +101,7 @@ class OllamaApi:
             modified_at=time_text(model.created),
             details=_details(model),
             model_info={name: value for name, value in facts.items() if value},
+            capabilities=(*_CAPABILITIES, "vision") if model.sees else _CAPABILITIES,
         )
         return JsonResponse(shown)
 

@@ -173,8 +173,7 @@ class Shown(Struct, frozen=True, kw_only=True):
     modified_at: str
     details: Details
     model_info: dict[str, str | int]
-    # A model whose template knows no tools gets them in its system message.
-    capabilities: tuple[str, ...] = ("completion", "tools", "embedding")
+    capabilities: tuple[str, ...]
     modelfile: str = ""
     parameters: str = ""
     template: str = ""
