@@ -10,6 +10,9 @@ from potluck_app.chats.values import Attachment
 MAX_BYTES = 512 << 10  # of one file: some 150,000 tokens, which few models take
 MAX_FILES = 20  # of one message
 
+MAX_PICTURES = (
+    12 << 20
+)  # characters of base64, of all pictures of one message: a node takes bodies of 16 MiB
 MAX_PICTURE_BYTES = 64 << 20  # of one file, before it is made small
 
 _PICTURES = frozenset((".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".heic", ".tif", ".tiff"))
@@ -44,7 +47,7 @@ def attach(
         try:
             if len(attached) + len(read) >= MAX_FILES:
                 raise AttachmentError(too_many(path.name))
-            read.append(read_attachment(path, small))
+            read.append(beside([*attached, *read], read_attachment(path, small)))
         except AttachmentError as error:
             troubles.append(str(error))
     return read, troubles
@@ -53,6 +56,17 @@ def attach(
 def too_many(name: str) -> str:
     """A sentence for a file that is one too many."""
     return f"A message takes {MAX_FILES} files; {name} is too many."
+
+
+def beside(attached: Sequence[Attachment], one: Attachment) -> Attachment:
+    """The attachment, if a message takes it beside these.
+
+    Raises:
+        AttachmentError: its pictures would be more than one message takes.
+    """
+    if one.picture and sum(len(each.picture) for each in (*attached, one)) > MAX_PICTURES:
+        raise AttachmentError(f"A message has no room for {one.name}. Send it in the next one.")
+    return one
 
 
 def picture(name: str, data: bytes, small: Small) -> Attachment:

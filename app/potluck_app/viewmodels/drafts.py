@@ -6,6 +6,7 @@ from potluck_app.chats.values import Draft
 from potluck_app.viewmodels.keeper import Keeper
 
 _WAIT_MS = 300  # without a key, before a draft is written
+_WAIT_WITH_PICTURES_MS = 5000  # since all of them are written with it
 
 
 class Drafts(QObject):
@@ -34,7 +35,8 @@ class Drafts(QObject):
         if draft != self.of(chat):
             self._drafts[chat] = draft
             self._unwritten.add(chat)
-            self._timer.start()
+            has_pictures = any(each.picture for each in draft.attachments)
+            self._timer.start(_WAIT_WITH_PICTURES_MS if has_pictures else _WAIT_MS)
 
     def write(self) -> None:
         """Write now what is not on disk."""

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from potluck_app.chats.attachments import MAX_PICTURES
 from potluck_app.chats.values import Message, prompt_text
 from potluck_app.viewmodels.blocks import split_thinking
 
 # A token of English text has about 4 characters; 3 leaves room for code and other languages.
 _CHARACTERS_PER_TOKEN = 3
-_PICTURE_TOKENS = 1000  # of a picture, about
+_PICTURE_TOKENS = 2048  # that a picture has at most
+_MOST_PICTURES = 64  # that a request may have
 _REPLY_SHARE = 4  # a quarter of the context is kept for the reply
 _MOST_MESSAGES = 4000  # that a request may have; the node refuses more than 4096
 
@@ -29,8 +31,7 @@ def fitting(
         Messages with the whole text that the model reads, and of their attachments the pictures.
     """
     usable: list[Message] = []
-    if not sees:
-        messages = [*map(_unseen, messages[:-1]), *messages[-1:]]
+    messages = _within_limits(messages, sees=sees)
     for message in messages:
         if usable and usable[-1].role == message.role == "user":
             usable.pop()  # its reply failed; most chat templates need alternating roles
@@ -52,6 +53,18 @@ def fitting(
         kept.append(message)
     kept.reverse()
     return _from_the_person(kept)
+
+
+def _within_limits(messages: Sequence[Message], *, sees: bool) -> list[Message]:
+    """Messages of which older ones lose the pictures that one request cannot have; the newest one keeps all."""
+    characters, pictures = MAX_PICTURES, _MOST_PICTURES
+    kept: list[Message] = []
+    for message in reversed(messages):
+        characters -= sum(len(each.picture) for each in message.attachments)
+        pictures -= _pictures(message)
+        fits = sees and characters >= 0 and pictures >= 0
+        kept.append(message if fits or not kept else _unseen(message))
+    return kept[::-1]
 
 
 def _unseen(message: Message) -> Message:

@@ -7,7 +7,14 @@ from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QImage, QKeyEvent, QR
 from PySide6.QtWidgets import QFileDialog, QFrame, QPlainTextEdit
 
 from potluck_app.background import Background
-from potluck_app.chats.attachments import MAX_FILES, attach, picture, too_many
+from potluck_app.chats.attachments import (
+    MAX_FILES,
+    AttachmentError,
+    attach,
+    beside,
+    picture,
+    too_many,
+)
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.language import said
 from potluck_app.theme import Theme
@@ -237,8 +244,11 @@ class Composer(QFrame):
         if len(self._attachments) >= MAX_FILES:
             self._say(too_many(name))
             return
-        made = picture(name, encoded(image), lambda data: data)
-        self._set_attachments((*self._attachments, made))
+        try:
+            made = picture(name, encoded(image), lambda data: data or None)
+            self._set_attachments((*self._attachments, beside(self._attachments, made)))
+        except AttachmentError as error:
+            self._say(str(error))
 
     def _take_off(self, place: int) -> None:
         kept = list(self._attachments)

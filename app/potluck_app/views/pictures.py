@@ -37,17 +37,24 @@ def small_picture(data: bytes) -> bytes | None:
 
 
 def encoded(image: QImage) -> bytes:
-    """The file of an image: PNG if some of it is transparent, else JPEG."""
+    """The file of an image: PNG if some of it may be transparent, else JPEG, and if the PNG is large."""
     if max(image.width(), image.height()) > _LONGEST:
         smooth = Qt.TransformationMode.SmoothTransformation
         image = image.scaled(_within(image.size(), _LONGEST), mode=smooth)
+    if image.hasAlphaChannel():
+        data = _saved(image, "PNG")
+        if len(data) <= _SMALL_BYTES:
+            return data
+        image = image.convertToFormat(QImage.Format.Format_RGB32)  # models see no transparency
+    return _saved(image, "JPEG")
+
+
+def _saved(image: QImage, form: str) -> bytes:
     bytes_ = QByteArray()
     buffer = QBuffer(bytes_)
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    if image.hasAlphaChannel():
-        image.save(buffer, "PNG")  # pyright: ignore[reportCallIssue, reportArgumentType] - as the C++ has it
-    else:
-        image.save(buffer, "JPEG", _QUALITY)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    quality = _QUALITY if form == "JPEG" else -1
+    image.save(buffer, form, quality)  # pyright: ignore[reportCallIssue, reportArgumentType] - as the C++ has it
     return bytes(bytes_.data())
 
 

@@ -88,3 +88,13 @@ def test_a_picture_is_made_small_and_goes_beside_the_text(tmp_path: Path) -> Non
     assert attached == Attachment(name="photo.JPG", picture="MTIzNA==")
     assert attached.nbytes == 6
     assert prompt_text(Message(role="user", text="What?", attachments=(attached,))) == "What?"
+
+
+def test_a_message_takes_as_many_bytes_of_pictures_as_a_request_may_have(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.png").write_bytes(bytes(5 << 20))
+
+    read, (trouble,) = attach([tmp_path / "a.png", tmp_path / "b.png"], (), lambda data: data)
+
+    assert [each.name for each in read] == ["a.png"]
+    assert "no room for b.png" in trouble

@@ -17,10 +17,30 @@ def test_pictures_go_with_their_message_and_take_room() -> None:
     asked = Message(role="user", text="What?", attachments=(picture,))
     earlier = [Message(role="user", text="Hi"), Message(role="assistant", text="Ho")]
 
-    (sent,) = fitting([*earlier, asked], 1000)
+    (sent,) = fitting([*earlier, asked], 2000)
 
     assert sent == asked
-    assert fitting([*earlier, asked], 4000) == [*earlier, asked]
+    assert fitting([*earlier, asked], 8000) == [*earlier, asked]
+
+
+def test_of_more_pictures_than_a_request_may_have_the_oldest_are_named() -> None:
+    def seen(name: str, characters: int) -> Message:
+        pictures = (Attachment(name=name, picture="A" * characters),)
+        return Message(role="user", text="Look", attachments=pictures)
+
+    talk = [
+        seen("old", 5 << 20),
+        reply("a"),
+        seen("new", 5 << 20),
+        reply("b"),
+        seen("now", 5 << 20),
+    ]
+
+    sent = fitting(talk, 0)
+
+    assert [len(message.attachments) for message in sent] == [0, 0, 1, 0, 1]
+    assert sent[0].text == "Look\n\n[picture: old]"
+    assert fitting([seen("huge", 20 << 20)], 0)[0].attachments
 
 
 def test_old_messages_are_left_out_where_the_context_is_full() -> None:
@@ -85,6 +105,6 @@ def test_what_is_used_is_what_the_node_counted_and_about_what_came_after() -> No
     picture = Message(role="user", text="", attachments=(Attachment(name="a", picture="AA"),))
 
     assert tokens_used([]) == 0
-    assert tokens_used([counted, picture]) == 1110
+    assert tokens_used([counted, picture]) == 2158
     assert tokens_used([user("a" * 400), counted]) == 110
     assert tokens_used([user("a"), counted, user("c" * 80)]) == 130
