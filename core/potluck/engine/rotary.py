@@ -107,7 +107,7 @@ class Rotary:
         self._dtype, self._device = dtype, device
         self._cos = self._sin = torch.empty((0, 1, rope.dim), dtype=dtype, device=device)
         self._query_scale = rope.query_scale
-        self._axes = torch.tensor(rope.axes * 2, dtype=torch.long, device=device)  # of both halves
+        self._axes = rope.axes * 2 or (0,) * rope.dim  # of both halves
         self._factors = torch.empty((0, 1, 1), dtype=dtype, device=device)
         self._positions = 0
         self._addresses, self._row_bytes = (0, 0), rope.dim * dtype.itemsize
@@ -124,7 +124,7 @@ class Rotary:
         )
 
     def angles_at(self, places: Tensor) -> Angles:
-        """Those of tokens at these places, (3, T): where each is in time, by row and by column.
+        """Those of tokens at these places, (3, T), on the CPU: where each is in time, by row and by column.
 
         Without axes, all pairs turn by the first.
         """
@@ -132,8 +132,7 @@ class Rotary:
         if end > self._positions:
             self._grow(max(end, 512))
         columns = torch.arange(self._cos.shape[-1], device=self._device)
-        axes = self._axes if len(self._axes) else torch.zeros_like(columns)
-        rows = places.to(self._device).long()[axes].t()  # (T, dim)
+        rows = places.long()[torch.tensor(self._axes)].t().to(self._device)  # (T, dim)
         first = rows[:, 0]
         return Angles(
             self._cos[rows, 0, columns][:, None].contiguous(),

@@ -256,7 +256,7 @@ def test_a_lost_next_computer_is_reported_at_the_next_step(
             mac.handle._process.kill()
             await until_soon(lambda: pipeline.broken and mac.exits)
             assert isinstance(pipeline.broken, PeerLostError)
-        await until_soon(lambda: "next stage is lost" in desk.log.read_text())
+        await until_soon(lambda: "a stage is lost" in desk.log.read_text())
 
         reactor = Reactor()
         first = await desk.connect_steps(desk, reactor)
