@@ -64,6 +64,7 @@ def write_gguf(
     joins_experts: bool = False,
     fields: Mapping[str, object] | None = None,
     vocabulary: bool = True,
+    architecture: str | None = None,
 ) -> Path:
     """Write the model of a folder as one file.
 
@@ -75,9 +76,10 @@ def write_gguf(
         joins_experts: whether gates and ups of all experts are one tensor, as newer files have them.
         fields: fields to add to the file, or to replace.
         vocabulary: whether to add a small vocabulary of SentencePiece's kind.
+        architecture: as the file calls it; None: as it calls that of the folder's config.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architecture = FAMILIES[config["architectures"][0]]
+    architecture = architecture or FAMILIES[config["architectures"][0]]
     writer = gguf.GGUFWriter(path, architecture)
     add_sizes(writer, config, architecture)
     if vocabulary:
