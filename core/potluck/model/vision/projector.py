@@ -111,6 +111,8 @@ _PROJECTORS: Mapping[str, _Projector] = {
         more=_pixtral,
     ),
 }
+SEEING_DECODERS = frozenset(name for row in _PROJECTORS.values() for name in row.wholes)
+"""What GGUF files call the decoders of models that see."""
 # What the text of a larger model is, where its file alone says another family of the same blocks.
 _TEXTS = {"LlamaForCausalLM": "MistralForCausalLM"}
 
@@ -138,7 +140,7 @@ def seeing_config(text: Config, decoder: GgufFile, projector: GgufFile, name: st
         )
     architecture, rows = row.wholes.get(decoders.architecture), text["hidden_size"]
     given = keys.integer("vision.projection_dim")
-    if architecture is None or given != rows:
+    if architecture is None or given not in (0, rows):  # the first files say 0
         raise BrokenModelError(
             f"{name} beside the model is the projector of another one: {kind} of {given} numbers, where"
             f" {decoders.architecture[:40]} of {rows} is.",
