@@ -1,6 +1,7 @@
 """The vision tower of a GGUF model is the projector beside it; what is none leaves a model of text."""
 
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Callable
@@ -9,14 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_projectors import write_seeing
+from gguf_writer import TOKENS
+from PIL import Image
 from seeing_models import SEEING, SeeingModel, SeeingPipeline, make_seeing_model
 from tiny_models import difference, loaded
 
-from potluck.cluster.text.process import read_pictures
+from potluck.cluster.driver.model_text import Conversation
+from potluck.cluster.text.process import encode_conversation, read_pictures
+from potluck.model.chat import ChatFormat
 from potluck.store.gguf_model import read_gguf
 from potluck.store.registry import LocalModel, open_model
 
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # whole blocks of Q8_0
+TEMPLATE = (
+    "{% for m in messages %}{% for p in m.content %}"
+    "{{ '<|image_pad|>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+)
 TAIL = torch.tensor([9, 33, 12], dtype=torch.int32)
 
 
@@ -47,7 +56,33 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     assert form.side == seeing.picture.height // seeing.picture.rows
 
 
-@pytest.mark.parametrize(("kind", "most"), [("F16", 0.005), ("BF16", 0.03), ("Q8_0", 0.03)])
+def test_a_picture_stands_in_the_prompt_as_the_files_say(tmp_path: Path) -> None:
+    make_seeing_model("qwen 3", tmp_path / "hub")
+    marks = ("<|image_pad|>",)
+    into, sizes = tmp_path / "files", (64, 4096)
+    file, _ = write_seeing(
+        tmp_path / "hub", into, more_tokens=marks, template=TEMPLATE, sizes=sizes
+    )
+    words = open_model(file, cache_dir=tmp_path / "cache").words
+    assert words is not None
+    drawn = io.BytesIO()
+    Image.new("RGB", (300, 250), "red").save(drawn, "PNG")
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+    conversation = Conversation(
+        messages=[{"role": "user", "content": parts}], pictures=(drawn.getvalue(),)
+    )
+
+    prompt = encode_conversation(ChatFormat.load(words), conversation, read_pictures(words))
+
+    (picture,) = prompt.pictures
+    assert (picture.height, picture.width) == (56, 64)
+    rows = picture.rows * picture.columns
+    assert prompt.token_ids.count(prompt.picture_token) == rows == 7 * 8
+    assert prompt.picture_token == len(TOKENS)
+    assert picture.mean == (0.5, 0.4, 0.3)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("F16", 0.03), ("BF16", 0.03), ("Q8_0", 0.03)])
 def test_first_files_in_fewer_bits_are_nearly_that_model(
     kind: str, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,9 +93,11 @@ def test_first_files_in_fewer_bits_are_nearly_that_model(
 
     model = open_model(file, cache_dir=tmp_path / "cache")
 
-    tower = opened(seeing, model).reference.weights(range(0), embedding=True).tower
-    assert tower is not None
-    assert 0 < difference(tower(seeing.numbers), seeing.rows()) < most
+    reference = opened(seeing, model).reference
+    for scheme in ("f32", "int8"):
+        tower = reference.weights(range(0), embedding=True, scheme=scheme).tower
+        assert tower is not None
+        assert 0 < difference(tower(seeing.numbers), seeing.rows()) < most
 
 
 def cut_off(projector: Path) -> None:

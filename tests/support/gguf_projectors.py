@@ -1,7 +1,7 @@
 """Write models that see as GGUF: the decoder, and its tower as a projector, as llama.cpp's converter does."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,13 @@ DECODERS = {
 
 
 def write_seeing(
-    folder: Path, into: Path, *, kind: str = "F32", **changes: Any
+    folder: Path,
+    into: Path,
+    *,
+    kind: str = "F32",
+    more_tokens: Sequence[str] = (),
+    template: str = "",
+    **changes: Any,
 ) -> tuple[Path, Path]:
     """Write the model of a folder as two files.
 
@@ -35,6 +41,8 @@ def write_seeing(
         folder: has `config.json` and `model.safetensors`.
         into: the folder for the files.
         kind: the type of the tower's matrices.
+        more_tokens: see `write_gguf`.
+        template: of chats.
         changes: see `write_projector`.
 
     Returns:
@@ -54,12 +62,15 @@ def write_seeing(
     save_file(decoder, alone / "model.safetensors")
     architecture, _ = DECODERS[whole]
     sections = (text.get("rope_parameters") or {}).get("mrope_section")
-    fields = {} if sections is None else {"rope.dimension_sections": [*sections, 0]}
+    fields: dict[str, object] = {"tokenizer.chat_template": template} if template else {}
+    if sections is not None:
+        fields[f"{architecture}.rope.dimension_sections"] = [*sections, 0]
     file = write_gguf(
         alone,
         into / "model.gguf",
         architecture=architecture,
-        fields={f"{architecture}.{name}": value for name, value in fields.items()},
+        fields=fields,
+        more_tokens=more_tokens,
     )
     tower = {name: values for name, values in tensors.items() if is_of_tower(name)}
     return file, write_projector(into / "mmproj-model.gguf", config, tower, kind=kind, **changes)
@@ -72,6 +83,7 @@ def write_projector(
     *,
     kind: str = "F32",
     is_old: bool = False,
+    sizes: tuple[int, int] | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a tower as `MmprojModel` and those that it is the base of do.
@@ -82,6 +94,7 @@ def write_projector(
         tower: its tensors, by our names.
         kind: the type of matrices.
         is_old: whether the matrices of MLPs have each other's names, as in the first files.
+        sizes: pixels of a picture, the fewest and the most.
         fields: numbers and texts to replace.
     """
     eye, whole = config["vision_config"], config["architectures"][0]
@@ -103,6 +116,9 @@ def write_projector(
     writer.add_vision_head_count(replaced.get("head_count", heads))
     writer.add_vision_image_mean([0.5, 0.4, 0.3])
     writer.add_vision_image_std([0.5, 0.25, 0.2])
+    if sizes is not None:
+        writer.add_vision_min_pixels(sizes[0])
+        writer.add_vision_max_pixels(sizes[1])
     _add_facts(writer, config, eye, projector)
     # A merger's matrices are numbered up to 2, where a real tower has more layers than that.
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 3))
