@@ -54,9 +54,10 @@ def test_each_quantisation_is_a_variant_and_has_the_config_of_its_base(
     repository = asking.look("anna/tiny-GGUF")
 
     assert [(v.name, v.nbytes) for v in repository.model.variants] == [
-        ("Q8_0", 2000),
-        ("Q4_K_M", 1000),
+        ("Q8_0", 2000 + 3000),  # each with the projector
+        ("Q4_K_M", 1000 + 3000),
     ]
+    assert [f.name for f in repository.variants[1].files] == ["tiny-Q4_K_M.gguf", "mmproj-F16.gguf"]
     config = repository.config_of(repository.variants[1])
     assert config is not None
     quantization = ModelConfig.from_dict(config).quantization

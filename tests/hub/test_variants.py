@@ -58,6 +58,25 @@ def test_parts_of_a_gguf_model_belong_together_also_in_a_folder():
 
 
 @pytest.mark.parametrize(
+    ("projectors", "taken"),
+    [
+        (["mmproj-BF16.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf"], ["mmproj-F16.gguf"]),
+        (["mmproj-a-Q8_0.gguf", "mmproj-a-f32.gguf"], ["mmproj-a-f32.gguf"]),
+        (["mmproj-model.gguf"], ["mmproj-model.gguf"]),
+        (["elsewhere/mmproj-F16.gguf"], []),
+    ],
+)
+def test_a_model_that_can_see_comes_with_its_projector(projectors: list[str], taken: list[str]):
+    names = ["a-Q4_K_M.gguf", "a-Q8_0.gguf", *projectors]
+    files = [RemoteFile(name=name, nbytes=1, digest="0" * 64) for name in names]
+
+    seeing = {v.name: [f.name for f in v.files] for v in variants_of(files, can_see=True)}
+
+    assert seeing == {name: [f"a-{name}.gguf", *taken] for name in ("Q4_K_M", "Q8_0")}
+    assert found(*names) == {name: [f"a-{name}.gguf"] for name in ("Q4_K_M", "Q8_0")}
+
+
+@pytest.mark.parametrize(
     ("name", "label"),
     [
         ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M"),

@@ -64,6 +64,8 @@ def write_gguf(
     joins_experts: bool = False,
     fields: Mapping[str, object] | None = None,
     vocabulary: bool = True,
+    more_tokens: Sequence[str] = (),
+    architecture: str | None = None,
 ) -> Path:
     """Write the model of a folder as one file.
 
@@ -75,13 +77,15 @@ def write_gguf(
         joins_experts: whether gates and ups of all experts are one tensor, as newer files have them.
         fields: fields to add to the file, or to replace.
         vocabulary: whether to add a small vocabulary of SentencePiece's kind.
+        more_tokens: special ones behind these.
+        architecture: as the file calls it; None: as it calls that of the folder's config.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architecture = FAMILIES[config["architectures"][0]]
+    architecture = architecture or FAMILIES[config["architectures"][0]]
     writer = gguf.GGUFWriter(path, architecture)
     add_sizes(writer, config, architecture)
     if vocabulary:
-        add_sentence_piece(writer, TOKENS)
+        add_sentence_piece(writer, (*TOKENS, *more_tokens))
     for name, value in (fields or {}).items():
         _add_field(writer, name, value)
     tensors = tensors_of(folder, config, architecture)
@@ -112,7 +116,10 @@ def add_sentence_piece(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
     writer.add_token_list(tokens)
     writer.add_token_scores([-float(index) for index in range(len(tokens))])
     writer.add_token_types(
-        [kinds.get(token, 6 if token.startswith("<0x") else 1) for token in tokens]
+        [
+            kinds.get(token, 6 if token.startswith("<0x") else 3 if token.startswith("<|") else 1)
+            for token in tokens
+        ]
     )
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

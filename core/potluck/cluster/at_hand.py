@@ -176,6 +176,7 @@ class ModelsAtHand:
             stage_names=planned.pipeline_names,
             vocab_size=planned.model.config.vocab_size,
             tower=planned.model.config.tower,
+            blind=planned.model.blind,
         )
         return deployment, loaded
 

@@ -32,7 +32,7 @@ class Contents:
     """Reads models' configs. It blocks: call it in a thread."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int], Content]] = {}
+        self._known: dict[Path, tuple[tuple[int, int, int], Content]] = {}
 
     def read(self, path: Path) -> Content:
         """Read a model's config, unless its file is as it was when this was last done.
@@ -46,7 +46,9 @@ class Contents:
         file = config_file(path) if path.is_dir() else path
         try:
             status = file.stat()
-            stamp = status.st_mtime_ns, status.st_size
+            # Beside a GGUF file may come what sees for it.
+            beside = 0 if path.is_dir() else path.parent.stat().st_mtime_ns
+            stamp = status.st_mtime_ns, status.st_size, beside
             if (known := self._known.get(path)) is not None and known[0] == stamp:
                 return known[1]
             content = _read(path, file)

@@ -30,6 +30,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES
 from potluck.model.gguf_families import GGUF_ARCHITECTURES
 from potluck.model.unsupported import unknown_architecture
+from potluck.model.vision.projector import SEEING_DECODERS
 
 TIMEOUT_S = 15.0  # of one request
 MAX_FOUND = 30  # models of one search
@@ -110,7 +111,8 @@ class Hub:
             if _REPOSITORY.fullmatch(entry.id) is None or _COMMIT.fullmatch(revision) is None:
                 raise HubError(f"The Hub does not say which version {name} has. Try again later.")
             files = [file for file in map(_file, entry.siblings) if file is not None]
-            variants = variants_of(files)
+            gguf = entry.gguf or Gguf()
+            variants = variants_of(files, can_see=gguf.architecture in SEEING_DECODERS)
             names = {file.name for file in files}
             config = self._config(entry, names)
             return Repository(

@@ -37,6 +37,7 @@ _SHARD = r"-\d{5}-of-\d{5}\.safetensors"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 _KIND = re.compile(r"(?:UD-)?(?P<kind>IQ4_NL|IQ\d_[A-Z]+|Q\d_K|Q\d_\d|BF16|F16|F32)")
 _PLAIN = ("F32", "F16", "BF16")
+_PROJECTORS = ("F16", "BF16", "F32", "Q8_0")  # F32 takes twice the bytes, and is held in 16 bits
 _OFFSETS = ("Q4_1", "Q4_K")
 _MAX_VARIANTS = 64
 _SHA256_DIGITS = 64
@@ -79,10 +80,15 @@ def is_safe(name: str) -> bool:
     )
 
 
-def variants_of(files: Iterable[RemoteFile]) -> tuple[RemoteVariant, ...]:
-    """The forms that Potluck can read, the largest (and so the most exact) first."""
+def variants_of(files: Iterable[RemoteFile], *, can_see: bool = False) -> tuple[RemoteVariant, ...]:
+    """The forms that Potluck can read, the largest (and so the most exact) first.
+
+    Args:
+        files: of a repository.
+        can_see: whether GGUF models of it are downloaded with their projector.
+    """
     here = {file.name: file for file in files}
-    found = [*_safetensors(here), *_gguf(here)]
+    found = [*_safetensors(here), *_gguf(here, can_see=can_see)]
     return tuple(sorted(found, key=lambda variant: -variant.nbytes)[:_MAX_VARIANTS])
 
 
@@ -99,12 +105,12 @@ def _safetensors(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:
     return []
 
 
-def _gguf(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:
-    """The GGUF models, without vision projectors, importance matrices and types that nothing reads."""
+def _gguf(here: Mapping[str, RemoteFile], *, can_see: bool) -> list[RemoteVariant]:
+    """The GGUF models, without importance matrices and types that nothing reads."""
     models: dict[str, list[RemoteFile]] = {}
     for name, file in sorted(here.items()):
         path = PurePosixPath(name)
-        if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower():
+        if path.suffix.lower() == ".gguf" and not _is_projector(path):
             part = _PART.fullmatch(path.stem)
             stem = str(path.with_name(part["stem"] if part else path.stem))
             models.setdefault(stem, []).append(file)
@@ -116,8 +122,25 @@ def _gguf(here: Mapping[str, RemoteFile]) -> list[RemoteVariant]:
         if not is_weights or (label is not None and not _is_readable(label)):
             continue
         name = stem if label is None or label in found else label
-        found[name] = RemoteVariant(name=name, format="gguf", files=tuple(parts))
+        projector = _projectors(here, PurePosixPath(stem).parent)[:1] if can_see else ()
+        found[name] = RemoteVariant(name=name, format="gguf", files=(*parts, *projector))
     return list(found.values())
+
+
+def _is_projector(path: PurePosixPath) -> bool:
+    return path.suffix.lower() == ".gguf" and "mmproj" in path.name.lower()
+
+
+def _projectors(here: Mapping[str, RemoteFile], folder: PurePosixPath) -> list[RemoteFile]:
+    """What sees for the models in a folder of the repository, the form that is best to have first."""
+    paths = [path for path in map(PurePosixPath, here) if path.parent == folder]
+
+    def rank(path: PurePosixPath) -> tuple[int, str]:
+        found = LABEL.fullmatch(path.stem)
+        label = found["label"].upper() if found else ""
+        return _PROJECTORS.index(label) if label in _PROJECTORS else len(_PROJECTORS), path.name
+
+    return [here[str(path)] for path in sorted(filter(_is_projector, paths), key=rank)]
 
 
 def is_whole(parts: Sequence[RemoteFile]) -> bool:

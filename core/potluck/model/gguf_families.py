@@ -233,6 +233,8 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         delta_net="grouped",
         more=_delta_net_experts,
     ),
+    "qwen2vl": GgufFamily(architecture="Qwen2ForCausalLM"),
+    "qwen3vl": GgufFamily(architecture="Qwen3ForCausalLM"),
     "qwen35": GgufFamily(
         architecture="Qwen3_5ForCausalLM",
         norms_are_whole=True,

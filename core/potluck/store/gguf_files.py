@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, UsageError
-from potluck.store.ollama import blob_name, is_blob
+from potluck.store.ollama import blob_name, is_blob, ollama_projectors
 
 SUFFIX = ".gguf"
 MAX_PARTS = 1024
-_NO_MODELS = frozenset({"adapter", "clip", "imatrix", "mmproj"})  # types, and an architecture
+_MAX_PROJECTORS = 16  # of a folder; repositories have one in three precisions
+_PROJECTOR = frozenset({"clip", "mmproj"})  # an architecture, and a type
+_NO_MODELS = _PROJECTOR | {"adapter", "imatrix"}  # and types
 _FIRST_FIELDS = 1 << 14  # bytes; these fields come first, before any list
 _WIDTHS = (
     1,
@@ -72,6 +74,16 @@ def gguf_files(folder: Path) -> list[Path]:
     return files
 
 
+def projectors(model: Path) -> list[Path]:
+    """The files with vision towers beside a GGUF model, the largest first, which is the most exact."""
+    if is_blob(model):
+        files = ollama_projectors(model)
+    else:
+        files = [path for path in model.parent.glob(f"*{SUFFIX}") if _is_projector(path)]
+    sizes = {path: path.stat().st_size for path in sorted(files) if path.is_file()}
+    return sorted(sizes, key=lambda path: -sizes[path])[:_MAX_PROJECTORS]
+
+
 def quantisations(folder: Path) -> list[Path]:
     """The first files of a folder's GGUF model if it has one in several quantisations, the largest first.
 
@@ -104,9 +116,17 @@ def _is_model(path: Path) -> bool:
     """Whether a file has a language model; one that cannot be read may have: opening it says what is wrong."""
     if "mmproj" in path.name.lower():
         return False
+    return not _told(path) & _NO_MODELS
+
+
+def _is_projector(path: Path) -> bool:
+    return "mmproj" in path.name.lower() or bool(_told(path) & _PROJECTOR)
+
+
+def _told(path: Path) -> set[str | None]:
+    """Its type and its architecture."""
     fields = dict(_first_texts(path))
-    told = {fields.get("general.type"), fields.get("general.architecture")}
-    return not told & _NO_MODELS
+    return {fields.get("general.type"), fields.get("general.architecture")}
 
 
 def _first_texts(path: Path) -> Iterator[tuple[str, str]]:

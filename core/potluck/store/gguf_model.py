@@ -32,10 +32,12 @@ from potluck.model.gguf_words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
 from potluck.model.pooling import POOLING, pooling_of_gguf
-from potluck.model.quantized import GGUF, Shape
+from potluck.model.quantized import Shape
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
-from potluck.store.gguf_header import GgufHeader, GgufTensor, read_gguf_header
+from potluck.store.gguf_header import GgufTensor
+from potluck.store.gguf_part import GgufPart
+from potluck.store.gguf_projector import Seeing, see
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ _SPELLINGS: Mapping[str, str] = {
 _SUFFIXES = (".weight", ".bias", ".scale")
 _HALVES: Mapping[str, int] = {".gate_proj": 0, ".up_proj": 1}  # of an expert's gates and ups in one
 _RECORD = "made.json"
-_PLAIN = ("F32", "F16", "BF16")
+PREPROCESSING = "preprocessor_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class OpenedGguf:
     config: ModelConfig
     spans: Mapping[str, tuple[ModelFile, TensorSpan]]
     words: Path  # the folder with the tokenizer
+    blind: str | None  # a sentence: why it reads no pictures, although there is a projector
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -73,14 +76,6 @@ class _Made(msgspec.Struct, frozen=True):
     version: int
     path: str
     stamp: Stamp | None  # None: words are incomplete, or the file may have changed unnoticed
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of the files of a model."""
-
-    file: ModelFile
-    header: GgufHeader
 
 
 def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
@@ -92,14 +87,15 @@ def open_gguf(path: Path, *, cache_dir: Path) -> OpenedGguf:
     """
     parts, tensors = _read_parts(path)
     metadata = parts[0].header.metadata
-    raw = _config(parts, tensors)
-    config = ModelConfig.from_dict(raw)
+    seeing = _seeing(path, parts, tensors)
+    config = ModelConfig.from_dict(seeing.raw)
     architecture = str(metadata["general.architecture"])
     return OpenedGguf(
-        raw=raw,
+        raw=seeing.raw,
         config=config,
-        spans=_spans(config, architecture, tensors),
-        words=_write_words(parts[0].file, raw, metadata, cache_dir),
+        spans={**_spans(config, architecture, tensors), **seeing.spans},
+        words=_write_words(parts[0].file, seeing, metadata, cache_dir),
+        blind=seeing.blind,
     )
 
 
@@ -110,15 +106,15 @@ def read_gguf(path: Path) -> Config:
         ModelError: the files are broken, or the model cannot be run.
         OSError: they cannot be read.
     """
-    return _config(*_read_parts(path))
+    return _seeing(path, *_read_parts(path)).raw
 
 
-_Tensors: TypeAlias = Mapping[str, tuple[_Part, GgufTensor]]
+_Tensors: TypeAlias = Mapping[str, tuple[GgufPart, GgufTensor]]
 
 
-def _read_parts(path: Path) -> tuple[list[_Part], _Tensors]:
-    parts = [_read_part(part) for part in gguf_parts(path)]
-    tensors: dict[str, tuple[_Part, GgufTensor]] = {}
+def _read_parts(path: Path) -> tuple[list[GgufPart], _Tensors]:
+    parts = [GgufPart.read(part) for part in gguf_parts(path)]
+    tensors: dict[str, tuple[GgufPart, GgufTensor]] = {}
     for part in parts:
         for name, tensor in part.header.tensors.items():
             if name in tensors:
@@ -127,7 +123,8 @@ def _read_parts(path: Path) -> tuple[list[_Part], _Tensors]:
     return parts, tensors
 
 
-def _config(parts: Sequence[_Part], tensors: _Tensors) -> Config:
+def _seeing(path: Path, parts: Sequence[GgufPart], tensors: _Tensors) -> Seeing:
+    """The config of a model, with its vision tower if that lies beside it."""
     file = GgufFile(
         # All fields of a split model are in its first file, which often has no tensors.
         metadata=parts[0].header.metadata,
@@ -135,15 +132,10 @@ def _config(parts: Sequence[_Part], tensors: _Tensors) -> Config:
         kinds={name: tensor.kind for name, (_, tensor) in tensors.items()},
         factors={name: _numbers(*tensors[name]) for name in FACTORS if name in tensors},
     )
-    return read_gguf_config(file)
+    return see(path, file, read_gguf_config(file))
 
 
-def _read_part(path: Path) -> _Part:
-    stamp = Stamp.of(path)
-    return _Part(ModelFile(path.resolve(), stamp, ()), read_gguf_header(path))
-
-
-def _numbers(part: _Part, tensor: GgufTensor) -> tuple[float, ...]:
+def _numbers(part: GgufPart, tensor: GgufTensor) -> tuple[float, ...]:
     """Read the numbers of a small f32 tensor."""
     if tensor.kind != "F32" or len(tensor.shape) != 1 or not 0 < tensor.shape[0] <= MAX_HEAD_DIM:
         raise BrokenModelError(
@@ -160,7 +152,7 @@ def _numbers(part: _Part, tensor: GgufTensor) -> tuple[float, ...]:
 
 
 def _spans(
-    config: ModelConfig, architecture: str, tensors: Mapping[str, tuple[_Part, GgufTensor]]
+    config: ModelConfig, architecture: str, tensors: Mapping[str, tuple[GgufPart, GgufTensor]]
 ) -> dict[str, tuple[ModelFile, TensorSpan]]:
     """The model's tensors under their Hugging Face names, without those missing from the files."""
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
@@ -182,7 +174,7 @@ def _spans(
             known, expert = known.replace("_exps.", f".{expert['expert']}."), None
         if known in tensors:
             part, tensor = tensors[known]
-            span = _span(name, part, tensor)
+            span = part.span(name, tensor)
             is_short = _long(span.shape) == _long(shape)  # files leave dimensions of one out
             # Rows of heads are in one dimension more.
             has_heads = expert is None and len(span.shape) == len(shape) + 1
@@ -200,17 +192,6 @@ def _long(shape: Shape) -> Shape:
     return tuple(size for size in shape if size != 1)
 
 
-def _span(name: str, part: _Part, tensor: GgufTensor) -> TensorSpan:
-    return TensorSpan(
-        name=name,
-        dtype=tensor.kind if tensor.kind in _PLAIN else GGUF + tensor.kind,
-        shape=tensor.shape,
-        file=part.file.path.name,
-        offset=tensor.offset,
-        nbytes=tensor.nbytes,
-    )
-
-
 def _slice(whole: TensorSpan, index: int, half: int | None) -> TensorSpan:
     """One matrix of a tensor of shape (count, rows, inputs), or a half of its rows; or one bias of (count, rows)."""
     if len(whole.shape) not in (2, 3) or index >= whole.shape[0]:
@@ -223,13 +204,14 @@ def _slice(whole: TensorSpan, index: int, half: int | None) -> TensorSpan:
 
 
 def _write_words(
-    file: ModelFile, raw: Config, metadata: Mapping[str, object], cache_dir: Path
+    file: ModelFile, seeing: Seeing, metadata: Mapping[str, object], cache_dir: Path
 ) -> Path:
     """Write what the file says of the model's tokenizer and config."""
     _forget_gone(cache_dir / "gguf")
     folder = cache_dir / "gguf" / hashlib.sha256(str(file.path).encode()).hexdigest()
-    config = {key: value for key, value in raw.items() if key != "quantization_config"}
+    config = {key: value for key, value in seeing.raw.items() if key != "quantization_config"}
     write_atomically(folder / "config.json", json.dumps(config).encode())
+    write_atomically(folder / PREPROCESSING, json.dumps(seeing.preprocessing).encode())
     made = msgspec.json.encode(_Made(WORDS_VERSION, str(file.path), file.stamp))
     record = folder / _RECORD
     if not record.is_file() or record.read_bytes() != made:

@@ -14,6 +14,7 @@ _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _WEIGHTS = "application/vnd.ollama.image.model"
 _ADAPTER = "application/vnd.ollama.image.adapter"
+_PROJECTOR = "application/vnd.ollama.image.projector"
 _MAX_MANIFEST = 1 << 20  # bytes; they have about a thousand
 _HOST = "registry.ollama.ai"
 _NAMESPACE = "library"
@@ -46,18 +47,43 @@ def ollama_models(store: Path) -> dict[Path, str]:
     return {blob: name for blob, name in found.items() if blob.is_file()}
 
 
+def ollama_projectors(blob: Path) -> list[Path]:
+    """The files with a vision tower that belong to the model whose weights this file has."""
+    store = blob.parent.parent
+    found: list[Path] = []
+    for manifest in sorted((store / "manifests").glob("/".join("*" * _LEVELS))):
+        layers = _layers_of(manifest)
+        if any(_blob(store, layer) == blob for layer in layers if layer.media_type == _WEIGHTS):
+            found += [
+                path
+                for layer in layers
+                if layer.media_type == _PROJECTOR and (path := _blob(store, layer)) is not None
+            ]
+    return list(dict.fromkeys(found))
+
+
+def _blob(store: Path, layer: _Layer) -> Path | None:
+    if not _DIGEST.fullmatch(layer.digest):
+        return None
+    return store / "blobs" / layer.digest.replace(":", "-")
+
+
 def blob_name(blob: Path) -> str:
     """The name of the model whose weights this file has; its file name if no manifest has it."""
     return ollama_models(blob.parent.parent).get(blob, blob.name)
 
 
-def _weights_of(manifest: Path) -> Iterator[str]:
+def _layers_of(manifest: Path) -> list[_Layer]:
     try:
         if manifest.stat().st_size > _MAX_MANIFEST:
-            return
-        layers = msgspec.json.decode(manifest.read_bytes(), type=_Manifest).layers
+            return []
+        return msgspec.json.decode(manifest.read_bytes(), type=_Manifest).layers
     except (OSError, ValueError):
-        return
+        return []
+
+
+def _weights_of(manifest: Path) -> Iterator[str]:
+    layers = _layers_of(manifest)
     weights = [layer.digest for layer in layers if layer.media_type == _WEIGHTS]
     has_adapter = any(layer.media_type == _ADAPTER for layer in layers)
     if len(weights) == 1 and not has_adapter and _DIGEST.fullmatch(weights[0]):

@@ -60,6 +60,7 @@ class LocalModel:
     config: ModelConfig
     sources: Mapping[Digest, TensorSource]
     seed: int | None = None  # of random weights, which every computer makes itself
+    blind: str | None = None  # why it reads no pictures, although a projector lies beside it
 
 
 def random_model(name: str, config: Mapping[str, object], *, seed: int = 0) -> LocalModel:
@@ -109,13 +110,14 @@ def model_name(folder: Path) -> str:
 def _open_model(
     folder: Path, cache_dir: Path, progress: Progress | None, threads: int
 ) -> LocalModel:
+    blind: str | None = None
     if (path := _gguf_of(folder)) is not None:
         # Imported here: importing `gguf` takes a tenth of a second, and only GGUF models need it.
         from potluck.store.gguf_model import open_gguf
 
         opened = open_gguf(path, cache_dir=cache_dir)
         folder, raw, config, words = path, opened.raw, opened.config, opened.words
-        spans = opened.spans
+        spans, blind = opened.spans, opened.blind
     else:
         raw, words = read_config(folder), folder
         ModelConfig.from_dict(
@@ -142,6 +144,7 @@ def _open_model(
             digests[span.name]: TensorSource(path=file.path, offset=span.offset, nbytes=span.nbytes)
             for file, span in spans_of_files
         },
+        blind=blind,
     )
 
 

@@ -11,6 +11,7 @@ from potluck.api.backend import (
     ChatTurn,
     Finished,
     GenerationRequest,
+    GivenPicture,
     Piece,
     SamplingOptions,
     Started,
@@ -186,6 +187,20 @@ def test_a_token_that_a_worker_made_up_is_not_the_users_fault(
             await events_of(loaded, GenerationRequest(prompt=TextPrompt("Hi"), max_tokens=5))
 
     Desk(chat, [made_up]).run(scenario)
+
+
+@pytest.mark.parametrize("blind", [None, "mmproj.gguf is cut off."])
+def test_a_model_of_text_says_why_it_reads_no_picture(chat: ChatFormat, blind: str | None) -> None:
+    async def scenario(loaded: LoadedModel) -> None:
+        turn = ChatTurn(role="user", content="Hi", pictures=(GivenPicture(data=b"", at=0),))
+        with pytest.raises(PromptError, match="reads only text") as refused:
+            await events_of(
+                dataclasses.replace(loaded, blind=blind),
+                GenerationRequest(prompt=ChatPrompt((turn,))),
+            )
+        assert refused.value.message.startswith(blind or "This model")
+
+    Desk(chat, []).run(scenario)
 
 
 def test_token_ids_are_taken_as_they_are_and_must_be_the_models(chat: ChatFormat) -> None:

@@ -49,6 +49,10 @@ logger = logging.getLogger(__name__)
 # Characters of a prompt for each token of the context. Ordinary text has about four to a token, and
 # vocabularies have tokens of long runs of spaces. What is longer cannot fit, and is not tokenized.
 CHARACTERS_PER_TOKEN = 32
+_ONLY_TEXT = (
+    "This model reads only text here, and a message has a picture. Leave it out, or ask a model whose vision tower"
+    " Potluck computes, as safetensors or as GGUF with its mmproj beside it: README.md names them."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class LoadedModel:
         vocab_size: how many token ids its weights know; a tokenizer may know others.
         pooling: which hidden states are its embedding: see `potluck.model.pooling`.
         tower: what reads its pictures; None: it reads text alone.
+        blind: why it does, although there is a file with a tower; a sentence.
     """
 
     text: ModelText
@@ -72,6 +77,7 @@ class LoadedModel:
     vocab_size: int
     pooling: str = LAST
     tower: TowerSpec | None = None
+    blind: str | None = None
 
     def check_embeds(self) -> None:
         """Raise UsageError for a model whose embeddings are not that of the last token."""
@@ -301,10 +307,7 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
 def _check_sees(loaded: LoadedModel, prompt: ChatPrompt) -> None:
     """Raise PromptError for pictures that the model cannot read."""
     if loaded.tower is None and any(turn.pictures for turn in prompt.turns):
-        raise PromptError(
-            "This model reads only text here, and a message has a picture. Leave it out, or ask a model whose vision"
-            " tower Potluck computes, as safetensors: README.md names them."
-        )
+        raise PromptError(_ONLY_TEXT if loaded.blind is None else f"{loaded.blind} {_ONLY_TEXT}")
 
 
 def _pictures(loaded: LoadedModel, encoded: EncodedPrompt) -> Pictures:

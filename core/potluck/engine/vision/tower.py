@@ -73,7 +73,7 @@ class Tower:
         patches = pixels.view(rows, spec.patch, columns, spec.patch, 3).permute(0, 2, 4, 1, 3)
         patches = patches.reshape(rows * columns, 3, 1, -1)[cell_order(grid, spec.merge)]
         patches = patches.expand(-1, -1, facts.frames, -1).reshape(rows * columns, -1)
-        x = self._product(facts.patches, patches)
+        x = F.linear(patches, self._patch_matrix(), self._bias(facts.patches))
         if facts.positions is None:
             return x
         table = self._tensors[facts.positions].float()
@@ -82,6 +82,12 @@ class Tower:
             stretched = F.interpolate(square, size=grid, mode="bilinear", align_corners=True)
             table = stretched[0].flatten(1).t()
         return x + table[cell_order(grid, spec.merge).to(self._device)]
+
+    def _patch_matrix(self) -> Tensor:
+        """The matrix that patches are multiplied with: (width, numbers of a patch)."""
+        matrices = [self._tensors[name].float() for name in self.spec.facts.patch_matrices]
+        whole = matrices[0] if len(matrices) == 1 else torch.stack(matrices, 2)
+        return whole.flatten(1)
 
     def _layer(
         self, prefix: str, x: Tensor, angles: tuple[Tensor, Tensor] | None, parts: list[int]
@@ -101,6 +107,8 @@ class Tower:
         joined = torch.cat([self._product(prefix + name, x) for name in self.spec.facts.qkv], 1)
         q, k, v = joined.view(len(x), 3, heads, -1).permute(1, 2, 0, 3)  # (H, N, K) each
         if angles is not None:
+            if self.spec.facts.has_pairs:
+                q, k = _halves(q), _halves(k)
             q, k = _rotate(q, *angles), _rotate(k, *angles)
         split = (each[None].split(parts, 2) for each in (q, k, v))
         seen = [F.scaled_dot_product_attention(q, k, v)[0] for q, k, v in zip(*split, strict=True)]
@@ -120,7 +128,8 @@ class Tower:
         names = [name.format(number) for name in merger.products]
         if merger.kind == "mean":
             means = x.view(-1, spec.cell, spec.width).mean(1)
-            weight = 1.0 + self._tensors[f"{norm}.weight"].float()
+            weight = self._tensors[f"{norm}.weight"].float()
+            weight = weight if merger.has_whole_norm else 1.0 + weight
             normed = F.rms_norm(means, (spec.width,), weight, spec.merger_eps)
             return normed @ self._tensors[names[0]].float()
         if merger.norms_cell:
@@ -139,9 +148,17 @@ class Tower:
         return F.layer_norm(x, size, weight, self._tensors[f"{name}.bias"].float(), eps)
 
     def _product(self, name: str, x: Tensor) -> Tensor:
-        bias = self._tensors.get(f"{name}.bias")
         weight = self._tensors[f"{name}.weight"].float().flatten(1)
-        return F.linear(x, weight, None if bias is None else bias.float())
+        return F.linear(x, weight, self._bias(name))
+
+    def _bias(self, name: str) -> Tensor | None:
+        bias = self._tensors.get(f"{name}.bias")
+        return None if bias is None else bias.float()
+
+
+def _halves(x: Tensor) -> Tensor:
+    """(…, K) with pairs side by side → first the first of each, then the second."""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ _MAX_PATCH = 64  # pixels
 _MAX_MERGE = 16  # patches of a cell's side
 _MAX_SIDE = 1024  # patches of the side of a table of positions
 _MAX_WIDTH = 1 << 13
-_MAX_TOWER = 256  # layers; the largest known has 63
+MAX_TOWER = 256  # layers; the largest known has 63
 _MAX_DEEP = 8
+CONVERTED = "converted"
+"""The field of a vision config that says how a converter wrote the tensors: not all as Hugging Face has them."""
 
 _QWEN_3_5 = TowerFacts(
     patches="visual.patch_embed.proj",
@@ -116,7 +118,7 @@ def _qwen(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
         raise invalid(eye.path("out_hidden_size"), given, f"must be the hidden size, {out}")
     deep: tuple[int, ...] = ()
     if facts.deep is not None:
-        deep = eye.integers("deepstack_visual_indexes", 0, _MAX_TOWER, _MAX_DEEP)
+        deep = eye.integers("deepstack_visual_indexes", 0, MAX_TOWER, _MAX_DEEP)
     places = eye.integer("num_position_embeddings", 1, _MAX_SIDE**2, 2304)
     patch, merge = eye.integer("patch_size", 1, _MAX_PATCH), _merge(eye)
     is_windowed = "fullatt_block_indexes" in eye
@@ -129,7 +131,7 @@ def _qwen(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
         merge=merge,
         side=0 if facts.positions is None else int(places**0.5),
         window=window // merge // patch,
-        whole_layers=frozenset(eye.integers("fullatt_block_indexes", 0, MAX_LAYERS, _MAX_TOWER)),
+        whole_layers=frozenset(eye.integers("fullatt_block_indexes", 0, MAX_LAYERS, MAX_TOWER)),
         deep_layers=deep,
         activation=eye.text("hidden_act", "silu" if is_windowed else "gelu_pytorch_tanh"),
     )
@@ -193,7 +195,7 @@ def _sizes(eye: Fields, names: tuple[str, str], intermediate: int | None = None)
     width = eye.integer("hidden_size", 4, _MAX_WIDTH)
     sizes: _Sizes = {
         "width": width,
-        "layers": eye.integer(layers, 1, _MAX_TOWER),
+        "layers": eye.integer(layers, 1, MAX_TOWER),
         "heads": eye.integer(heads, 1, width),
         "intermediate": eye.integer("intermediate_size", 1, MAX_INTERMEDIATE, intermediate),
     }
@@ -232,12 +234,31 @@ def read_tower(
         return None
     facts, read = row
     try:
-        tower = read(whole, whole.fields("vision_config"), facts, out)
+        eye = whole.fields("vision_config")
+        tower = read(whole, eye, _as_converted(facts, eye), out)
         tower = replace(tower, axes=_axes(facts, text, pairs))
     except InvalidConfigError:
         return None
     known = {tower.activation, tower.merger_activation} <= set(_ACTIVATIONS)
     return tower if known else None
+
+
+def _as_converted(facts: TowerFacts, eye: Fields) -> TowerFacts:
+    """The facts of a tower whose tensors another program has written in an order of its own; see `projector.py`."""
+    if CONVERTED not in eye:
+        return facts
+    changes = eye.fields(CONVERTED)
+    qkv = facts.qkv
+    if len(qkv) == 1 and changes.flag("qkv_apart", False):
+        qkv = tuple(qkv[0].removesuffix("qkv") + part for part in "qkv")
+    has_whole_norm = changes.flag("whole_norm", False)
+    return replace(
+        facts,
+        qkv=qkv,
+        frames_apart=changes.flag("frames_apart", False),
+        has_pairs=changes.flag("pairs", False),
+        merger=replace(facts.merger, has_whole_norm=has_whole_norm),
+    )
 
 
 def _axes(facts: TowerFacts, text: Fields, pairs: int) -> tuple[int, ...]:

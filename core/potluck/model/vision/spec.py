@@ -34,6 +34,7 @@ class Merger:
         norm: the norm before, of each patch or, with `norms_cell`, of the joined ones.
         products: the matrices in the order of use.
         has_bias: whether they have one.
+        has_whole_norm: of "mean": whether files have the factor of the norm as it is, and not 1 less.
     """
 
     kind: Literal["mlp", "mean", "joined"]
@@ -41,6 +42,7 @@ class Merger:
     products: tuple[str, ...]
     norms_cell: bool = False
     has_bias: bool = True
+    has_whole_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +52,12 @@ class TowerFacts:
     Attributes:
         patches: the name of the matrix that patches are multiplied with.
         frames: how often the picture stands in a patch, of towers that also see films.
+        frames_apart: whether files have a matrix for each of these.
         positions: the name of the table of positions that is added to patches, if there is one.
         is_stretched: whether that table is stretched over the picture, whatever its size.
         rope: how pairs are shared out between rows and columns of patches: the first half turns by the row ("halves"),
             or every other pair ("turns"); None: there is no rope.
+        has_pairs: whether queries and keys have the two numbers that rope turns together side by side.
         layer: the prefix of a layer.
         norms: of a layer, before its attention and before its MLP.
         norm_kind: "layer": with a mean and a bias; "rms": without.
@@ -73,9 +77,11 @@ class TowerFacts:
     patches: str
     patch_bias: bool = True
     frames: int = 1
+    frames_apart: bool = False
     positions: str | None = None
     is_stretched: bool = False
     rope: Literal["halves", "turns"] | None = None
+    has_pairs: bool = False
     layer: str
     norms: tuple[str, str]
     norm_kind: Literal["layer", "rms"]
@@ -90,6 +96,12 @@ class TowerFacts:
     axes: Literal["blocks", "turns"] | None = None
     sections: tuple[int, int, int] = (0, 0, 0)
     sees_ahead: bool = False
+
+    @property
+    def patch_matrices(self) -> tuple[str, ...]:
+        """The names of the matrices that a patch, or each frame of it, is multiplied with."""
+        more = range(1, self.frames if self.frames_apart else 1)
+        return f"{self.patches}.weight", *(f"{self.patches}.weight.{frame}" for frame in more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +167,9 @@ class TowerSpec:
     def tensors(self) -> dict[str, Shape]:
         """Names and shapes of all its tensors."""
         facts, width = self.facts, self.width
-        shape = (width, 3, *((facts.frames,) if facts.frames > 1 else ()), self.patch, self.patch)
-        found: dict[str, Shape] = {f"{facts.patches}.weight": shape}
+        has_frames = facts.frames > 1 and not facts.frames_apart
+        shape = (width, 3, *((facts.frames,) if has_frames else ()), self.patch, self.patch)
+        found: dict[str, Shape] = dict.fromkeys(facts.patch_matrices, shape)
         if facts.patch_bias:
             found[f"{facts.patches}.bias"] = (width,)
         if facts.positions is not None:

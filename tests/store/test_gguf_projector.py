@@ -1,0 +1,186 @@
+"""The vision tower of a GGUF model is the projector beside it; what is none leaves a model of text."""
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gguf_projectors import write_seeing
+from gguf_writer import TOKENS
+from PIL import Image
+from seeing_models import SEEING, SeeingModel, SeeingPipeline, make_seeing_model
+from tiny_models import difference, loaded
+
+from potluck.cluster.driver.model_text import Conversation
+from potluck.cluster.text.process import encode_conversation, read_pictures
+from potluck.model.chat import ChatFormat
+from potluck.store.gguf_model import read_gguf
+from potluck.store.registry import LocalModel, open_model
+
+WIDE = {"hidden_size": 32, "intermediate_size": 64}  # whole blocks of Q8_0
+TEMPLATE = (
+    "{% for m in messages %}{% for p in m.content %}"
+    "{{ '<|image_pad|>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+)
+TAIL = torch.tensor([9, 33, 12], dtype=torch.int32)
+
+
+def opened(seeing: SeeingModel, model: LocalModel) -> SeeingModel:
+    """The same prompt for the model of the files."""
+    return dataclasses.replace(seeing, reference=loaded(model, seeing.reference))
+
+
+@pytest.mark.parametrize("variant", SEEING)
+def test_a_model_with_its_projector_is_that_of_the_safetensors(
+    variant: str, tmp_path: Path
+) -> None:
+    seeing = make_seeing_model(variant, tmp_path / "hub")
+    file, _ = write_seeing(tmp_path / "hub", tmp_path / "files")
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    assert model.blind is None
+    assert read_gguf(file) == model.manifest.config
+    ids = torch.cat([seeing.ids, TAIL])
+    ours = SeeingPipeline(opened(seeing, model)).run(ids, (len(ids),))
+    theirs = SeeingPipeline(seeing).run(ids, (len(ids),))
+    assert difference(ours, theirs) < 1e-5
+    assert model.words is not None
+    form = read_pictures(model.words)
+    assert form is not None
+    assert (form.mean, form.deviation) == ((0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
+    assert form.side == seeing.picture.height // seeing.picture.rows
+
+
+def test_a_picture_stands_in_the_prompt_as_the_files_say(tmp_path: Path) -> None:
+    make_seeing_model("qwen 3", tmp_path / "hub")
+    marks = ("<|image_pad|>",)
+    into, sizes = tmp_path / "files", (64, 4096)
+    file, _ = write_seeing(
+        tmp_path / "hub", into, more_tokens=marks, template=TEMPLATE, sizes=sizes
+    )
+    words = open_model(file, cache_dir=tmp_path / "cache").words
+    assert words is not None
+    drawn = io.BytesIO()
+    Image.new("RGB", (300, 250), "red").save(drawn, "PNG")
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+    conversation = Conversation(
+        messages=[{"role": "user", "content": parts}], pictures=(drawn.getvalue(),)
+    )
+
+    prompt = encode_conversation(ChatFormat.load(words), conversation, read_pictures(words))
+
+    (picture,) = prompt.pictures
+    assert (picture.height, picture.width) == (56, 64)
+    rows = picture.rows * picture.columns
+    assert prompt.token_ids.count(prompt.picture_token) == rows == 7 * 8
+    assert prompt.picture_token == len(TOKENS)
+    assert picture.mean == (0.5, 0.4, 0.3)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("F16", 0.03), ("BF16", 0.03), ("Q8_0", 0.03)])
+def test_first_files_in_fewer_bits_are_nearly_that_model(
+    kind: str, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, text, eye, whole = SEEING["gemma 3"]
+    monkeypatch.setitem(SEEING, "wide", (name, text, eye | WIDE, whole))
+    seeing = make_seeing_model("wide", tmp_path / "hub")
+    file, _ = write_seeing(tmp_path / "hub", tmp_path / "files", kind=kind, is_old=True)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    reference = opened(seeing, model).reference
+    for scheme in ("f32", "int8"):
+        tower = reference.weights(range(0), embedding=True, scheme=scheme).tower
+        assert tower is not None
+        assert 0 < difference(tower(seeing.numbers), seeing.rows()) < most
+
+
+def cut_off(projector: Path) -> None:
+    os.truncate(projector, projector.stat().st_size - 1)
+
+
+def of_another_folder(projector: Path) -> None:
+    make_seeing_model("mistral 3", projector.parent / "other")
+    _, other = write_seeing(projector.parent / "other", projector.parent / "others")
+    other.replace(projector)
+
+
+REFUSED: list[tuple[dict[str, object], Callable[[Path], None] | None, str]] = [
+    ({"projector_type": "resampler"}, None, "of the kind 'resampler', which Potluck does not"),
+    ({"projection_dim": 48}, None, "gemma3 of 48 numbers, where gemma3 of 32 is"),
+    ({"block_count": 0}, None, "clip.vision.block_count must be from 1 to 256"),
+    ({"block_count": 1 << 31}, None, "clip.vision.block_count must be from 1 to 256"),
+    ({"block_count": 3}, None, "lacks tensor vision_tower.encoder.layers.2"),
+    ({"head_count": 5}, None, "a tower of sizes that Potluck does not compute"),
+    ({}, cut_off, "is cut off"),
+    ({}, of_another_folder, "pixtral of 32 numbers, where gemma3 of 32 is"),
+]
+
+
+@pytest.mark.parametrize(("fields", "damage", "why"), REFUSED)
+def test_a_model_whose_projector_is_none_of_its_own_reads_text_and_says_why(
+    fields: dict[str, object],
+    damage: Callable[[Path], None] | None,
+    why: str,
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("gemma 3", tmp_path / "hub")
+    file, projector = write_seeing(tmp_path / "hub", tmp_path / "files", fields=fields)
+    if damage is not None:
+        damage(projector)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    assert model.config.tower is None
+    assert model.config.architecture == "Gemma3ForCausalLM"
+    assert model.blind is not None
+    assert projector.name in model.blind or "The GGUF file's clip" in model.blind
+    assert why in model.blind
+    assert model.words is not None
+    assert read_pictures(model.words) is None
+
+
+def test_of_several_projectors_that_of_the_model_is_taken_whatever_it_is_called(
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("gemma 3", tmp_path / "hub")
+    file, small = write_seeing(tmp_path / "hub", tmp_path / "files", kind="F16")
+    large = small.with_name("vision.gguf")  # its fields say what it is
+    write_seeing(tmp_path / "hub", tmp_path / "more")[1].replace(large)
+    cut_off(write_seeing(tmp_path / "hub", tmp_path / "broken")[1])
+    (tmp_path / "broken" / small.name).replace(small.with_name("mmproj-broken.gguf"))
+
+    for expected in (large, small):
+        model = open_model(file, cache_dir=tmp_path / "cache")
+
+        assert model.config.tower is not None
+        assert {source.path for source in model.sources.values()} == {file, expected}
+        expected.unlink()
+
+    assert "mmproj-broken.gguf is cut off" in str(
+        open_model(file, cache_dir=tmp_path / "cache").blind
+    )
+
+
+def test_ollamas_manifest_names_the_projector(tmp_path: Path) -> None:
+    make_seeing_model("gemma 3", tmp_path / "hub")
+    files = write_seeing(tmp_path / "hub", tmp_path / "files")
+    store, layers = tmp_path / "store", []
+    (store / "blobs").mkdir(parents=True)
+    for digit, kind, path in zip("ab", ("model", "projector"), files, strict=True):
+        path.replace(store / "blobs" / f"sha256-{digit * 64}")
+        media = f"application/vnd.ollama.image.{kind}"
+        layers.append({"mediaType": media, "digest": f"sha256:{digit * 64}"})
+    manifest = store / "manifests/registry.ollama.ai/library/gemma3/4b"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"layers": layers}))
+
+    model = open_model(store / "blobs" / f"sha256-{'a' * 64}", cache_dir=tmp_path / "cache")
+
+    assert (model.name, model.blind) == ("gemma3:4b", None)
+    assert model.config.tower is not None

@@ -1,0 +1,207 @@
+"""Write models that see as GGUF: the decoder, and its tower as a projector, as llama.cpp's converter does."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf_tensors import permute
+from gguf_writer import finish, quantise_blocks, write_gguf
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from potluck.model.families.table import WITH_TEXT
+from potluck.model.naming import decoder_names
+from potluck.model.vision.spec import is_of_tower
+
+DECODERS = {
+    "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
+    "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2vl", "qwen2.5vl_merger"),
+    "Qwen3VLForConditionalGeneration": ("qwen3vl", "qwen3vl_merger"),
+    "Qwen3_5ForConditionalGeneration": ("qwen35", "qwen3vl_merger"),
+}
+"""For each architecture those of the two files."""
+
+
+def write_seeing(
+    folder: Path,
+    into: Path,
+    *,
+    kind: str = "F32",
+    more_tokens: Sequence[str] = (),
+    template: str = "",
+    **changes: Any,
+) -> tuple[Path, Path]:
+    """Write the model of a folder as two files.
+
+    Args:
+        folder: has `config.json` and `model.safetensors`.
+        into: the folder for the files.
+        kind: the type of the tower's matrices.
+        more_tokens: see `write_gguf`.
+        template: of chats.
+        changes: see `write_projector`.
+
+    Returns:
+        The decoder's file, and the projector's.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    whole = config["architectures"][0]
+    text, stored = config["text_config"], load_file(folder / "model.safetensors")
+    names = decoder_names(stored)
+    tensors = {names[name]: values for name, values in stored.items()}
+    alone = into / "alone"
+    alone.mkdir(parents=True)
+    family = WITH_TEXT[whole].get(text["model_type"]) or next(iter(WITH_TEXT[whole].values()))
+    about = {"tie_word_embeddings": False} | text | {"architectures": [family]}
+    (alone / "config.json").write_text(json.dumps(about))
+    decoder = {name: values for name, values in tensors.items() if not is_of_tower(name)}
+    save_file(decoder, alone / "model.safetensors")
+    architecture, _ = DECODERS[whole]
+    sections = (text.get("rope_parameters") or {}).get("mrope_section")
+    fields: dict[str, object] = {"tokenizer.chat_template": template} if template else {}
+    if sections is not None:
+        fields[f"{architecture}.rope.dimension_sections"] = [*sections, 0]
+    file = write_gguf(
+        alone,
+        into / "model.gguf",
+        architecture=architecture,
+        fields=fields,
+        more_tokens=more_tokens,
+    )
+    tower = {name: values for name, values in tensors.items() if is_of_tower(name)}
+    return file, write_projector(into / "mmproj-model.gguf", config, tower, kind=kind, **changes)
+
+
+def write_projector(
+    path: Path,
+    config: Mapping[str, Any],
+    tower: Mapping[str, Tensor],
+    *,
+    kind: str = "F32",
+    is_old: bool = False,
+    sizes: tuple[int, int] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a tower as `MmprojModel` and those that it is the base of do.
+
+    Args:
+        path: the file to write.
+        config: of the whole model.
+        tower: its tensors, by our names.
+        kind: the type of matrices.
+        is_old: whether the matrices of MLPs have each other's names, as in the first files.
+        sizes: pixels of a picture, the fewest and the most.
+        fields: numbers and texts to replace.
+    """
+    eye, whole = config["vision_config"], config["architectures"][0]
+    _, projector = DECODERS[whole]
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.add_clip_has_vision_encoder(True)
+    replaced = dict(fields or {})
+    writer.add_clip_projector_type(replaced.get("projector_type", projector))
+    rows = replaced.get("projection_dim", config["text_config"]["hidden_size"])
+    writer.add_vision_projection_dim(rows)
+    writer.add_vision_image_size(eye.get("image_size", 560))
+    writer.add_vision_patch_size(eye["patch_size"])
+    writer.add_vision_embedding_length(eye["hidden_size"])
+    writer.add_vision_feed_forward_length(eye["intermediate_size"])
+    layers = eye.get("num_hidden_layers", eye.get("depth"))
+    writer.add_vision_block_count(replaced.get("block_count", layers))
+    heads = eye.get("num_attention_heads", eye.get("num_heads"))
+    writer.add_vision_head_count(replaced.get("head_count", heads))
+    writer.add_vision_image_mean([0.5, 0.4, 0.3])
+    writer.add_vision_image_std([0.5, 0.25, 0.2])
+    if sizes is not None:
+        writer.add_vision_min_pixels(sizes[0])
+        writer.add_vision_max_pixels(sizes[1])
+    _add_facts(writer, config, eye, projector)
+    # A merger's matrices are numbered up to 2, where a real tower has more layers than that.
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 3))
+    for name, values in tower.items():
+        for theirs, some in _converted(names, name, values.float(), eye, projector).items():
+            _add(writer, _swapped(theirs) if is_old else theirs, some, kind)
+    finish(writer)
+    return path
+
+
+def _add_facts(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], eye: Mapping[str, Any], projector: str
+) -> None:
+    writer.add_vision_attention_layernorm_eps(eye.get("layer_norm_eps", 1e-6))
+    match projector:
+        case "gemma3":
+            writer.add_vision_use_gelu(True)
+            side = eye["image_size"] // eye["patch_size"]
+            cells = int(config["mm_tokens_per_image"] ** 0.5)
+            writer.add_vision_projector_scale_factor(side // cells)
+        case "qwen2.5vl_merger":
+            writer.add_vision_use_silu(True)
+            writer.add_vision_n_wa_pattern(eye["fullatt_block_indexes"][0] + 1)
+            writer.add_vision_window_size(eye["window_size"])
+        case "qwen3vl_merger":
+            writer.add_vision_use_gelu(True)
+            writer.add_vision_spatial_merge_size(eye["spatial_merge_size"])
+            deep = eye.get("deepstack_visual_indexes", [])
+            writer.add_vision_is_deepstack_layers([i in deep for i in range(eye["depth"])])
+        case _:
+            writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
+            writer.add_vision_spatial_merge_size(config["spatial_merge_size"])
+
+
+def _converted(
+    names: gguf.TensorNameMap, name: str, values: Tensor, eye: Mapping[str, Any], projector: str
+) -> dict[str, Tensor]:
+    """What the converter makes of a tensor of Hugging Face."""
+    if name == "visual.patch_embed.proj.weight":
+        first, second = values.unbind(2)
+        return {"v.patch_embd.weight": first, "v.patch_embd.weight.1": second}
+    if projector == "qwen2.5vl_merger" and ".qkv." in name:
+        parts = zip("qkv", values.chunk(3), strict=True)
+        return {_name(names, name.replace("qkv", part)): some for part, some in parts}
+    if projector == "qwen3vl_merger" and "merger" in name:
+        return {_qwen3_name(name, eye): values}
+    if projector == "pixtral" and name.endswith(("q_proj.weight", "k_proj.weight")):
+        values = permute(values, eye["num_attention_heads"])
+    if projector == "gemma3":
+        name = name.replace("vision_tower.", "vision_tower.vision_model.").replace(
+            "_weight", ".weight"
+        )
+        values = values + 1 if "soft_emb_norm" in name else values
+    return {_name(names, name): values}
+
+
+def _qwen3_name(name: str, eye: Mapping[str, Any]) -> str:
+    """As `Qwen3VLVisionModel.modify_tensors` makes it."""
+    if name.startswith("visual.deepstack_merger_list."):
+        number, rest = name.split(".", 3)[2:]
+        layer = eye["deepstack_visual_indexes"][int(number)]
+        return f"v.deepstack.{layer}.{rest.replace('linear_', '')}"
+    rest = name.removeprefix("visual.merger.")
+    for ours, theirs in (("norm", "v.post_ln"), ("linear_fc1", "mm.0"), ("linear_fc2", "mm.2")):
+        rest = rest.replace(ours, theirs)
+    return rest
+
+
+def _swapped(name: str) -> str:
+    places = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+    return ".".join(places.get(part, part) for part in name.split("."))
+
+
+def _add(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> None:
+    array = values.contiguous().numpy()
+    if values.dim() != 2 or "position_embd" in name:
+        writer.add_tensor(name, array.astype(np.float32))
+        return
+    dtype = gguf.GGMLQuantizationType[kind]
+    writer.add_tensor(name, quantise_blocks(array, dtype), raw_dtype=dtype)
+
+
+def _name(names: gguf.TensorNameMap, name: str) -> str:
+    found = names.get_name(name, (".weight", ".bias"))
+    assert found is not None, name
+    return found
