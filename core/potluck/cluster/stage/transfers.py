@@ -163,7 +163,8 @@ class Transfers:
                 self._write(link, message, payload)
             case CacheSent():
                 if (transfer := self._incoming.get(message.transfer)) is not None:
-                    transfer.missing -= set(range(*message.layers))
+                    span = range(*message.layers)  # of any length: it is what a peer says
+                    transfer.missing = {n for n in transfer.missing if n not in span}
                     self._answer_whole(transfer)
             case CacheReceived():
                 key = message.transfer, link
