@@ -218,10 +218,9 @@ class Transfers:
         self._taken(transfer.taker)
 
     def _break(self, transfer: _Incoming, why: str) -> None:
-        """Drop all of a transfer. The session has the tokens that it had before, or none."""
+        """Drop all of a transfer. The session has the tokens that it had before."""
         logger.warning("a transfer is given up: %s", why)
         self._incoming.pop(transfer.name, None)
-        transfer.rows.drop()
         for link in transfer.nbytes:
             self._say(link, CacheGivenUp(epoch=self._epoch, transfer=transfer.name, message=why))
         if (taker := transfer.taker) is not None:
