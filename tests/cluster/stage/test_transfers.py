@@ -192,7 +192,7 @@ def test_a_peer_may_name_any_number_of_layers(ends: Ends) -> None:
     tracemalloc.start()
     try:
         ends.receiver.receive(
-            ends.back, CacheSent(epoch=1, transfer="t", layers=(0, 1_000_000)), NOTHING
+            cast("Any", ends.back), CacheSent(epoch=1, transfer="t", layers=(0, 1_000_000)), NOTHING
         )
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
