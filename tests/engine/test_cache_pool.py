@@ -362,3 +362,16 @@ def test_without_room_for_both_a_copy_takes_the_memory_of_the_other() -> None:
     assert (first.length, copy.length) == (0, 150)
     assert positions(copy, 0) == list(range(150))
     assert pool.nbytes == 2 * GRANULE * PER_TOKEN == held_by(copy)
+
+
+def test_room_for_a_while_takes_the_caches_of_others_and_never_the_own_one() -> None:
+    pool = make_pool(budget=3 * GRANULE * PER_TOKEN)
+    caches = {name: pool.open(name) for name in (A, B, C)}
+    for name in (A, B, C):
+        pool.reserve(name, 5)
+
+    assert pool.make_room(A, 0) == []
+    assert pool.make_room(A, GRANULE * PER_TOKEN) == [B]
+    with pytest.raises(OutOfMemoryError):
+        pool.make_room(A, 2 * GRANULE * PER_TOKEN + 1)
+    assert [caches[name].capacity for name in (A, B, C)] == [GRANULE, 0, GRANULE]

@@ -129,14 +129,16 @@ def test_rows_go_as_soon_as_they_are_computed_and_only_those_that_are_missing(
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma 3", "qwen 3 next"])
-def test_what_is_given_up_leaves_the_tokens_that_were_there_or_none(
+def test_what_breaks_leaves_the_session_as_it_was(
     make_reference: MakeReference, variant: str
 ) -> None:
     reference = make_reference(variant)
     source, target = pipelines(reference)
     ids = reference.prompt(60)
-    for chunk in ids[:20].split(16):
-        target.run(chunk)
+    undisturbed = Pipeline(reference, (1, 3), **SIZES)
+    for one in (target, undisturbed):
+        for chunk in ids[:20].split(16):
+            one.run(chunk)
 
     move = Move(source, target, 50)
     for chunk in ids[:50].split(16):
@@ -146,16 +148,31 @@ def test_what_is_given_up_leaves_the_tokens_that_were_there_or_none(
             write(receiver, piece)
     with pytest.raises(InvalidStepError, match="Not all rows"):
         move.receivers[-1].finish()
-    for receiver in move.receivers:
-        receiver.drop()
 
-    target.turn_to(SESSION)
-    assert target.position == (20 if variant == "llama" else 0)
-    for chunk in ids[target.position : 50].split(16):
+    assert [one.position(SESSION) for one in target.stages] == [20, 20, 20]
+    assert torch.equal(answer(target, ids[20:50]), answer(undisturbed, ids[20:50]))
+
+
+@pytest.mark.parametrize("variant", ["gemma 3", "qwen 3 next"])
+def test_a_conversation_goes_on_behind_its_tokens_with_what_others_have_read(
+    make_reference: MakeReference, variant: str
+) -> None:
+    reference = make_reference(variant)
+    source, target = pipelines(reference)
+    ids = reference.prompt(80)
+    for chunk in ids[:20].split(16):
         target.run(chunk)
-    torch.testing.assert_close(
-        answer(target, ids[50:]), answer(source, ids[50:]), rtol=1e-4, atol=1e-4
-    )
+
+    move = Move(source, target, 70)
+    for chunk in ids[:70].split(16):
+        source.run(chunk)
+        move.go_on()
+    fork = SessionId("fork")
+    target.stages[0].open(fork, epoch=1, source=SESSION, position=20)  # it has none of the new rows
+    assert target.stages[0].position(fork) in (20, 16)  # a state has a checkpoint there
+    move.finish()
+
+    assert torch.equal(answer(target, ids[70:]), answer(source, ids[70:]))
 
 
 def test_what_is_not_the_next_of_these_layers_is_refused(make_reference: MakeReference) -> None:
@@ -200,8 +217,6 @@ def test_a_session_that_changes_meanwhile_is_not_taken_apart(llama: Reference) -
     source.run(ids[24:30])
     with pytest.raises(InvalidStepError, match="changed"):
         move.go_on()
-    for receiver in move.receivers:
-        receiver.drop()
     assert torch.equal(target.run(ids[3:5]), answer_of(llama, ids[:5])[3:])
 
 

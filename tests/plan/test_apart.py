@@ -131,6 +131,28 @@ def test_whoever_is_named_reads_and_the_others_answer(
     assert sorted(names(reading.plan)) == ["Mac", "PC"]
 
 
+def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
+    sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
+) -> None:
+    # Together, A and B take half as long as one of them; P computes prompts fast.
+    devices = [device_of(name, decode_ms=12.0, prefill_ms=80.0, head_ms=0.0) for name in "AB"]
+    reader = device_of("P", decode_ms=20.0, prefill_ms=2.0, head_ms=0.0, device="cuda:0")
+    devices.append(reader)
+    links = links_of(devices, rtt_ms=0.2, bytes_per_s=1e9)
+    sizes = replace(sizes, links=links, shape=replace(sizes.shape, divided=(1.0,)))
+    alone = make_plan(sizes.shape, devices, sizes.links, measured_tokens=100)
+    assert any(stage.is_ranked for stage in alone.stages)
+
+    plan, reading = planned(sizes, devices, "P")
+    assert reading is not None
+    assert not any(stage.is_ranked for stage in (*plan.stages, *reading.plan.stages))
+    _, reading = planned(sizes, devices, "A", "B")
+    assert reading is not None
+    assert not any(stage.is_ranked for stage in reading.plan.stages)
+    with pytest.raises(InvalidLayersError, match="the plus in --layers"):
+        planned(sizes, devices, "P", layers=[("A+B", 10)])
+
+
 def test_what_cannot_be_is_refused_in_a_sentence(sizes: Sizes, home: list[DeviceCost]) -> None:
     with pytest.raises(InvalidLayersError, match="no computer called Laptop"):
         planned(sizes, home, "Laptop")

@@ -122,6 +122,24 @@ class CachePool:
         cache = self._caches[session]
         return [] if tokens <= cache.capacity else self._grow(cache, tokens)
 
+    def make_room(self, session: SessionId, nbytes: int) -> list[SessionId]:
+        """Have so many bytes free for a while, beside the caches. This session keeps its cache.
+
+        Returns:
+            The sessions that lost their caches for it.
+
+        Raises:
+            OutOfMemoryError: there is no room even beside this session alone; nothing was changed.
+        """
+        if not nbytes:
+            return []
+        self._caches.move_to_end(session)
+        cache, room = self._caches[session], self._room(nbytes)
+        at_most = room + self._nbytes - cache.nbytes
+        if nbytes > at_most:
+            raise _beyond_memory(cache.capacity, nbytes, max(0, at_most))
+        return self._evict(nbytes - room)
+
     def fork(self, session: SessionId, source: SessionId, position: int) -> list[SessionId]:
         """Let an empty session hold the tokens of another one before `position`, or fewer.
 

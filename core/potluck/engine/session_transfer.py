@@ -1,11 +1,12 @@
 """A session's cache on its way from a stage that reads its prompt to one that answers, layer by layer.
 
 What is sent is what the cache holds, in the cache's own numbers. Rows of all positions go as soon as they are
-computed; those of windows, and states, once the last token is. The receiver writes them behind the tokens that it
-has, and counts none of them before all are there: what breaks leaves the session as it was, or empty.
+computed; those of windows, and states, once the last token is. The receiver writes rows behind the tokens that it
+has. Windows and states would replace what these tokens left, so they wait in memory of their own. Nothing counts
+before all is there: what breaks leaves the session as it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.session_cache import SessionCache
 from potluck.errors import InvalidStepError, OutOfMemoryError, format_bytes
-from potluck.model.caches import MOST_MOVED_BYTES, CacheSpec, FullCache, Held
+from potluck.model.caches import MOST_MOVED_BYTES, CacheSpec, FullCache, Held, RecurrentCache
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
 PIECE = 1 << 20  # bytes of rows that go at once: a millisecond on the thread that computes
@@ -77,14 +78,24 @@ class MovedLayer(NamedTuple):
             return own
         return torch.cat([shared[:, :, first : min(stop, begin)], own], 2)
 
-    def place(self, first: int, stop: int, begin: int) -> Tensor:
-        """The memory of a part; rows begin at the position `begin`."""
-        both = self.cache.both
-        return (
-            both[:, :, :1, first:stop]
-            if self.is_state
-            else both[:, :, first - begin : stop - begin]
-        )
+    def place(self, memory: Tensor, first: int, stop: int, begin: int) -> Tensor:
+        """A part in memory that is laid out as the cache's; rows begin at the position `begin`."""
+        if self.is_state:
+            return memory[:, :, :1, first:stop]
+        return memory[:, :, first - begin : stop - begin]
+
+
+def bytes_apart(specs: Iterable[CacheSpec], begin: int, end: int) -> int:
+    """Bytes that a `RowReceiver` takes beside the session's cache."""
+    if not begin:
+        return 0
+    return sum(spec.row.nbytes * _rows_apart(spec, end) for spec in specs)
+
+
+def _rows_apart(spec: CacheSpec, end: int) -> int:
+    if isinstance(spec, FullCache):
+        return 0
+    return 1 if isinstance(spec, RecurrentCache) else spec.rows(end)
 
 
 def moved_layers(
@@ -154,9 +165,13 @@ class RowReceiver:
         self._changes = cache.changes
         self._next = {number: begin for number, layer in layers.items() if layer.is_streamed}
         self._first: dict[int, int] = {}  # of windows, the position of the first row
-        self._is_overwritten = (
-            False  # a window or a state, which held something of the tokens before
-        )
+        # Of windows and states, where they wait for the last piece. A session without tokens has
+        # nothing that they could replace.
+        self._apart = {
+            number: torch.empty_like(layer.cache.both[:, :, : _rows_apart(layer.spec, end)])
+            for number, layer in layers.items()
+            if begin and not layer.is_streamed
+        }
 
     def write(self, number: int, first: int, tensor: TensorHeader, payload: memoryview) -> None:
         """Write a piece. Those of a layer come in their order.
@@ -174,13 +189,14 @@ class RowReceiver:
         is_next = first == self._next.get(number, 0 if layer.is_state else first)
         if not is_next or stop > layer.end(self.end):
             raise InvalidStepError(f"Rows of layer {number} came that are not the next ones.")
-        target = layer.place(first, stop, begin)
+        memory = self._apart.get(number, layer.cache.both)
+        target = layer.place(memory, first, stop, begin)
         if target.shape != rows.shape:
             raise InvalidStepError(
                 f"Layer {number} is cached as {list(target.shape)} here, and {list(rows.shape)} came."
             )
         if not layer.is_streamed:
-            self._first[number], self._is_overwritten = begin, True
+            self._first[number] = begin
         target.copy_(rows)
         self._next[number] = stop
 
@@ -193,6 +209,8 @@ class RowReceiver:
         self._check()
         held = {number: self._held(number, layer) for number, layer in self._layers.items()}
         for number, layer in self._layers.items():
+            if (apart := self._apart.pop(number, None)) is not None:
+                layer.cache.both[:, :, : apart.shape[2]].copy_(apart)
             layer.cache.held = held[number]
             if layer.is_state:  # where an answer begins, there is a checkpoint
                 layer.cache.advance(layer.spec.advance(held[number], self.end, 2), self.end)
@@ -210,11 +228,6 @@ class RowReceiver:
         if layer.spec.trim(held, self.end) != self.end:
             raise InvalidStepError(f"Too few rows of layer {number} came.")
         return held
-
-    def drop(self) -> None:
-        """Give up. The session has the tokens that it had, or none if some of what it held is gone."""
-        if self._is_overwritten and self._cache.changes == self._changes:
-            self._cache.trim(0)
 
     def _check(self) -> None:
         if self._cache.changes != self._changes:

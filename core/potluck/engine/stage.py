@@ -9,7 +9,7 @@ again. What comes in is untrusted, and checked before anything is computed. Not 
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
@@ -29,6 +29,7 @@ from potluck.engine.session_transfer import (
     RowReceiver,
     RowSender,
     beyond_one_transfer,
+    bytes_apart,
     moved_layers,
 )
 from potluck.engine.stage_weights import StageWeights
@@ -201,8 +202,7 @@ class Stage:
             logger.info("the beginning of a conversation is computed again: %s", error)
             self._sessions[session].cache = self._pool.open(session)
             return
-        for one in evicted:
-            self._forget_last(self._sessions[one])
+        self._forget(evicted)
 
     def close(self, session: SessionId, *, epoch: int) -> None:
         """Forget a session. One that is not known is already forgotten."""
@@ -280,10 +280,11 @@ class Stage:
         self._choose_rope(known, position, end + 1)
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
+            self._forget(self._pool.make_room(session, bytes_apart(self.caches, position, end)))
+            layers = moved_layers(cache, self.caches, self.weights.layers)
+            rows = RowReceiver(cache, layers, position, end)
         self._forget_last(known)
-        return RowReceiver(
-            cache, moved_layers(cache, self.caches, self.weights.layers), position, end
-        )
+        return rows
 
     def restore(
         self,
@@ -523,8 +524,12 @@ class Stage:
 
     def _reserve(self, session: SessionId, tokens: int) -> None:
         self._sessions.move_to_end(session)
-        for evicted in self._pool.reserve(session, tokens):
-            self._forget_last(self._sessions[evicted])
+        self._forget(self._pool.reserve(session, tokens))
+
+    def _forget(self, evicted: Iterable[SessionId]) -> None:
+        """Note that these sessions have lost their caches."""
+        for session in evicted:
+            self._forget_last(self._sessions[session])
 
     def _find(self, session: SessionId, epoch: int) -> Session:
         self._check_epoch(epoch)

@@ -134,6 +134,7 @@ def _best_reading(
     usual = answer_ms(sizes, plan, None)
     most_ms = min(usual / GAIN, usual - LEAST_GAIN_MS)
     used = {stage.node for stage in plan.stages}
+    is_ranked = any(stage.is_ranked for stage in plan.stages)
     nodes = {device.node for device in devices}
     for node in sorted(nodes - used if len(used) == 1 else nodes):
         if stop():
@@ -142,7 +143,8 @@ def _best_reading(
             reader = _plan_of(sizes, _without(devices, nodes - {node}))
             if answer_ms(sizes, plan, reader) > most_ms:
                 continue  # it gains nothing even if it is not missed
-            rest = answering(_without(devices, {node}), stop=stop) if node in used else plan
+            is_kept = node not in used and not is_ranked
+            rest = plan if is_kept else answering(_without(devices, {node}), stop=stop)
         except (PlanError, UsageError):
             continue
         ms = answer_ms(sizes, rest, reader)
@@ -215,8 +217,12 @@ def _is_alike(sizes: Sizes, plan: Plan, reading: Plan) -> bool:
 
 
 def _without(devices: Sequence[DeviceCost], nodes: set[NodeId]) -> list[DeviceCost]:
-    """The devices, of which those of these computers lend no memory."""
-    return [replace(d, memory=0) if d.node in nodes else d for d in devices]
+    """The devices, of which those of these computers lend no memory.
+
+    None is chosen to compute layers together with others: ranks have a part of every row, and neither send nor
+    take caches. Groups that are asked for by hand are still made.
+    """
+    return [replace(d, memory=0 if d.node in nodes else d.memory, can_rank=False) for d in devices]
 
 
 def _plan_of(sizes: Sizes, devices: Sequence[DeviceCost]) -> Plan:

@@ -15,6 +15,7 @@ from potluck.errors import (
     UnreachableError,
     VersionMismatchError,
 )
+from potluck.ids import NodeId
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Address
 from potluck.wire.versions import RANKS_SINCE
@@ -161,6 +162,32 @@ def test_a_next_stage_that_cannot_be_reached_is_to_blame_and_not_who_calls_it(
             await deployment.start()
 
         assert deployment.culprit == called.node_id
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("named", "blamed"),
+    [("Attic", "Attic"), ("Mac", "Mac"), ("Stranger", "Laptop"), (None, "Laptop")],
+)
+def test_of_several_computers_that_a_stage_calls_the_one_it_names_is_to_blame(
+    model: LocalModel, named: str | None, blamed: str
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        attic = FakeComputer("Attic", 4)
+        laptop.version = mac.version = RANKS_SINCE
+        ids = {c.name: c.node_id for c in (desk, laptop, mac, attic)} | {
+            "Stranger": NodeId("ee" * 32)
+        }
+        data = {} if named is None else {"node": ids[named]}
+        laptop.errors["load"] = failing(UnreachableError("It cannot be reached.", **data))
+        layers = (("Desk", 1), ("Laptop+Mac", 2), ("Attic", 1))
+        deployment = await deployment_on(model, desk, laptop, mac, attic, layers=layers)
+        with pytest.raises(PeerError):
+            await deployment.start()
+
+        assert deployment.culprit == ids[blamed]
 
     run(main())
 

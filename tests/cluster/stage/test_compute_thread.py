@@ -16,6 +16,7 @@ from potluck.cluster.stage.scheduler import Group, Scheduler
 from potluck.errors import OutOfMemoryError
 from potluck.net.reactor import Delivery
 from potluck.wire.activation_messages import Forward, TensorHeader
+from potluck.wire.cache_messages import ExpectCache
 
 
 def new_thread(
@@ -218,6 +219,23 @@ def test_the_links_are_served_while_a_chunk_is_computed_and_not_while_a_token_is
         thread.start()
         await until(lambda: len(handled) == 3)
         assert handled == [("prompt", True), ("a", False), ("prompt", True)]
+        link.release()
+
+    run(main(), timeout_s=20)
+
+
+def test_the_links_are_served_while_a_stage_makes_room_for_a_prompt() -> None:
+    async def main() -> None:
+        scheduler, link, is_served = Scheduler(), FakeLink(), list[bool]()
+
+        def make_room(group: Group) -> None:
+            is_served.append(thread._relief._is_wanted.is_set())
+
+        thread = new_thread(make_room, scheduler=scheduler)
+        expect = ExpectCache(epoch=1, session="a", step=1, transfer="t", position=0, end=9)
+        scheduler.put(cast("Any", link), expect, memoryview(b""))
+        thread.start()
+        await until(lambda: is_served == [True])
         link.release()
 
     run(main(), timeout_s=20)

@@ -15,6 +15,7 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
+from potluck.wire.cache_messages import ExpectCache
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
@@ -239,6 +240,17 @@ def test_the_rest_of_a_prompt_is_a_chunk_though_it_be_a_single_token() -> None:
     bench.token("a", 2)
     bench.token("a", 3)
     assert bench.rest() == ["chunk a1", "chunk a2", "token a3"]
+
+
+def test_room_for_a_prompt_goes_first_too_and_is_told_from_what_takes_no_time() -> None:
+    bench = Bench()
+    bench.chunk("a")
+    bench.put(ExpectCache(epoch=1, session="b", step=1, transfer="t", position=0, end=9))
+    bench.open("c")
+    kinds: list[str] = []
+    while (group := bench.scheduler.next()) is not None:
+        kinds.append(group.kind)
+    assert kinds == ["room", "control", "chunk"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A step that hangs is told from one that is slow by what such steps took before."""
 
-from potluck.cluster.stage.step_watch import FACTOR, FIRST_ROWS, FIRST_S, LEAST_S, StepWatch
+from potluck.cluster.stage.step_watch import FACTOR, FIRST_ROWS, FIRST_S, LEAST_S, ROOM_S, StepWatch
 
 
 class Clock:
@@ -49,6 +49,10 @@ def test_a_fast_step_has_seconds() -> None:
 def test_a_control_message_has_seconds_also_the_first_one() -> None:
     assert LEAST_S <= stuck_after(*watched(), "control", 1) < LEAST_S + 0.5
     assert LEAST_S <= stuck_after(*watched(("control", 1, 3.0)), "control", 1) < LEAST_S + 0.5
+
+
+def test_room_for_a_prompt_has_minutes_also_after_one_that_was_quick() -> None:
+    assert stuck_after(*watched(("room", 1, 0.001)), "room", 1) >= ROOM_S
 
 
 def test_a_long_chunk_on_a_slow_computer_has_the_time_that_it_takes() -> None:

@@ -1,5 +1,6 @@
 """Both ends of a transfer between stages: how much is on its way, and what ends it."""
 
+import tracemalloc
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -183,3 +184,16 @@ def test_what_an_earlier_stage_lacks_none_takes(ends: Ends) -> None:
     ends.receiver.take(TakeCache(epoch=1, session=SESSION, step=2, transfer="t", position=0))
     assert ends.taken == [0]
     assert ends.answers.position(SESSION) == 0
+
+
+def test_a_peer_may_name_any_number_of_layers(ends: Ends) -> None:
+    ends.read(0, 40)
+    ends.pass_on()
+    tracemalloc.start()
+    try:
+        ends.receiver.receive(
+            cast("Any", ends.back), CacheSent(epoch=1, transfer="t", layers=(0, 1_000_000)), NOTHING
+        )
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -78,6 +78,7 @@ class Readers:
         if (work := self._work) is not None:
             work.cancel()
             await asyncio.wait([work])
+            self._work = None  # one that had not begun has not done it itself
         self._keep = ()
 
     def devices_of(self, node: NodeId) -> frozenset[DeviceId]:

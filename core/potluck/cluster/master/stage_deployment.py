@@ -264,13 +264,22 @@ class StageDeployment:
             return await self.computer.load(self.assign, sources, message, self._loaded)
         except PeerError as error:
             is_unreachable = UnreachableError.code in (error.code, error.data.get("kind"))
-            if is_unreachable and message.dialled:
-                self.culprit = NodeId(message.dialled[0].node_id)  # its process may have ended
+            if is_unreachable:
+                self.culprit = _not_reached(message, error) or self.culprit
             raise
 
     def _loaded(self, fraction: float) -> None:
         self.progress.loaded = fraction
         self.changed()
+
+
+def _not_reached(message: Load, error: PeerError) -> NodeId | None:
+    """The computer that a stage could not reach: its process may have ended. None: nobody knows which one."""
+    dialled = {hop.node_id for hop in message.dialled}
+    named = error.data.get("node")
+    if named in dialled:
+        return NodeId(str(named))
+    return NodeId(dialled.pop()) if len(dialled) == 1 else None
 
 
 def _missing(assign: Assign, need: Need) -> int:

@@ -100,7 +100,7 @@ class ComputeThread(threading.Thread):
                 return None
             self._watch.begin(group.kind, group.tokens)
             try:
-                if group.kind == "chunk":
+                if group.kind in ("chunk", "room"):
                     with self._relieved():
                         self._run_group(group)
                 else:

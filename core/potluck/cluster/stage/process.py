@@ -68,6 +68,7 @@ from potluck.errors import (
     InvalidStepError,
     PotluckError,
     StaleEpochError,
+    UnreachableError,
 )
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
@@ -290,16 +291,20 @@ class StageServer:
         """The connections that a stage makes: to the next one, to the ranks above its own, and to those for which it reads."""
 
         async def dial(hop: Hop, purpose: Purpose = "activations") -> StepLink:
-            link = await dial_steps(
-                hop.addresses,
-                self._identity,
-                home=home,
-                peer=NodeId(hop.node_id),
-                me=self._me,
-                reactor=self._compute.reactor,
-                purpose=purpose,
-                timeout_s=DIAL_TIMEOUT_S,
-            )
+            try:
+                link = await dial_steps(
+                    hop.addresses,
+                    self._identity,
+                    home=home,
+                    peer=NodeId(hop.node_id),
+                    me=self._me,
+                    reactor=self._compute.reactor,
+                    purpose=purpose,
+                    timeout_s=DIAL_TIMEOUT_S,
+                )
+            except UnreachableError as error:
+                error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
+                raise
             if_it_fails.callback(link.close)
             return link
 

@@ -31,10 +31,11 @@ from potluck.wire.activation_messages import (
     ShowPicture,
     TrimSession,
 )
+from potluck.wire.cache_messages import ExpectCache
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
-Kind = Literal["control", "token", "chunk", "picture"]
+Kind = Literal["control", "room", "token", "chunk", "picture"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
 _SQUARE = 3 * 28 * 28  # bytes of a picture's pixels that are about a token's worth
@@ -68,7 +69,10 @@ class Waiting(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is handled at once: a control message, a chunk, or single tokens of several sessions."""
+    """What is handled at once: a control message, a chunk, or single tokens of several sessions.
+
+    "room" is a control message that takes memory for a whole prompt, which a slow computer needs long for.
+    """
 
     kind: Kind
     members: tuple[Waiting, ...]
@@ -198,6 +202,8 @@ class Scheduler:
             return "picture"
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
+        if isinstance(message, ExpectCache):
+            return "room"
         if not isinstance(message, Forward):
             return "control"  # which gives up the rest of a prompt
         if message.prompt_end is not None:
@@ -239,7 +245,8 @@ class Scheduler:
                 break
             count += 1
         if not count:
-            return Group("control", (self._take(self._ready_now),))
+            taken = self._take(self._ready_now)
+            return Group(taken.kind, (taken,))
         return Group("token", tuple(self._take(self._ready_now) for _ in range(count)))
 
     def _take(self, ready: deque[str]) -> Waiting:

@@ -8,6 +8,7 @@ FIRST_S = 180.0  # a step of a kind that was not done before: it may compile, on
 FIRST_ROWS = (
     512  # of a first picture, whose tower takes as long as thousands of tokens: more have more time
 )
+ROOM_S = 180.0  # for a prompt's cache
 LEAST_S = 4.0  # a step is not stuck before, however short such steps are; nor is a control message
 FACTOR = 20.0  # times as long as the slowest step of its kind so far; by token, in a chunk
 
@@ -24,7 +25,8 @@ class StepWatch:
     def begin(self, kind: str, tokens: int) -> None:
         """A step of so many tokens begins.
 
-        Of the kinds, "control" is a message that computes nothing.
+        Of the kinds, "control" is a message that computes nothing, and "room" one that takes memory: how long that
+        takes depends on how much is free, and not on how long it took before.
         """
         self.steps += 1
         self._under_way = (kind, tokens, self._clock())
@@ -62,6 +64,8 @@ class StepWatch:
     def _allowed_s(self, kind: str, tokens: int) -> float:
         if kind == "control":
             return LEAST_S
+        if kind == "room":
+            return ROOM_S
         slowest_s = self._slowest_s.get(kind)
         if slowest_s is None:
             return FIRST_S * max(1.0, tokens / FIRST_ROWS) if kind == "picture" else FIRST_S

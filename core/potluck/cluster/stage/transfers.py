@@ -163,7 +163,8 @@ class Transfers:
                 self._write(link, message, payload)
             case CacheSent():
                 if (transfer := self._incoming.get(message.transfer)) is not None:
-                    transfer.missing -= set(range(*message.layers))
+                    span = range(*message.layers)  # of any length: it is what a peer says
+                    transfer.missing = {n for n in transfer.missing if n not in span}
                     self._answer_whole(transfer)
             case CacheReceived():
                 key = message.transfer, link
@@ -217,10 +218,9 @@ class Transfers:
         self._taken(transfer.taker)
 
     def _break(self, transfer: _Incoming, why: str) -> None:
-        """Drop all of a transfer. The session has the tokens that it had before, or none."""
+        """Drop all of a transfer. The session has the tokens that it had before."""
         logger.warning("a transfer is given up: %s", why)
         self._incoming.pop(transfer.name, None)
-        transfer.rows.drop()
         for link in transfer.nbytes:
             self._say(link, CacheGivenUp(epoch=self._epoch, transfer=transfer.name, message=why))
         if (taker := transfer.taker) is not None:

@@ -108,8 +108,9 @@ def test_a_next_computer_that_cannot_be_reached_fails_the_load(
             node_id=laptop.identity.node_id,
             addresses=(msgspec.structs.replace(laptop.address, port=1),),
         )
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError) as caught:
             await desk.load(desk.stage(model, range(2), next_hop=closed))
+        assert caught.value.data["node"] == laptop.identity.node_id
 
     run(main())
 

@@ -1,0 +1,56 @@
+"""The readers of a plan that comes into force, and goes, and comes again."""
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+from fake_cluster import failing, run, until
+from fake_deployment import deployment_on, three
+
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.reader import Reader
+from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.readers import Readers
+from potluck.errors import EngineError
+from potluck.plan.apart import Reading
+from potluck.store.registry import LocalModel
+
+
+class FakeGenerator:
+    def read_with(self, reader: Reader | None, pipeline: object) -> None:
+        assert reader is None
+
+
+def test_a_plan_that_goes_before_its_readers_have_begun_leaves_the_way_free_for_the_next(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        answering = await deployment_on(model, desk, layers=(4,))
+        reading = await deployment_on(model, laptop, layers=(4,))
+        laptop.errors["load"] = failing(EngineError("No memory."))
+        answering.planned = replace(
+            answering.planned,
+            reading=Reading(
+                plan=reading.planned.plan, least_tokens=1, most_tokens=64, explanation=""
+            ),
+        )
+        told: list[str] = []
+
+        def make(planned: Planned, answers: Deployment) -> Deployment:
+            return reading
+
+        readers = Readers(
+            present=lambda: {laptop.node_id}, deployment=make, tell=told.append, retry_s=99.0
+        )
+        generator = cast("Generator", FakeGenerator())
+        readers.begin(answering, generator)
+        await readers.end()  # its task has not run
+        readers.begin(answering, generator)
+        await until(lambda: bool(told))
+        assert "Laptop cannot read prompts." in told[0]
+        await asyncio.sleep(0)
+        await readers.end()
+
+    run(main())
