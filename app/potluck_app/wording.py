@@ -16,7 +16,9 @@ _NAMED = 2  # so many computers are named beside a model, more are counted
 _LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
 _PIECE = re.compile(r".{4}")
 _BREAK = "\u200b"  # a space without width
-_UNITS = r"(?:[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|Token/s|token|tokens|Token)(?![\w/])"
+_UNITS = (
+    r"(?:[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
+)
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
 _BEFORE_DOT = re.compile(r" (?=·)")
 _RATE = re.compile(r"(?<=\w)/(?=s\b)")

@@ -129,6 +129,7 @@ SAID += (
     "The compute process of Mac stopped (status 9). It is started again; its log is /log.",
     "/m/x.gguf cannot be read: it claims 123456 dimensions of a tensor; 4 are allowed. Download the file again.",
     "settings.json is not as it must be at port. Correct it, or delete it to start afresh.",
+    "“Lists in Python” was saved as /home/me/Lists.md.",
     "Mac computes 2.5 times slower than measured: some of its layers are moved to Desk and Attic.",
     "About 8 to 12 tokens/s on Mac and Attic. About 3 on this computer alone. About 20 with Laptop.",
 )

@@ -135,6 +135,7 @@ def test_a_very_long_word_may_go_on_in_the_next_line() -> None:
     "text",
     [
         "7.9 tok/s · 118 tokens · 1.2 s to first token",
+        "It takes about 8.2 tokens/s for one user.",
         "7,9 Token/s · 118 Token · 1,2 s bis zum ersten Token",
         "Qwen3 8B  ·  3.4 GB of 12 GB at 420 Mbit/s, 62 % in 40 s",
     ],
@@ -157,4 +158,4 @@ def _begins_badly(text: str, width: int) -> bool:
     return any(_BELONGS_BEFORE.match(text, start) for start in starts[1:])
 
 
-_BELONGS_BEFORE = re.compile(r"·|[kMG]B|s\b|%|tok/|tokens ·|Mbit")
+_BELONGS_BEFORE = re.compile(r"·|[kMG]B|s\b|%|tok/|[Tt]okens?/s|tokens ·|Mbit")
