@@ -87,11 +87,11 @@ class Ranks:
             yield
             return
         number = self._step + 1
-        for more, tokens in zip(reversed(range(len(steps))), steps, strict=True):
-            message, data = _passed_on(tokens, number, more)
-            for link in self._steps:
-                link.send_nowait(message, data)
-        with self.step(number):
+        with self.step(number):  # which some have heard of, even if others cannot
+            for more, tokens in zip(reversed(range(len(steps))), steps, strict=True):
+                message, data = _passed_on(tokens, number, more)
+                for link in self._steps:
+                    link.send_nowait(message, data)
             yield
 
     # --- all ranks
@@ -110,7 +110,7 @@ class Ranks:
             self._abort(number, error)
             raise
         except BaseException:
-            self.abort()
+            self._abort(number, EngineError("A computer of the group failed in a step."))
             raise
 
     def _abort(self, number: int, error: PotluckError) -> None:
@@ -118,8 +118,7 @@ class Ranks:
             self._sums.abort(number, error)
 
     def abort(self) -> None:
-        """Have the other ranks give up the step that is under way here."""
-        self._abort(self._step, EngineError("A computer of the group failed in a step."))
+        """Nothing more is to be done: the others hear from `step` why the step is given up, and act by that."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
