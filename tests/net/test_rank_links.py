@@ -18,6 +18,7 @@ from potluck.net.link_kind import step_links
 from potluck.net.rank_links import RankLinks
 from potluck.net.reactor import Reactor
 from potluck.net.transport import dial_steps
+from potluck.wire.activation_messages import Forward, TensorHeader
 from potluck.wire.rank_messages import JoinRanks, Partial
 
 pytestmark = pytest.mark.net
@@ -57,6 +58,32 @@ async def group(house, world: int = 2, **options):
         yield ranks
         for rank in ranks:
             rank.close()
+    reactor.close()
+
+
+@asynccontextmanager
+async def pair_of_steps(house):
+    """Both ends of a connection on which steps go, and that no reactor serves."""
+    master, worker, home = house.pair()
+    accepted: asyncio.Queue = asyncio.Queue()
+
+    async def on_link(link) -> None:
+        accepted.put_nowait(link)
+        await link.wait_closed()
+
+    reactor = Reactor()
+    kind = step_links(reactor)
+    async with worker.listening(on_link=on_link, on_pairing=None, kind=kind):
+        link = await dial_steps(
+            [worker.address],
+            master.identity,
+            home=home,
+            peer=worker.identity.node_id,
+            me=master.me,
+            reactor=reactor,
+        )
+        yield link, await accepted.get()
+        link.close()
     reactor.close()
 
 
@@ -195,5 +222,26 @@ def test_a_silent_rank_is_not_waited_for_longer_because_another_one_is_gone(hous
             async with asyncio.timeout(30):
                 with pytest.raises(PeerTimeoutError):
                     await gather(zero)
+
+    run(main())
+
+
+def test_what_a_rank_does_not_take_at_once_of_a_step_leaves_while_its_part_is_waited_for(
+    house, run
+) -> None:
+    """It computes its part only when it has all."""
+    tensor = TensorHeader(dtype="F32", shape=(8192, 1024))
+    step = Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, rank_step=1)
+
+    async def main() -> None:
+        async with pair_of_steps(house) as (here, there), group(house) as (zero, one):
+            leader = RankLinks(0, zero._links, steps=[here], patience_s=20)
+            here.send_nowait(step, bytes(32 << 20))
+            assert here.has_backlog
+            waiting = asyncio.create_task(gather(leader))
+            async with asyncio.timeout(30):
+                ((received, _),) = await there.receive()
+                assert received == step
+                await asyncio.gather(waiting, gather(one))
 
     run(main())

@@ -12,7 +12,7 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from potluck.errors import (
@@ -43,14 +43,17 @@ class RankLinks:
         rank: int,
         links: Mapping[int, StepLink],
         *,
+        steps: Sequence[StepLink] = (),
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Take over the connections: nothing else may read them.
+        """Take over the connections with other ranks: nothing else may read them.
 
         Args:
             rank: the own number, from 0.
             links: the connection with each other rank; together they are all of the group.
+            steps: on which rank 0 has sent the others what they are to compute. Nobody else may write what they did
+                not take at once while this thread waits, and the others could not begin.
             waiting: entered while this rank sleeps until another one has computed its part.
             patience_s: the longest wait for one sum.
         """
@@ -60,7 +63,10 @@ class RankLinks:
         self._patience_s = patience_s
         self._arrived: dict[int, deque[Delivery]] = {peer: deque() for peer in links}
         self._selector = selectors.DefaultSelector()
-        self._served = [_Served(link, self._arrived[peer]) for peer, link in links.items()]
+        self._served = [
+            *(_Served(link, self._arrived[peer]) for peer, link in links.items()),
+            *(_Served(link) for link in steps),
+        ]
 
     def gather(self, step: int, number: int, mine: memoryview) -> list[memoryview]:
         """Send a part of a sum to all ranks, and wait for theirs.
@@ -166,7 +172,7 @@ class RankLinks:
             served: _Served = key.data
             if events & selectors.EVENT_WRITE:
                 served.link.send_backlog()
-            if events & selectors.EVENT_READ:
+            if events & selectors.EVENT_READ and served.arrived is not None:
                 served.arrived.extend(served.link.read())
 
     def _ready(self, ends_at: float) -> list[tuple[selectors.SelectorKey, int]]:
@@ -225,14 +231,17 @@ class _Served:
 
     __slots__ = ("arrived", "events", "fileno", "link")
 
-    def __init__(self, link: StepLink, arrived: "deque[Delivery]") -> None:
+    def __init__(self, link: StepLink, arrived: deque[Delivery] | None = None) -> None:
+        """`arrived`: where its messages wait; None: it is read elsewhere."""
         self.link, self.arrived = link, arrived
         self.fileno = link.fileno()  # a closed one does not know it any more
         self.events = 0
 
     @property
     def wanted(self) -> int:
+        """For what it is to be waited."""
         if self.link.is_closed:
             return 0
         writes = selectors.EVENT_WRITE if self.link.has_backlog else 0
-        return selectors.EVENT_READ | writes
+        reads = selectors.EVENT_READ if self.arrived is not None else 0
+        return writes | reads

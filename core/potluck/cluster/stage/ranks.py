@@ -68,8 +68,12 @@ class Ranks:
 
     def join(self, rank: int, links: Links | None) -> None:
         """Be this rank of a group from now on. Without links: belong to none."""
-        self._sums = None if links is None else RankLinks(rank, links.sums, waiting=self._waiting)
         self._steps = () if links is None else links.steps
+        self._sums = (
+            None
+            if links is None
+            else RankLinks(rank, links.sums, steps=links.steps, waiting=self._waiting)
+        )
         self._step = 0
 
     # --- rank 0
