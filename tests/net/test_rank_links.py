@@ -1,6 +1,7 @@
 """Ranks that exchange parts of sums, over real sockets and real TLS."""
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from itertools import combinations
 
@@ -17,7 +18,8 @@ from potluck.net.link_kind import step_links
 from potluck.net.rank_links import RankLinks
 from potluck.net.reactor import Reactor
 from potluck.net.transport import dial_steps
-from potluck.wire.rank_messages import JoinRanks
+from potluck.wire.activation_messages import Forward, TensorHeader
+from potluck.wire.rank_messages import JoinRanks, Partial
 
 pytestmark = pytest.mark.net
 
@@ -56,6 +58,32 @@ async def group(house, world: int = 2, **options):
         yield ranks
         for rank in ranks:
             rank.close()
+    reactor.close()
+
+
+@asynccontextmanager
+async def pair_of_steps(house):
+    """Both ends of a connection on which steps go, and that no reactor serves."""
+    master, worker, home = house.pair()
+    accepted: asyncio.Queue = asyncio.Queue()
+
+    async def on_link(link) -> None:
+        accepted.put_nowait(link)
+        await link.wait_closed()
+
+    reactor = Reactor()
+    kind = step_links(reactor)
+    async with worker.listening(on_link=on_link, on_pairing=None, kind=kind):
+        link = await dial_steps(
+            [worker.address],
+            master.identity,
+            home=home,
+            peer=worker.identity.node_id,
+            me=master.me,
+            reactor=reactor,
+        )
+        yield link, await accepted.get()
+        link.close()
     reactor.close()
 
 
@@ -153,5 +181,67 @@ def test_a_silent_rank_is_waited_for_as_long_as_it_is_allowed(house, run) -> Non
             with pytest.raises(PotluckError):
                 await gather(zero, 2)
         assert waits == ["began", "ended"]
+
+    run(main())
+
+
+def test_a_rank_that_goes_without_reading_its_part_does_not_hold_up_the_sum(
+    house, run, monkeypatch
+) -> None:
+    """Its own part is here, and the rest of what it was to get never leaves."""
+    nbytes, find, has_arrived = 32 << 20, RankLinks._part, threading.Event()
+
+    def part_of(*arguments) -> memoryview | None:
+        if (found := find(*arguments)) is not None:
+            has_arrived.set()
+        return found
+
+    async def main() -> None:
+        monkeypatch.setattr(RankLinks, "_part", part_of)
+        async with group(house, patience_s=60) as (zero, one):
+            waiting = asyncio.create_task(gather(zero, nbytes=nbytes))
+            link = one._links[0]
+            link.send_nowait(Partial(rank_step=1, number=0), part(1, nbytes))
+            async with asyncio.timeout(30):
+                while not has_arrived.is_set():
+                    link.send_backlog()
+                    await asyncio.sleep(0)
+                one.close()
+                assert [len(each) for each in await waiting] == [nbytes, nbytes]
+                with pytest.raises(PeerLostError):
+                    await gather(zero, 2)
+
+    run(main())
+
+
+def test_a_silent_rank_is_not_waited_for_longer_because_another_one_is_gone(house, run) -> None:
+    async def main() -> None:
+        async with group(house, 3, patience_s=0.3) as (zero, one, _):
+            one._links[0].send_nowait(Partial(rank_step=1, number=0), part(1))
+            one.close()
+            async with asyncio.timeout(30):
+                with pytest.raises(PeerTimeoutError):
+                    await gather(zero)
+
+    run(main())
+
+
+def test_what_a_rank_does_not_take_at_once_of_a_step_leaves_while_its_part_is_waited_for(
+    house, run
+) -> None:
+    """It computes its part only when it has all."""
+    tensor = TensorHeader(dtype="F32", shape=(8192, 1024))
+    step = Forward(epoch=1, session="s", step=1, position=0, tensor=tensor, rank_step=1)
+
+    async def main() -> None:
+        async with pair_of_steps(house) as (here, there), group(house) as (zero, one):
+            leader = RankLinks(0, zero._links, steps=[here], patience_s=20)
+            here.send_nowait(step, bytes(32 << 20))
+            assert here.has_backlog
+            waiting = asyncio.create_task(gather(leader))
+            async with asyncio.timeout(30):
+                ((received, _),) = await there.receive()
+                assert received == step
+                await asyncio.gather(waiting, gather(one))
 
     run(main())

@@ -12,7 +12,7 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from potluck.errors import (
@@ -43,14 +43,17 @@ class RankLinks:
         rank: int,
         links: Mapping[int, StepLink],
         *,
+        steps: Sequence[StepLink] = (),
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Take over the connections: nothing else may read them.
+        """Take over the connections with other ranks: nothing else may read them.
 
         Args:
             rank: the own number, from 0.
             links: the connection with each other rank; together they are all of the group.
+            steps: on which rank 0 has sent the others what they are to compute. Nobody else may write what they did
+                not take at once while this thread waits, and the others could not begin.
             waiting: entered while this rank sleeps until another one has computed its part.
             patience_s: the longest wait for one sum.
         """
@@ -60,10 +63,10 @@ class RankLinks:
         self._patience_s = patience_s
         self._arrived: dict[int, deque[Delivery]] = {peer: deque() for peer in links}
         self._selector = selectors.DefaultSelector()
-        self._events: dict[int, int] = {}
-        for peer, link in links.items():
-            self._events[peer] = selectors.EVENT_READ
-            self._selector.register(link.fileno(), selectors.EVENT_READ, peer)
+        self._served = [
+            *(_Served(link, self._arrived[peer]) for peer, link in links.items()),
+            *(_Served(link) for link in steps),
+        ]
 
     def gather(self, step: int, number: int, mine: memoryview) -> list[memoryview]:
         """Send a part of a sum to all ranks, and wait for theirs.
@@ -118,7 +121,11 @@ class RankLinks:
 
     @property
     def _has_backlog(self) -> bool:
-        return any(link.has_backlog for link in self._links.values())
+        return any(link.has_backlog and not link.is_closed for link in self._links.values())
+
+    @property
+    def _is_any_closed(self) -> bool:
+        return any(served.link.is_closed for served in self._served)
 
     def _part(self, peer: int, step: int, number: int, nbytes: int) -> memoryview | None:
         """The part of a rank, if it has arrived."""
@@ -162,46 +169,79 @@ class RankLinks:
     def _move_bytes(self, ends_at: float) -> None:
         """Wait until a connection can be read or written, and do it."""
         for key, events in self._ready(ends_at):
-            link = self._links[key.data]
+            served: _Served = key.data
             if events & selectors.EVENT_WRITE:
-                link.send_backlog()
-            if events & selectors.EVENT_READ:
-                self._arrived[key.data].extend(link.read())
+                served.link.send_backlog()
+            if events & selectors.EVENT_READ and served.arrived is not None:
+                served.arrived.extend(served.link.read())
 
     def _ready(self, ends_at: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What can be done now; nothing: look again at what has ended, and at the time."""
         self._choose_events()
-        awake_until = time.monotonic() + AWAKE_S
+        now = time.monotonic()
+        if now > ends_at:
+            self.close()
+            raise PeerTimeoutError(
+                f"No part of a sum came within {self._patience_s:.0f} seconds. A computer of the"
+                " group hangs, or is far too slow for it."
+            )
         while True:
-            if ready := self._selector.select(0):
+            if ready := self._select(0):
                 return ready
-            if time.monotonic() > awake_until:
+            if time.monotonic() > now + AWAKE_S:
                 break
             _YIELD()
         with self._waiting():
-            while not (ready := self._sleep()):
-                if any(link.is_closed for link in self._links.values()):
-                    return []
-                if time.monotonic() > ends_at:
-                    self.close()
-                    raise PeerTimeoutError(
-                        f"No part of a sum came within {self._patience_s:.0f} seconds. A computer of the"
-                        " group hangs, or is far too slow for it."
-                    )
+            while not (ready := self._select(_LOOK_S)):
+                if self._is_any_closed or time.monotonic() > ends_at:
+                    break
         return ready
 
-    def _sleep(self) -> list[tuple[selectors.SelectorKey, int]]:
+    def _select(self, timeout_s: float) -> list[tuple[selectors.SelectorKey, int]]:
         try:
-            return self._selector.select(_LOOK_S)
+            return self._selector.select(timeout_s)
         except (OSError, ValueError):  # a socket was closed here meanwhile
-            if not any(link.is_closed for link in self._links.values()):
+            if not self._is_any_closed:
                 raise
             return []
 
     def _choose_events(self) -> None:
         """Ask for what each connection needs: chunks are more than the kernel takes at once."""
-        for peer, link in self._links.items():
-            writes = selectors.EVENT_WRITE if link.has_backlog else 0
-            events = selectors.EVENT_READ | writes
-            if events != self._events[peer] and not link.is_closed:
-                self._events[peer] = events
-                self._selector.modify(link.fileno(), events, peer)
+        for served in self._served:
+            events = served.wanted
+            if events != served.events:
+                self._wait_for(served, events)
+
+    def _wait_for(self, served: "_Served", events: int) -> None:
+        before, served.events = served.events, events
+        try:
+            if not events:
+                self._selector.unregister(served.fileno)
+            elif before:
+                self._selector.modify(served.fileno, events, served)
+            else:
+                self._selector.register(served.fileno, events, served)
+        except (OSError, ValueError, KeyError):  # it was closed here meanwhile
+            if not served.link.is_closed:
+                raise
+
+
+class _Served:
+    """A connection, and what is waited for on it."""
+
+    __slots__ = ("arrived", "events", "fileno", "link")
+
+    def __init__(self, link: StepLink, arrived: deque[Delivery] | None = None) -> None:
+        """`arrived`: where its messages wait; None: it is read elsewhere."""
+        self.link, self.arrived = link, arrived
+        self.fileno = link.fileno()  # a closed one does not know it any more
+        self.events = 0
+
+    @property
+    def wanted(self) -> int:
+        """For what it is to be waited."""
+        if self.link.is_closed:
+            return 0
+        writes = selectors.EVENT_WRITE if self.link.has_backlog else 0
+        reads = selectors.EVENT_READ if self.arrived is not None else 0
+        return writes | reads

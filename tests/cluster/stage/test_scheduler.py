@@ -386,3 +386,24 @@ def test_a_rank_does_what_rank_0_has_chosen_in_its_order() -> None:
     assert bench.rest() == ["chunk a1", "token b1 c1", "control OpenSession d"]
     assert bench.scheduler.waiting == 0
     assert not bench.scheduler.is_full
+
+
+def test_a_group_is_not_cut_because_of_what_else_waits() -> None:
+    """A rank would compute in two steps what rank 0 computes in one."""
+    bench = Bench(TurnLimits(nbytes=5000))
+    bench.scheduler.in_order = True
+    bench.put(Attach(epoch=1), bytes(5000))
+    bench.token("a", more=1)
+    assert bench.scheduler.is_full
+    assert bench.next() == "control Attach"
+    assert not bench.scheduler.is_full  # so that the rest is read
+    bench.token("b")
+    assert bench.rest() == ["token a1 b1"]
+
+
+def test_a_group_that_is_too_large_by_itself_goes_without_its_rest() -> None:
+    bench = Bench(TurnLimits(nbytes=1500))
+    bench.scheduler.in_order = True
+    bench.token("a", more=2)
+    bench.token("b", more=1)
+    assert bench.rest() == ["token a1 b1"]

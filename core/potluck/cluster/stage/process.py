@@ -159,8 +159,12 @@ class StageServer:
             await self._tasks.stop()
 
     async def _save_sessions(self) -> None:
-        """Have the stage in force write its conversations' caches to the disk."""
-        if (loaded := self._chain.loaded) is not None:
+        """Have the stage in force write its conversations' caches to the disk, if it keeps any there.
+
+        A rank of a group does not: its thread may wait for one that is lost, until `_withdraw` ends their connections.
+        """
+        loaded = self._chain.loaded
+        if loaded is not None and loaded.stage.keeper.has_files:
             end = time.monotonic() + SAVE_S
             await self._compute.call(
                 lambda: loaded.stage.keeper.save(lambda: time.monotonic() > end)

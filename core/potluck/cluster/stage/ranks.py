@@ -68,8 +68,12 @@ class Ranks:
 
     def join(self, rank: int, links: Links | None) -> None:
         """Be this rank of a group from now on. Without links: belong to none."""
-        self._sums = None if links is None else RankLinks(rank, links.sums, waiting=self._waiting)
         self._steps = () if links is None else links.steps
+        self._sums = (
+            None
+            if links is None
+            else RankLinks(rank, links.sums, steps=links.steps, waiting=self._waiting)
+        )
         self._step = 0
 
     # --- rank 0
@@ -87,11 +91,11 @@ class Ranks:
             yield
             return
         number = self._step + 1
-        for more, tokens in zip(reversed(range(len(steps))), steps, strict=True):
-            message, data = _passed_on(tokens, number, more)
-            for link in self._steps:
-                link.send_nowait(message, data)
-        with self.step(number):
+        with self.step(number):  # which some have heard of, even if others cannot
+            for more, tokens in zip(reversed(range(len(steps))), steps, strict=True):
+                message, data = _passed_on(tokens, number, more)
+                for link in self._steps:
+                    link.send_nowait(message, data)
             yield
 
     # --- all ranks
@@ -110,7 +114,7 @@ class Ranks:
             self._abort(number, error)
             raise
         except BaseException:
-            self.abort()
+            self._abort(number, EngineError("A computer of the group failed in a step."))
             raise
 
     def _abort(self, number: int, error: PotluckError) -> None:
@@ -118,8 +122,7 @@ class Ranks:
             self._sums.abort(number, error)
 
     def abort(self) -> None:
-        """Have the other ranks give up the step that is under way here."""
-        self._abort(self._step, EngineError("A computer of the group failed in a step."))
+        """Nothing more is to be done: the others hear from `step` why the step is given up, and act by that."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:

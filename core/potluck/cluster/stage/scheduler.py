@@ -139,7 +139,7 @@ class Scheduler:
         self._nbytes += nbytes
         self._arriving.append(Waiting(link, message, payload, kind, nbytes))
         is_followed = isinstance(message, Forward) and message.more > 0
-        if is_followed and len(self._arriving) < self._limits.group_tokens and not self.is_full:
+        if is_followed and not self._is_large_enough:
             return
         arrived, self._arriving = self._arriving, []
         if self.in_order:
@@ -149,6 +149,13 @@ class Scheduler:
             return
         for waiting in arrived:
             self._add(waiting)
+
+    @property
+    def _is_large_enough(self) -> bool:
+        """Whether the group that arrives goes without its rest. What else waits is no reason: it goes, and the rest comes."""
+        if len(self._arriving) >= self._limits.group_tokens:
+            return True
+        return self.is_full and sum(each.nbytes for each in self._arriving) > self._limits.nbytes
 
     def _add(self, waiting: Waiting) -> None:
         session = _session(waiting.message)

@@ -1,6 +1,7 @@
 """What real stage processes load, refuse to load, and measure of what they loaded."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from potluck.cluster.processes.messages import LoadStage, Start
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
+from potluck.cluster.stage.ranks import Links
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.errors import (
     EngineError,
@@ -320,30 +322,57 @@ def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
     run(main())
 
 
+async def served(node: StageNode, config: dict[str, Any]) -> StageServer:
+    """The server of a stage process, here in this one, with one layer of numbers by chance."""
+    start = Start(identity_folder=str(node.identity.folder), me=node.me, threads=2)
+    server = StageServer(start, lambda _: None, StepWatch())
+    server._compute.start()
+    stage = LoadStage(
+        home=node.home, epoch=1, model_id="ab" * 32, config=config, scheme="int8", layers=(0, 1),
+        embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
+    )  # fmt: skip
+    await server._load(stage)
+    return server
+
+
 def test_a_profile_of_another_model_leaves_what_is_loaded_its_threads(
     tmp_path: Path, run: Run
 ) -> None:
     """A plan of a small model, which one thread measures, must not slow down the large one in use."""
 
     async def main() -> None:
-        node = StageNode("Desk", tmp_path)
-        server = StageServer(
-            Start(identity_folder=str(node.identity.folder), me=node.me, threads=2),
-            lambda _: None,
-            StepWatch(),
-        )
-        server._compute.start()
         large = {**CONFIG, "hidden_size": 256, "intermediate_size": 2500}
-        stage = LoadStage(
-            home=node.home, epoch=1, model_id="ab" * 32, config=large, scheme="int8", layers=(0, 1),
-            embedding=False, head=False, context=16, tensors=(), seed=0, next_hop=None,
-        )  # fmt: skip
-        await server._load(stage)
+        server = await served(StageNode("Desk", tmp_path), large)
         assert await server._compute.call(torch.get_num_threads) == 2
 
         wanted = Profile(config=dict(CONFIG), scheme="int8", tokens=8)
         await server._profile(wanted)
 
         assert await server._compute.call(torch.get_num_threads) == 2
+
+    run(main())
+
+
+def test_a_rank_that_waits_for_a_lost_one_gives_its_part_back_at_once(
+    tmp_path: Path, run: Run
+) -> None:
+    """Its thread is free only when the connections with the others end."""
+    has_ended = threading.Event()
+
+    class SumLink:
+        def close(self) -> None:
+            has_ended.set()
+
+    async def main() -> None:
+        server = await served(StageNode("Desk", tmp_path), {**CONFIG})
+        assert (loaded := server._chain.loaded) is not None
+        loaded.rank_links = Links(sums={1: cast("Any", SumLink())}, steps=())
+        server._compute.submit(lambda: has_ended.wait() and None)
+
+        try:
+            async with asyncio.timeout(10):
+                await server._unload()
+        finally:
+            has_ended.set()
 
     run(main())
