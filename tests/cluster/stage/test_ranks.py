@@ -30,14 +30,19 @@ def join(rank: int, sums: dict[int, FakeLink], steps: tuple[FakeLink, ...] = ())
     return ranks
 
 
+def fail(ranks: Ranks, number: int, error: Exception) -> None:
+    """A stage aborts its exchange before an error gets to where its reason is known."""
+    with ranks.step(number):
+        ranks.abort()
+        raise error
+
+
 def test_the_others_hear_first_why_a_step_is_given_up() -> None:
-    """Its layers abort the exchange before the error gets to where its reason is known."""
     link = SumLink()
     ranks = join(1, {0: link})
 
-    with pytest.raises(OutOfMemoryError), ranks.step(7):
-        ranks.abort()
-        raise OutOfMemoryError("The memory is full.")
+    with pytest.raises(OutOfMemoryError):
+        fail(ranks, 7, OutOfMemoryError("The memory is full."))
 
     assert link.sent == [
         AbortStep(rank_step=7, kind="out_of_memory", message="The memory is full.")
@@ -48,9 +53,8 @@ def test_what_is_no_error_of_potluck_gives_the_step_up_as_well() -> None:
     link = SumLink()
     ranks = join(1, {0: link})
 
-    with pytest.raises(RuntimeError), ranks.step(7):
-        ranks.abort()
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        fail(ranks, 7, RuntimeError())
 
     (message,) = link.sent
     assert isinstance(message, AbortStep)
