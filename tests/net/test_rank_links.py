@@ -245,3 +245,24 @@ def test_what_a_rank_does_not_take_at_once_of_a_step_leaves_while_its_part_is_wa
                 await asyncio.gather(waiting, gather(one))
 
     run(main())
+
+
+def test_a_rank_that_sends_more_than_is_due_is_not_read_on(house, run) -> None:
+    """Otherwise it fills the memory of those that wait for a slow one."""
+    nbytes, count = 8 << 20, 6
+
+    async def main() -> None:
+        async with group(house, 3, patience_s=1.5) as (zero, one, _):
+            link = one._links[0]
+            for number in range(count):
+                link.send_nowait(Partial(rank_step=9, number=number), bytes(nbytes))
+            waiting = asyncio.create_task(gather(zero))
+            while not waiting.done():
+                link.send_backlog()
+                await asyncio.sleep(0)
+            with pytest.raises(PeerTimeoutError):
+                await waiting
+            arrived = [len(payload) for _, payload in zero._arrived[1]]
+            assert 0 < len(arrived) < count - 1
+
+    run(main())

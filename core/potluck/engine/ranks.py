@@ -42,7 +42,10 @@ class Exchange(Protocol):
         ...
 
     def abort(self) -> None:
-        """Fail all calls of all ranks, those that wait too: this rank cannot go on. Any thread may call it."""
+        """Fail all calls of all ranks, those that wait too: this rank cannot go on. Any thread may call it.
+
+        It does nothing where whoever had the step computed tells the others why it failed.
+        """
         ...
 
 

@@ -31,6 +31,7 @@ AWAKE_S = 0.002  # a part of a token comes sooner, unless the other computer is 
 PATIENCE_S = (
     200.0  # a first step may compile for three minutes; its own node ends a rank that hangs
 )
+_AHEAD = 2  # messages of a rank that wait here before it is read on: it has but one part more than others
 _LOOK_S = 0.1  # between two looks at whether a link was closed here
 _YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -243,5 +244,5 @@ class _Served:
         if self.link.is_closed:
             return 0
         writes = selectors.EVENT_WRITE if self.link.has_backlog else 0
-        reads = selectors.EVENT_READ if self.arrived is not None else 0
-        return writes | reads
+        is_read = self.arrived is not None and len(self.arrived) < _AHEAD
+        return writes | (selectors.EVENT_READ if is_read else 0)

@@ -7,6 +7,7 @@ import torch
 from chain_bench import FakeLink
 
 from potluck.cluster.stage.ranks import Links, Ranks
+from potluck.engine.payload import Activations
 from potluck.engine.session import StepTokens
 from potluck.errors import OutOfMemoryError, PeerLostError
 from potluck.ids import SessionId
@@ -14,8 +15,8 @@ from potluck.wire.activation_messages import Forward
 from potluck.wire.rank_messages import AbortStep
 
 
-class SumLink(FakeLink):
-    """A connection for parts of sums."""
+class GroupLink(FakeLink):
+    """A connection with another rank, for sums or for steps."""
 
     def fileno(self) -> int:
         return -1
@@ -30,14 +31,19 @@ def join(rank: int, sums: dict[int, FakeLink], steps: tuple[FakeLink, ...] = ())
     return ranks
 
 
+def fail(ranks: Ranks, number: int, error: Exception) -> None:
+    """A stage aborts its exchange before an error gets to where its reason is known."""
+    with ranks.step(number):
+        ranks.abort()
+        raise error
+
+
 def test_the_others_hear_first_why_a_step_is_given_up() -> None:
-    """Its layers abort the exchange before the error gets to where its reason is known."""
-    link = SumLink()
+    link = GroupLink()
     ranks = join(1, {0: link})
 
-    with pytest.raises(OutOfMemoryError), ranks.step(7):
-        ranks.abort()
-        raise OutOfMemoryError("The memory is full.")
+    with pytest.raises(OutOfMemoryError):
+        fail(ranks, 7, OutOfMemoryError("The memory is full."))
 
     assert link.sent == [
         AbortStep(rank_step=7, kind="out_of_memory", message="The memory is full.")
@@ -45,12 +51,11 @@ def test_the_others_hear_first_why_a_step_is_given_up() -> None:
 
 
 def test_what_is_no_error_of_potluck_gives_the_step_up_as_well() -> None:
-    link = SumLink()
+    link = GroupLink()
     ranks = join(1, {0: link})
 
-    with pytest.raises(RuntimeError), ranks.step(7):
-        ranks.abort()
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        fail(ranks, 7, RuntimeError())
 
     (message,) = link.sent
     assert isinstance(message, AbortStep)
@@ -58,11 +63,11 @@ def test_what_is_no_error_of_potluck_gives_the_step_up_as_well() -> None:
 
 
 def test_a_step_of_which_only_some_ranks_have_heard_is_given_up_by_its_number() -> None:
-    sums, steps = SumLink(), FakeLink()
-    ranks = join(0, {1: sums, 2: SumLink()}, (steps, FakeLink(is_closed=True)))
+    sums, steps = GroupLink(), GroupLink()
+    ranks = join(0, {1: sums, 2: GroupLink()}, (steps, GroupLink(is_closed=True)))
     tokens = StepTokens(
         session=SessionId("a"),
-        inputs=torch.tensor([3], dtype=torch.int32),
+        inputs=Activations(torch.int32, (1,), memoryview(bytes(4))),
         epoch=1,
         step=1,
         position=0,

@@ -122,7 +122,7 @@ class Ranks:
             self._sums.abort(number, error)
 
     def abort(self) -> None:
-        """Nothing more is to be done: the others hear from `step` why the step is given up, and act by that."""
+        """Do nothing: the others hear from `step` why it is given up, and what they do depends on that."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:

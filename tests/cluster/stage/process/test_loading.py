@@ -365,7 +365,8 @@ def test_a_rank_that_waits_for_a_lost_one_gives_its_part_back_at_once(
 
     async def main() -> None:
         server = await served(StageNode("Desk", tmp_path), {**CONFIG})
-        assert (loaded := server._chain.loaded) is not None
+        loaded = server._chain.loaded
+        assert loaded is not None
         loaded.rank_links = Links(sums={1: cast("Any", SumLink())}, steps=())
         server._compute.submit(lambda: has_ended.wait() and None)
 
