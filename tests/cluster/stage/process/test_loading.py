@@ -359,6 +359,9 @@ def test_a_rank_that_waits_for_a_lost_one_gives_its_part_back_at_once(
     """Its thread is free only when the connections with the others end."""
     has_ended = threading.Event()
 
+    def wait() -> None:
+        has_ended.wait()
+
     class SumLink:
         def close(self) -> None:
             has_ended.set()
@@ -368,7 +371,7 @@ def test_a_rank_that_waits_for_a_lost_one_gives_its_part_back_at_once(
         loaded = server._chain.loaded
         assert loaded is not None
         loaded.rank_links = Links(sums={1: cast("Any", SumLink())}, steps=())
-        server._compute.submit(lambda: has_ended.wait() and None)
+        server._compute.submit(wait)
 
         try:
             async with asyncio.timeout(10):
