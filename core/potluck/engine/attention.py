@@ -183,17 +183,26 @@ class Attention:
         is_late = self.spec.qk_norm_after_rope
         if self.qk_norm is not None and not is_late:
             normed = qkv if self.spec.value_norm else qk
-            normed.copy_(self.qk_norm(normed))
+            self._norm_heads(normed)
         if self._rope is not None:
             cos, sin, query_factors = step.angles[self._rope]
-            rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
+            self._rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
             if query_factors is not None:
                 qkv[:, :H].mul_(query_factors)
         if self.qk_norm is not None and is_late:
-            qk.copy_(self.qk_norm(qk))
+            self._norm_heads(qk)
         cache.write(step.position, qkv[:, H:])
         mixed = self.attend(qkv[:, :H], cache, step)
         return mixed if gates is None else mixed * gates.sigmoid()
+
+    def _rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> None:
+        """Rotate heads (T, H, dim) in place."""
+        rotate(x, cosines, sines)
+
+    def _norm_heads(self, x: Tensor) -> None:
+        """Norm heads (T, H, K) in place."""
+        assert self.qk_norm is not None
+        x.copy_(self.qk_norm(x))
 
     def _without_gates(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, keys and values alone, and the gates (T, H·K)."""
