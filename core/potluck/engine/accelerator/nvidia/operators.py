@@ -105,8 +105,14 @@ class NvidiaOperators:
         )  # fmt: skip
         return y
 
+    def _check(self, *activations: Tensor) -> None:
+        """A kernel would read other numbers as if they were its own."""
+        for each in activations:
+            assert each.dtype == self.dtype, (each.dtype, self.dtype)
+
     def _quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(T, width) → integers, i8, and for each group of 32 its scale, and scale times the sum of its integers."""
+        self._check(x)
         tokens, width = x.shape
         groups = groups_of(width)
         integers = torch.empty(tokens, groups * GROUP, dtype=torch.int8, device=self.device)
@@ -135,6 +141,7 @@ class NvidiaOperators:
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """(…, n) → (…, n): root mean square norms of the last axis, with f32 weights (n,)."""
+        self._check(x)
         width = x.shape[-1]
         y = torch.empty_like(x)
         threads = max(_WARP, min(1024, -(-width // 4 // _WARP) * _WARP))
@@ -144,6 +151,7 @@ class NvidiaOperators:
 
     def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> None:
         """Rotate (T, H, dim) in place, as `engine/rotary.py:rotate` does; its last axis is contiguous."""
+        self._check(x, cosines, sines)
         tokens, heads, size = x.shape
         of_token, of_head, _ = x.stride()
         threads = max(_WARP, min(1024, -(-heads * size // 2 // _WARP) * _WARP))
@@ -154,6 +162,7 @@ class NvidiaOperators:
 
     def norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
         """Norm each head of (T, H, K) in place, with f32 weights (H, K); its last axis is contiguous."""
+        self._check(x)
         tokens, heads, size = x.shape
         of_token, of_head, _ = x.stride()
         each = _THREADS // _WARP
@@ -164,6 +173,7 @@ class NvidiaOperators:
 
     def gate(self, x: Tensor, *, is_gelu: bool) -> Tensor:
         """Gates before ups, (T, 2 n) → silu(gate) · up, (T, n), or with gelu in its tanh form."""
+        self._check(x)
         tokens, width = x.shape[0], x.shape[1] // 2
         y = torch.empty(tokens, width, dtype=self.dtype, device=self.device)
         count = tokens * width
@@ -187,6 +197,7 @@ class NvidiaOperators:
 
         The mask, (length,), is added to scores; at least one number of it is finite.
         """
+        self._check(q, keys, values, *([] if mask is None else [mask]))
         heads, group, size = q.shape
         length, chunks = keys.shape[1], -(-keys.shape[1] // _CHUNK)
         parts = torch.empty(chunks, heads, group, size, device=self.device)

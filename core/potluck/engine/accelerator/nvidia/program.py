@@ -160,7 +160,11 @@ def compiler() -> ctypes.CDLL:
 
 def load_compiler(path: str) -> ctypes.CDLL:
     """Load an NVRTC, and first what it looks for by name alone when it compiles."""
-    for builtins in Path(path).parent.glob("libnvrtc-builtins.so.*"):
+    beside = Path(path).parent
+    for builtins in (
+        *beside.glob("libnvrtc-builtins.so.*"),
+        *beside.glob("nvrtc-builtins64_*.dll"),
+    ):
         ctypes.CDLL(str(builtins))
     return ctypes.CDLL(path)
 
