@@ -15,7 +15,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
-from potluck.model.vision.spec import MOST_ROWS, TowerSpec
+from potluck.model.vision.spec import TowerSpec
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
@@ -129,9 +129,10 @@ def _tower_bytes(tower: TowerSpec) -> int:
     They are a patch's input, norm and output, queries, keys and values as they come, in their order and turned, and
     the widest matrix in f32. The memory of an MLP is less: it takes some patches at a time.
     """
-    cells = _most_cells(tower)
+    cells = tower.rows_at_once
     widest = tower.width * max(tower.intermediate, 3 * tower.width)
-    return _ITEM * (cells * (tower.cell * 14 * tower.width + tower.row) + widest)
+    reading = cells * tower.cell * 14 * tower.width
+    return _ITEM * (reading + tower.rows_of_picture * tower.row + widest)
 
 
 def kept_picture_bytes(tower: TowerSpec) -> int:
@@ -140,13 +141,7 @@ def kept_picture_bytes(tower: TowerSpec) -> int:
     A step may hold the end of a large picture, some small ones, and the beginning of another large one: were any of
     them forgotten for the others, it could never be computed.
     """
-    return max(_KEPT_PICTURE_BYTES, 3 * _ITEM * _most_cells(tower) * tower.row)
-
-
-def _most_cells(tower: TowerSpec) -> int:
-    """Rows of the largest picture."""
-    is_free = tower.side == 0 or tower.facts.is_stretched
-    return MOST_ROWS if is_free else (tower.side // tower.merge) ** 2
+    return max(_KEPT_PICTURE_BYTES, 3 * _ITEM * tower.rows_of_picture * tower.row)
 
 
 def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:
