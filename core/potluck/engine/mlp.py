@@ -211,7 +211,7 @@ class MoE:
                 if scales is not None:
                     factor = factor * scales[index]
                 if self.router.routing.scales_input:
-                    y = self.experts[index]((x[rows] * factor).to(x.dtype))
+                    y = self.experts[index]((x[rows] * factor).to(x.dtype)).float()
                 else:
                     y = self.experts[index](x[rows]) * factor
                 total.index_add_(0, rows, y)
