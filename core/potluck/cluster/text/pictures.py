@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from PIL import Image, ImageOps
 
 from potluck.cluster.driver.model_text import Picture
+from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.errors import PromptError
 from potluck.model.vision.pictures import PictureFormat
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MOST_DECODED = 1 << 26  # pixels; 64 megapixels, more than cameras of telephones make at once
-_MOST_PREPARED = 192 << 20  # bytes of pixels of a prompt's pictures
 # What Pillow raises for malformed files: it has no error of its own for most of them.
 _MALFORMED = (
     OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError, IndexError, KeyError, TypeError,
@@ -32,7 +32,7 @@ def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Pi
         PromptError: one cannot be read, or they are too many.
     """
     prepared: list[Picture] = []
-    left = _MOST_PREPARED
+    left = MOST_PREPARED
     for number, data in enumerate(pictures, 1):
         prepared.append(_prepare(data, form, number))
         left -= len(prepared[-1].pixels)
