@@ -129,6 +129,7 @@ class DeviceCost:
     prefill_ms: tuple[float, ...]  # of one prefill chunk in one layer, for each kind
     head_ms: float  # final norm, lm_head and sampling, once per token
     can_rank: bool = True  # it may compute layers together with others
+    moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
 
 

@@ -315,7 +315,7 @@ def test_bytes_that_are_changed_at_random_end_in_a_picture_or_in_words() -> None
 
 
 def test_more_pixels_than_a_prompt_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_MOST_PREPARED", 3 * 224 * 224)
+    monkeypatch.setattr(pictures, "MOST_PREPARED", 3 * 224 * 224)
 
     assert len(prepare_pictures([FILES["grey"]], GEMMA)) == 1
     with pytest.raises(PromptError, match="too many"):

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
+from potluck.cluster.master.ages import naming_old
 from potluck.cluster.master.arrivals import Arrivals
 from potluck.cluster.master.constraints import has_constraints, without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
@@ -271,6 +272,8 @@ class Planner:
             plan, reading = await search_in_thread(search, limit_s=self._deadlines.search_s)
         except InvalidLayersError as error:  # it may name a computer that was lost meanwhile
             raise InvalidLayersError(" ".join((error.message, *notes)), **error.data) from None
+        except (NotEnoughMemoryError, UsageError) as error:
+            raise naming_old(error, workers, model.config, scheme) from None
         return Planned(
             model=model,
             scheme=scheme,
@@ -298,7 +301,8 @@ class Planner:
             if is_smaller and not await self._lacking(smaller, request, model):
                 fits_in = smaller
                 break
-        raise NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
+        error = NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
+        raise naming_old(error, self._computers.available(), model.config, scheme)
 
     async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
         """How many bytes of memory the model lacks.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps
 
 from potluck.cluster.driver.model_text import Picture
+from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.errors import PromptError
 from potluck.model.vision.layouts import Layout
 from potluck.model.vision.pictures import PictureFormat
@@ -20,7 +21,6 @@ from potluck.model.vision.pictures import PictureFormat
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MOST_DECODED = 1 << 26  # pixels; 64 megapixels, more than cameras of telephones make at once
 _LINES = 256  # of a picture, which are laid on white at a time
-_MOST_PREPARED = 192 << 20  # bytes of pixels of a prompt's pictures
 # What Pillow raises for malformed files: it has no error of its own for most of them.
 _MALFORMED = (
     OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError, IndexError, KeyError, TypeError,
@@ -43,7 +43,7 @@ def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Pr
         PromptError: one cannot be read, or they are too many.
     """
     prepared: list[Prepared] = []
-    left = _MOST_PREPARED
+    left = MOST_PREPARED
     for number, data in enumerate(pictures, 1):
         prepared.append(_prepare(data, form, number))
         left -= len(prepared[-1].picture.pixels)
