@@ -127,6 +127,7 @@ class DeviceCost:
     prefill_ms: tuple[float, ...]  # of one prefill chunk in one layer, for each kind
     head_ms: float  # final norm, lm_head and sampling, once per token
     can_rank: bool = True  # it may compute layers together with others
+    is_apart: bool = False  # it has another part, and can have no layers of this plan
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
 
 
