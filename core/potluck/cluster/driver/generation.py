@@ -122,6 +122,11 @@ class Generator:
         """Whether an answer is under way on this pipeline."""
         return any(c.pipeline is pipeline and c.turn is not None for c in self._conversations)
 
+    async def unused(self, pipeline: Pipeline) -> None:
+        """Wait until no answer is under way on this pipeline."""
+        while self.uses(pipeline):
+            await self._advanced.wait()
+
     def read_with(self, reader: Reader | None, pipeline: Pipeline | None) -> None:
         """Have a reader read long prompts from now on (None: nobody), while this pipeline is attached."""
         self._places.read_with(reader, pipeline)
