@@ -105,7 +105,7 @@ def test_there_are_as_many_replicas_as_there_is_room_for(
     shape, links = shape_of(10), links_of(home)
     assert len(planned(shape, home, links, 9).plans) == 3
     assert len(planned(shape, home, links, 1).plans) == 1
-    assert "hold the model 3 times" in too_few(9, 3)
+    assert "room for 3 of 9 replicas" in too_few(9, 3)
     small = [replace(device, memory=20) for device in home]
     with pytest.raises(NotEnoughMemoryError):
         planned(shape, small, links, 2)

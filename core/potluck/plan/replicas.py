@@ -192,9 +192,7 @@ def _names(plan: Plan) -> str:
 
 def too_few(wanted: int, found: int) -> str:
     """The sentence that there is no room for so many replicas."""
-    held = "once" if found == 1 else f"{found} times"
     return (
-        f"You asked for {wanted} replicas, and your computers hold the model {held}: each replica needs"
-        " the memory of the whole model on computers of its own. Lend more memory, add a computer, or"
-        " choose a smaller scheme."
+        f"Your computers have room for {found} of {wanted} replicas: each needs the memory of the whole model"
+        " on computers of its own. Lend more memory, add a computer, or choose a smaller scheme."
     )
