@@ -33,6 +33,7 @@ class Replicas:
 
     plans: tuple[Plan, ...]
     together: Plan
+    is_cut_short: bool = False  # whether the search was stopped: there may be room for more
 
 
 def plan_replicas(
@@ -81,7 +82,7 @@ def plan_replicas(
         best = parts
     best = sorted(best, key=rate_of, reverse=True)
     plans = [plan for part in best if (plan := plan_of(part)) is not None]
-    return Replicas(plans=tuple(plans), together=together)
+    return Replicas(plans=tuple(plans), together=together, is_cut_short=stop())
 
 
 def apart_from(devices: Sequence[DeviceCost], own: frozenset[NodeId]) -> list[DeviceCost]:
@@ -190,9 +191,15 @@ def _names(plan: Plan) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def too_few(wanted: int, found: int) -> str:
-    """The sentence that there is no room for so many replicas."""
+def too_few(wanted: int, found: Replicas) -> str:
+    """The sentence that there are fewer replicas than were wanted."""
+    count = len(found.plans)
+    if found.is_cut_short:
+        return (
+            f"Of {wanted} replicas, {count} were found in the time that planning may take. Ask for fewer, or try"
+            " again when this computer has less to do."
+        )
     return (
-        f"Your computers have room for {found} of {wanted} replicas: each needs the memory of the whole model"
+        f"Your computers have room for {count} of {wanted} replicas: each needs the memory of the whole model"
         " on computers of its own. Lend more memory, add a computer, or choose a smaller scheme."
     )

@@ -91,6 +91,7 @@ class Replicas:
         self._planning: asyncio.Task[None] | None = None
         self._keep: Container[NodeId] = ()
         self._next = 0.0  # time before which no other one is planned
+        self._told = ""  # why one could not be held, last
 
     @property
     def deployments(self) -> list[Deployment]:
@@ -117,7 +118,7 @@ class Replicas:
 
     def begin(self, first: Deployment, generator: Generator) -> None:
         """Prepare the other replicas of a plan that is in force, if it has some."""
-        self._first, self._next = (first, generator), 0.0
+        self._first, self._next, self._told = (first, generator), 0.0, ""
         for plan in first.planned.replicas:
             self._prepare(first.planned.of_replica(plan))
 
@@ -231,7 +232,9 @@ class Replicas:
             await self._until_over(each, generator)
         except PotluckError as error:
             why = f"the model cannot be held there. The others answer. {error.message}"
-            self._tell(f"{each.names}: {why}")
+            if (text := f"{each.names}: {why}") != self._told:  # it is tried again and again
+                self._told = text
+                self._tell(text)
         finally:
             if not each.is_promoted:
                 await self._stop(each, generator)

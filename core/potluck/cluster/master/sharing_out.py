@@ -63,7 +63,7 @@ def share_out(
         plan=plan,
         replicas=tuple(others),
         together_tokens_per_s=found.together.predicted_tokens_per_s if others else None,
-        warnings=(too_few(request.replicas, len(found.plans)),) if is_less else (),
+        warnings=(too_few(request.replicas, found),) if is_less else (),
     )
 
 
