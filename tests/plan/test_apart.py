@@ -131,6 +131,16 @@ def test_whoever_is_named_reads_and_the_others_answer(
     assert sorted(names(reading.plan)) == ["Mac", "PC"]
 
 
+def test_who_reads_is_not_said_to_lend_nothing(sizes: Sizes, home: list[DeviceCost]) -> None:
+    plan, reading = planned(sizes, home, "PC")
+    assert reading is not None
+    assert "0 B" not in plan.explanation
+    assert "PC gets nothing" not in plan.explanation
+    assert plan.alone[home[1].node] == pytest.approx(1000 / 32, rel=0.2)  # it holds the model
+    with pytest.raises(InvalidLayersError, match="PC reads prompts for the others"):
+        planned(sizes, home, "PC", layers=[("PC", 4), ("Mac", 6)])
+
+
 def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
     sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
 ) -> None:

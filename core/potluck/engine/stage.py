@@ -30,6 +30,7 @@ from potluck.engine.session_transfer import (
     RowSender,
     beyond_one_transfer,
     bytes_apart,
+    bytes_moved,
     moved_layers,
 )
 from potluck.engine.stage_weights import StageWeights
@@ -45,7 +46,6 @@ from potluck.model.caches import (
     MOST_MOVED_BYTES,
     WINDOW_SLACK,
     CacheSizes,
-    session_bytes,
 )
 from potluck.wire.activation_messages import Sampling
 
@@ -274,7 +274,7 @@ class Stage:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
-        moved = session_bytes(self.caches, end) - session_bytes(self.caches, position)
+        moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
         self._choose_rope(known, position, end + 1)

@@ -79,7 +79,7 @@ def plan_apart(
         devices: all that may be used; the first one is the master's.
         wanted: names of the computers that are to read prompts; none: no certain ones.
         may_choose: whether a computer is chosen, if one pays.
-        answering: makes the plan of these devices; those that are not to be used lend no memory.
+        answering: makes the plan of these devices; those that are not to be used are apart.
         stop: once it returns True, what was found so far is returned.
 
     Raises:
@@ -228,17 +228,17 @@ def _too_old(devices: Sequence[DeviceCost]) -> set[NodeId]:
 
 
 def _without(devices: Sequence[DeviceCost], nodes: set[NodeId]) -> list[DeviceCost]:
-    """The devices, of which those of these computers lend no memory.
+    """The devices, of which those of these computers have no layers.
 
     None is chosen to compute layers together with others: ranks have a part of every row, and neither send nor
     take caches. Groups that are asked for by hand are still made.
     """
-    return [replace(d, memory=0 if d.node in nodes else d.memory, can_rank=False) for d in devices]
+    return [replace(d, is_apart=d.node in nodes, can_rank=False) for d in devices]
 
 
 def _plan_of(sizes: Sizes, devices: Sequence[DeviceCost]) -> Plan:
-    """The plan of those that lend memory; the driver runs on the first computer nevertheless."""
-    wanted = [device for k, device in enumerate(devices) if not k or device.memory]
+    """The plan of those that may have layers; the driver runs on the first computer nevertheless."""
+    wanted = [device for k, device in enumerate(devices) if not k or not device.is_apart]
     return make_plan(sizes.shape, wanted, sizes.links, measured_tokens=sizes.measured_tokens)
 
 

@@ -130,6 +130,7 @@ class DeviceCost:
     head_ms: float  # final norm, lm_head and sampling, once per token
     can_rank: bool = True  # it may compute layers together with others
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
+    is_apart: bool = False  # it has another part, and can have no layers of this plan
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
 
 

@@ -375,8 +375,8 @@ class Deployment:
 
     async def wait_broken(self) -> None:
         """Wait until the pipeline cannot compute any more."""
-        assert self._running is not None
-        await asyncio.wait([self._running])
+        assert self.pipeline is not None
+        await self.pipeline.wait_broken()
 
     async def stop(self, *, keep: Container[NodeId] = ()) -> None:
         """Take the plan out of force. Computers that are gone are not waited for.
