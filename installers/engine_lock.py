@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from email.parser import BytesParser
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import httpx
@@ -27,6 +28,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPI = "https://pypi.org/simple"
@@ -121,6 +125,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, client: httpx.Client, url: str, size: int) -> None:
         self._client, self._url, self._size, self._at = client, url, size, 0
+        self._whole = b""
 
     def seekable(self) -> bool:
         return True
@@ -136,15 +141,21 @@ class RemoteFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer)
         stop = min(self._size, self._at + len(view))
         if stop <= self._at:
             return 0
-        headers = {"Range": f"bytes={self._at}-{stop - 1}", "Accept-Encoding": "identity"}
-        answer = self._client.get(self._url, headers=headers).raise_for_status()
-        count = min(len(answer.content), len(view))  # a server without ranges sends all
-        view[:count] = answer.content[:count]
+        if self._whole:
+            piece = self._whole[self._at : stop]
+        else:
+            headers = {"Range": f"bytes={self._at}-{stop - 1}", "Accept-Encoding": "identity"}
+            answer = self._client.get(self._url, headers=headers).raise_for_status()
+            piece = answer.content
+            if answer.status_code == httpx.codes.OK:  # the server knows no ranges, and sends all
+                self._whole, piece = piece, piece[self._at : stop]
+        count = len(piece)
+        view[:count] = piece
         self._at += count
         return count
 

@@ -87,6 +87,11 @@ class Folders(Struct, frozen=True, kw_only=True):
             state=places.user_state_path / "state",
         )
 
+    @classmethod
+    def usual(cls) -> "Folders":
+        """Return the system's folders of this user, whatever the variable says."""
+        return cls.of(environ={})
+
     @property
     def settings_file(self) -> Path:
         return self.config / "settings.json"

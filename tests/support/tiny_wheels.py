@@ -48,7 +48,9 @@ def zip_wheel(
         f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    listed = {member: (_hash(data), len(data)) for member, data in members.items()} | (record or {})
+    listed = {member: (_hash(data), len(data)) for member, data in members.items()} | dict(
+        record or {}
+    )
     text = io.StringIO()
     rows = [[member, f"sha256={sha256}", nbytes] for member, (sha256, nbytes) in listed.items()]
     csv.writer(text, lineterminator="\n").writerows([*rows, [f"{info}/RECORD", "", ""]])

@@ -1,5 +1,6 @@
 """A server of wheels on loopback, with ranges and the faults that servers have."""
 
+import hashlib
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -37,7 +38,15 @@ class WheelServer:
         if self.is_html:
             links = "".join(f'<a href="../..{path}#sha256=x">{path}</a>' for path in self.files)
             return "text/html", f"<html><body>{links}</body></html>".encode()
-        files = [{"filename": p.rpartition("/")[2], "url": f"../..{p}"} for p in self.files]
+        files = [
+            {
+                "filename": path.rpartition("/")[2],
+                "url": f"../..{path}",
+                "hashes": {"sha256": hashlib.sha256(data).hexdigest()},
+                "size": len(data),
+            }
+            for path, data in self.files.items()
+        ]
         return JSON, msgspec.json.encode({"files": files})
 
 

@@ -26,7 +26,7 @@ def find(data: Path | None = None) -> Path | None:
     """The folder that a process which computes needs in its PYTHONPATH.
 
     Args:
-        data: Potluck's data folder; None: that of this user.
+        data: Potluck's data folder; None: that of POTLUCK_HOME, else that of this user.
 
     Returns:
         None if torch can be imported already, or no engine is installed.
@@ -35,8 +35,9 @@ def find(data: Path | None = None) -> Path | None:
 
     if has_own_torch():
         return None
-    if data is None:
-        from potluck.settings import Folders
+    if data is not None:
+        return Installed.below(data).folder()
+    from potluck.settings import Folders
 
-        data = Folders.of().data
-    return Installed.below(data).folder()
+    own, usual = (Installed.below(folders.data) for folders in (Folders.of(), Folders.usual()))
+    return own.folder() or usual.folder()

@@ -151,7 +151,7 @@ class _Fetch:
                 return
             at = _begin(response) if response.status_code == _PARTIAL else 0
             if at > here:
-                raise _BusyError(f"it sends from byte {at}")
+                raise _BusyError(at)
             for piece in response.iter_raw():  # as they come: a piece that is cut counts, too
                 if self._stopped.is_set():
                     raise StoppedError
@@ -161,7 +161,7 @@ class _Fetch:
     def _check(self, response: httpx.Response) -> None:
         status = response.status_code
         if status in _BUSY:
-            raise _BusyError(f"status {status}")
+            raise _BusyError(status)
         if status not in (_WHOLE, _PARTIAL, _WRONG_RANGE):
             raise HubError(
                 f"{_host(str(response.url))} does not give out {self._wheel.filename} (status {status}). Try again"
@@ -191,7 +191,7 @@ def _begin(response: httpx.Response) -> int:
     unit, _, span = response.headers.get("Content-Range", "").partition(" ")
     begin = span.partition("-")[0]
     if unit != "bytes" or not (begin.isascii() and begin.isdigit()):
-        raise _BusyError("it does not say which bytes it sends")
+        raise _BusyError("Content-Range")
     return int(begin)
 
 
