@@ -28,7 +28,12 @@ class FirstRunView(QWidget):
     """The page that asks for the role of this computer."""
 
     def __init__(
-        self, theme: Theme, *, on_master: Callable[[], object], on_worker: Callable[[], object]
+        self,
+        theme: Theme,
+        engine: QWidget,
+        *,
+        on_master: Callable[[], object],
+        on_worker: Callable[[], object],
     ) -> None:
         super().__init__()
         make_page(self, "first-run", "Start")
@@ -60,7 +65,11 @@ class FirstRunView(QWidget):
         self._problem.hide()
         problem = WidthLimit(self._problem, 2 * _CARD_WIDTH)
         inner = QWidget()
-        vbox(title, 14, question, 18, self._cards, 18, self._hardware, 12, problem, parent=inner)
+        offer = WidthLimit(engine, 2 * _CARD_WIDTH)
+        vbox(
+            *(title, 14, question, 18, self._cards, 18, self._hardware, 12, offer, 12, problem),
+            parent=inner,
+        )
         fill_page(self, "Start", STRETCH, inner)
         self.show_state(None)
 
