@@ -154,7 +154,7 @@ def test_an_index_without_the_file_is_named(store, server, tmp_path) -> None:
 
 
 def test_a_wheel_without_an_address_is_not_looked_for(store, path) -> None:
-    assert not Internet(store).has_address(wheel_of(path))
+    assert Internet(store).server(wheel_of(path)) == ""
     with pytest.raises(HubError, match="does not say where"):
         fetch(store, wheel_of(path))
 

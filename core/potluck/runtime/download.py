@@ -66,9 +66,9 @@ class Internet:
         self._index = index
         self._patience = patience if patience is not None else Patience()
 
-    def has_address(self, wheel: Wheel) -> bool:
-        """Whether there is a place to ask for it."""
-        return bool(self._index or wheel.url or wheel.index)
+    def server(self, wheel: Wheel) -> str:
+        """The name of the server that it comes from; empty: there is no place to ask for it."""
+        return urlsplit(self._index or wheel.url or wheel.index or "").hostname or ""
 
     def fetch(self, wheel: Wheel, arrived: Arrived, stopped: threading.Event) -> int:
         """Bring a wheel into the store. Returns how many bytes came for it.

@@ -126,7 +126,8 @@ class Installed:
                 sync_folder(self.root)
             self.try_engine(folder)
         except EngineError:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not self.is_current(choice):  # else it worked before, and its trial was disturbed
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         except OSError as error:
             raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error

@@ -2,28 +2,40 @@
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from fake_cluster import run, until
-from test_devices import ME, RESTARTS, FakeHandle
 
 from potluck.cluster.processes import supervisor
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.processes.gate import OwnEngine
+from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.supervisor import Restarts
 from potluck.errors import EngineError, PotluckError
+from potluck.wire.messages import DeviceInfo, NodeInfo
+
+ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
+CPU = DeviceInfo(kind="cpu", memory_total=64, memory_free=50)
 
 
-class Handle(FakeHandle):
-    """A stage process that starts with one engine alone."""
+class Handle:
+    """A stage process that computes nothing, and starts with any engine but a broken one."""
 
-    def __init__(self, start, *, engine: Path | None = None, **others) -> None:
-        super().__init__(start, **others)
+    made: ClassVar[list[Path | None]] = []
+
+    def __init__(self, start: Start, *, engine: Path | None = None, **_: object) -> None:
         self.engine = engine
+        self.devices: tuple[DeviceInfo, ...] = ()
+        Handle.made.append(engine)
 
     async def start(self) -> None:
         if self.engine == Path("broken"):
             raise EngineError("it does not import torch")
-        await super().start()
+        self.devices = (CPU,)
+
+    async def stop(self) -> None:
+        pass
 
 
 class Gate:
@@ -56,7 +68,7 @@ class Gate:
 
 
 def processes(patch: pytest.MonkeyPatch, gate: Gate) -> StageProcesses:
-    FakeHandle.made, FakeHandle.broken = [], None
+    Handle.made.clear()
     patch.setattr(supervisor, "StageHandle", Handle)
 
     def died(*_: object) -> None:
@@ -70,7 +82,7 @@ def processes(patch: pytest.MonkeyPatch, gate: Gate) -> StageProcesses:
         step_failed=lambda _: None,
         died=died,
         changed=lambda: None,
-        restarts=RESTARTS,
+        restarts=Restarts(pause_s=0.0),
         engine=gate,
     )
 
@@ -84,12 +96,13 @@ def test_without_an_engine_nothing_is_started_and_who_asks_hears_why(
         running = asyncio.create_task(its.run())
         with pytest.raises(PotluckError, match="not installed"):
             await its.handle()
-        assert FakeHandle.made == []
+        assert Handle.made == []
         assert its.devices == ()
 
         gate.there.set()
-        handle = await its.handle()
-        assert handle.engine == Path("engine")
+        await its.handle()
+        assert Handle.made == [Path("engine")]
+        assert its.devices == (CPU,)
         await until(lambda: gate.worked == [Path("engine")])
         running.cancel()
         await asyncio.wait([running])
@@ -106,7 +119,8 @@ def test_an_engine_that_does_not_start_gives_way_to_the_one_before(
         its = processes(monkeypatch, gate)
         running = asyncio.create_task(its.run())
         await until(lambda: gate.worked == [Path("before")])
-        assert (await its.handle()).engine == Path("before")
+        await its.handle()
+        assert Handle.made[-1] == Path("before")
         running.cancel()
         await asyncio.wait([running])
 

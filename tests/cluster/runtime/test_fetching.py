@@ -1,6 +1,7 @@
 """The engine's files come from the home first, then from the Internet, then by a computer that has it."""
 
 import asyncio
+import hashlib
 from collections.abc import Generator
 from pathlib import Path
 
@@ -159,8 +160,6 @@ def test_old_files_make_room_and_those_in_use_do_not(home, paths, internet, tmp_
     old.write_bytes(b"x" * 1000)
     digest = wheel_of(paths[1]).digest
     study.store.write(digest, 0, wheels[1].nbytes, paths[1].read_bytes())
-    import hashlib
-
     other = Digest(hashlib.sha256(old.read_bytes()).hexdigest())
     study.store.write(other, 0, 1000, old.read_bytes())
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tiny_wheels import lock_text, make_wheels, wheel_of, zip_wheel
+from tiny_wheels import TORCH, lock_text, make_wheels, wheel_of, zip_wheel
 from wheel_server import WheelServer, serving
 
 from potluck.api.engine import EngineRequest
@@ -128,6 +128,47 @@ def test_the_next_node_finds_it(store, paths, internet) -> None:
     asyncio.run(install())
 
 
+def test_an_engine_of_another_release_stays_until_a_person_asks_for_the_new_one(
+    store, paths, internet, tmp_path: Path
+) -> None:
+    newer = zip_wheel(tmp_path / "torch-2.13.1-py3-none-any.whl", TORCH, version="2.13.1")
+    internet.files[f"/{newer.name}"] = newer.read_bytes()
+
+    async def install() -> None:
+        index = f"{internet.address}/simple"
+        first = keeper(store, paths, index)
+        await first.look()
+        await first.change(INSTALL)
+        await asyncio.wait_for(first.wait(), 60)
+
+        second = keeper(store, [newer], index)
+        await second.look()
+        assert second.state.phase == "ready"
+        assert "another one" in second.state.message
+        await second.change(INSTALL)
+        await done(second)
+        assert second.state.version == "2.13.1"
+        assert "next time" in second.state.message
+        assert second.does_not_work()  # the one before is there still
+        assert keeper(store, paths, None).state.version == "2.13.0"
+
+    asyncio.run(install())
+
+
+def test_a_disk_without_room_for_what_is_unpacked_is_said_first(store, paths, internet) -> None:
+    async def install() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+        store.disk_free = lambda _: 2 * its.state.nbytes
+        await its.change(INSTALL)
+        await done(its)
+        assert its.state.phase == "failed"
+        assert "The engine needs" in its.state.message
+        assert internet.asked == []
+
+    asyncio.run(install())
+
+
 def test_an_own_torch_needs_nothing(store, paths) -> None:
     async def look() -> None:
         its = keeper(store, paths, None, has_torch=True)
@@ -189,6 +230,8 @@ def test_wheels_of_the_owner_are_installed_and_kept_for_others_if_they_are_liste
 
         assert its.state.variant == "own"
         assert store.has(next(iter(its.listed())))
+        await its.change(EngineRequest(action="remove"))
+        assert its.state.variant == "cpu"
 
     asyncio.run(install())
 

@@ -174,7 +174,7 @@ class WheelFetcher:
             loop.call_soon_threadsafe(self._arrived, coming, wheel, here)
 
         for wheel in lacking:
-            coming.say("Internet")
+            coming.say(self._internet.server(wheel))
             running = asyncio.create_task(
                 asyncio.to_thread(self._internet.fetch, wheel, arrived, stopped)
             )

@@ -23,7 +23,8 @@ from potluck.reasons import reason
 from potluck.runtime.choice import Choice, Machine, choose, read_locks
 from potluck.runtime.installed import Installed, has_own_torch
 from potluck.runtime.lock import EngineLock, Wheel
-from potluck.runtime.offered import choose_in
+from potluck.runtime.offered import OWN, choose_in
+from potluck.runtime.wheel import no_room
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet, in_thread
 
@@ -35,6 +36,11 @@ STOP_S: Final = 3.0  # what takes longer ends by itself
 _MISSING: Final = (
     "The engine (PyTorch) is not installed on this computer, so it computes nothing yet. Install it in the window or"
     " with: potluck engine install."
+)
+_NEWER: Final = "The engine is installed. This release lists another one: potluck engine install."
+_LATER: Final = "The engine is installed. It is used when Potluck is started the next time."
+_UNPACKED: Final = (
+    2  # times as large as its wheels an engine is about; what it is exactly, unpacking checks
 )
 _SAYS: Final[Mapping[Phase, str]] = {
     "own": "PyTorch is installed in Potluck's own Python.",
@@ -85,7 +91,8 @@ class EngineKeeper:
         self._shared = shared
         self._store, self._installed, self._fetcher = store, installed, fetcher
         self._release, self._changed = release, changed
-        self._choice: Choice | None = None
+        self._choice: Choice | None = None  # of what this release lists
+        self._shown: Choice | None = None  # that one, or the owner's own wheels
         self._listed: dict[Digest, Wheel] = {}
         self._locks: dict[str, EngineLock] = {}
         self._is_own = release.has_torch()
@@ -138,7 +145,7 @@ class EngineKeeper:
 
     def works(self) -> None:
         """A stage process has started: what was before is not needed any more."""
-        if not self._is_own:
+        if not self._is_own and not self.is_busy:
             self._installed.works()
 
     def does_not_work(self) -> bool:
@@ -154,9 +161,8 @@ class EngineKeeper:
             self._listed = {w.digest: w for lock in self._locks.values() for w in lock.wheels()}
             if not self._is_own:
                 machine = await asyncio.to_thread(self._release.machine)
-                self._choice = choose(self._locks, machine)
-                if self.state.phase == "missing":
-                    self._say("missing", nbytes=self._choice.nbytes)
+                self._choice = self._shown = choose(self._locks, machine)
+                self._tell_choice(self._choice)
         except (PotluckError, OSError) as error:
             logger.warning("no engine is listed for this computer: %s", error)
             if self.state.phase == "missing":
@@ -165,12 +171,21 @@ class EngineKeeper:
         finally:
             self._looked.set()
 
+    def _tell_choice(self, choice: Choice) -> None:
+        """Say what could be installed, or that it is another one than what is."""
+        engine = self._used().engine()
+        if engine is None:
+            self._say("missing", nbytes=choice.nbytes)
+        elif engine.variant != OWN and not self._used().is_current(choice):
+            self.state = msgspec.structs.replace(self.state, message=_NEWER)
+            self._changed()
+
     def listed(self) -> Mapping[Digest, Wheel]:
         """Every file that the locks of this release name."""
         return self._listed
 
     def _say(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> None:
-        choice = self._choice
+        choice = self._shown
         self.state = Engine(
             phase=phase,
             message=message
@@ -219,6 +234,9 @@ class EngineKeeper:
     def _install(self, folder: Path | None) -> None:
         if self._is_own or (self._working is not None and not self._working.done()):
             return
+        is_there = self._choice is not None and self._installed.is_current(self._choice)
+        if folder is None and is_there:
+            return
         if folder is None and self._choice is None:
             raise UsageError(self.state.message)
         if folder is not None and not folder.is_absolute():
@@ -246,16 +264,25 @@ class EngineKeeper:
             raise
         else:
             logger.info("engine installed version=%s variant=%s", choice.version, choice.variant)
-            self._say("ready", nbytes=choice.nbytes, done=choice.nbytes)
+            message = _LATER if self.is_there else ""
+            self._say("ready", message=message, nbytes=choice.nbytes, done=choice.nbytes)
             self._there.set()
 
     async def _fetch(self) -> Choice:
         choice = self._choice
         assert choice is not None  # `_install` looked
+        self._shown = choice
         self._coming = Coming(lambda: self._told(choice), "", {}, *self._came())
         self._told(choice)
+        await asyncio.to_thread(self._check_disk, choice)
         await self._fetcher.obtain(choice.wheels, self._coming)
         return choice
+
+    def _check_disk(self, choice: Choice) -> None:
+        here = sum(wheel.nbytes for wheel in choice.wheels if self._store.has(wheel.digest))
+        needed = (1 + _UNPACKED) * choice.nbytes - here
+        if needed > (free := self._store.disk_free(self._store.root)):
+            raise no_room(needed, free)
 
     def _came(self) -> tuple[int, int]:
         return self._coming.from_home, self._coming.from_internet
@@ -270,7 +297,7 @@ class EngineKeeper:
         choice, paths = await asyncio.to_thread(
             choose_in, folder, machine.environment, _is_installed
         )
-        self._choice = choice
+        self._shown = choice
         await asyncio.to_thread(self._keep, choice.wheels, paths)
         return choice, paths.__getitem__
 
@@ -316,6 +343,7 @@ class EngineKeeper:
         await asyncio.to_thread(self._drop, set[Digest]())
         if self._used().engine() is None:
             self._there.clear()
+        self._shown = self._choice
         nbytes = self._choice.nbytes if self._choice else 0
         self._say("ready" if self.is_there else "missing", nbytes=nbytes)
 
