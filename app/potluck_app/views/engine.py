@@ -1,6 +1,6 @@
 """The card about the engine, where it is not installed yet: what is missing, how far it is, and one thing to do."""
 
-from PySide6.QtWidgets import QFrame
+from PySide6.QtWidgets import QWidget
 
 from potluck.api.engine import Engine, EngineRequest
 from potluck.api.schema import ClusterState
@@ -10,26 +10,28 @@ from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.controls import announce, button, label
+from potluck_app.views.controls import announce, button, card_frame, label
 from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described
 
 _QUIET = ("own", "ready")
+_MARGINS = (12, 10, 12, 2)  # around the card, as around the banner
 
 
-class EngineCard(Described, QFrame):
+class EngineCard(Described, QWidget):
     """Shown as long as this computer has no engine; nothing is fetched without a click."""
 
     def __init__(self, theme: Theme, backend: Backend) -> None:
         super().__init__()
-        self.setProperty("card", "true")
         self._backend = backend
         self.text = label("", "body", wrap=True, name="engine-text")
         self.meter = Meter(theme, "Progress of the engine")
         self.install = button("Install", "engine-install", self._install, kind="primary")
         self.stop = button("Stop", "engine-stop", self._stop)
         head = hbox((self.text, 1), self.install, self.stop, spacing=10)
-        vbox(head, self.meter, parent=self, margins=(16, 11, 14, 12), spacing=8)
+        card = card_frame()
+        vbox(head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
+        vbox(card, parent=self, margins=_MARGINS)
         backend.state_changed.connect(self.show_state)
         self._phase = ""
         self.show_state(backend.live_state)

@@ -170,9 +170,8 @@ class MainWindow(QMainWindow):
     def first_run(self) -> FirstRunView:
         from potluck_app.views.first_run import FirstRunView
 
-        engine = EngineCard(self._theme, self._backend)
         page = FirstRunView(
-            self._theme, engine, on_master=self._start_master, on_worker=self._on_share
+            self._theme, self._backend, on_master=self._start_master, on_worker=self._on_share
         )
         self._root.addWidget(page)
         self._follow(page.show_state)
@@ -201,8 +200,7 @@ class MainWindow(QMainWindow):
         vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
         self._banner_holder = holder
         holder.hide()
-        engine = EngineCard(self._theme, self._backend)
-        right = vbox(holder, engine, (self.pages, 1))
+        right = vbox(holder, EngineCard(self._theme, self._backend), (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
         hbox(rail, (right, 1), parent=shell)
