@@ -115,9 +115,10 @@ class RemoteFile(io.RawIOBase):
         else:
             headers = {"Range": f"bytes={self._at}-{stop - 1}", "Accept-Encoding": "identity"}
             answer = self._client.get(self._url, headers=headers).raise_for_status()
-            piece = answer.content
+            piece = answer.content[: stop - self._at]
             if answer.status_code == httpx.codes.OK:  # the server knows no ranges, and sends all
-                self._whole, piece = piece, piece[self._at : stop]
+                self._whole = answer.content
+                piece = self._whole[self._at : stop]
         count = len(piece)
         view[:count] = piece
         self._at += count

@@ -77,20 +77,22 @@ def serving(server: WheelServer) -> Generator[WheelServer]:
             self._send(data)
 
         def _send(self, data: bytes) -> None:
-            begin, status = 0, 200
+            begin, end, status = 0, len(data), 200
             if server.ranges and (span := self.headers.get("Range")):
-                begin, status = int(span.removeprefix("bytes=").partition("-")[0]), 206
+                first, _, last = span.removeprefix("bytes=").partition("-")
+                begin, status = int(first), 206
+                end = min(end, int(last) + 1) if last else end
             if begin >= len(data):
                 self._head(416, 0)
                 return
-            span = f"bytes {begin}-{len(data) - 1}/{len(data)}" if status == 206 else ""
-            self._head(status, len(data) - begin, span=span)
-            stop = len(data)
+            span = f"bytes {begin}-{end - 1}/{len(data)}" if status == 206 else ""
+            self._head(status, end - begin, span=span)
+            stop = end
             if server.cuts:
                 server.cuts -= 1
                 stop = min(stop, begin + server.cut_after)
             self.wfile.write(data[begin:stop])
-            if stop < len(data):
+            if stop < end:
                 self.close_connection = True
 
         def _head(self, status: int, nbytes: int, kind: str = "", span: str = "") -> None:
