@@ -192,7 +192,9 @@ class Indexes:
         return [
             file
             for filename, url, sha256, size, python in entries
-            if (file := _file(filename, urljoin(page, url), sha256, size, python)) and sha256
+            if (file := _file(filename, urljoin(page, url), sha256, size, python))
+            and sha256
+            and file.name == name
         ]
 
     def best(self, requirement: Requirement, environment: Environment) -> File | None:

@@ -277,6 +277,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "engine",
         "warning",
         "The engine, PyTorch, is being installed. Until then, this computer computes nothing.",
+        "Wait until it is there; potluck engine says how far it is.",
     ),
     "engine_missing": Template(
         "engine",
@@ -288,6 +289,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "engine",
         "warning",
         "There is no engine, PyTorch, for this computer, and it computes nothing.",
+        "Use the models of your other computers from here; potluck engine says why there is none.",
     ),
 }
 

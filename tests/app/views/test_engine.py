@@ -55,7 +55,7 @@ def test_it_offers_what_is_missing_with_its_size(card, backend, qtbot) -> None:
 def test_it_says_how_far_it_is_and_from_whom(card, backend, qtbot) -> None:
     backend.say(home(engine=FETCHING))
 
-    assert card.text.text() == "The engine is being fetched: 34%, from attic."
+    assert card.text.text() == "The engine is being fetched: 34 %, from attic."
     assert card.meter.fraction == pytest.approx(0.34)
     assert card.install.isHidden()
     qtbot.mouseClick(card.stop, Qt.MouseButton.LeftButton)
