@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from fake_backend import Server
 
@@ -58,6 +59,15 @@ def test_what_cannot_be_installed_is_said(server: Server, potluck: Potluck, caps
     assert potluck("engine", "install") == 1
 
     assert "The disk is full." in capsys.readouterr().out
+
+
+def test_another_one_that_is_not_installed_is_a_failure_too(
+    server: Server, potluck: Potluck
+) -> None:
+    server.backend.engine = msgspec.structs.replace(READY, failed=True, message="It is damaged.")
+
+    assert potluck("engine", "install") == 1
+    assert potluck("engine") == 0
 
 
 def test_it_is_stopped_and_removed(server: Server, potluck: Potluck) -> None:

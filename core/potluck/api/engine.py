@@ -21,6 +21,7 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     phase: Phase
     message: str  # what that means, in a sentence
+    failed: bool = False  # whether what was tried last went wrong; what was there before is used on
     variant: str = ""  # `cpu`, `cuda` or `metal`; `own`: the owner's wheels
     version: str = ""  # of PyTorch
     nbytes: Size = 0  # of the files that are or would be fetched

@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def engine(options: argparse.Namespace) -> int:
-    """Install, stop, remove or show the engine. Returns 1 if nothing can be computed with it."""
+    """Install, stop, remove or show the engine. Returns 1 if there is none, or it was not installed."""
     client, _ = open_client(options)
     action: str = options.action
     if action == "install":
@@ -45,7 +45,8 @@ def engine(options: argparse.Namespace) -> int:
         put_json(state)
     else:
         _put(state)
-    return 0 if state.phase in ("own", "ready") or action == "remove" else 1
+    is_there = state.phase in ("own", "ready") and not (action == "install" and state.failed)
+    return 0 if is_there or action == "remove" else 1
 
 
 def _follow(client: Client, state: Engine) -> Engine:

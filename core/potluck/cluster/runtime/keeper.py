@@ -254,11 +254,10 @@ class EngineKeeper:
             await self._unpack(choice, places)
         except PotluckError as error:
             logger.warning("the engine is not installed: %s", error)
-            self._say("ready" if self._used().engine() else "failed", message=error.message)
+            self._failed(error.message)
         except OSError as error:  # a folder of the owner that is gone meanwhile
             logger.warning("the engine is not installed: %s", error)
-            message = f"The engine cannot be installed: {reason(error)}."
-            self._say("ready" if self._used().engine() else "failed", message=message)
+            self._failed(f"The engine cannot be installed: {reason(error)}.")
         except asyncio.CancelledError:
             self._say("ready" if self._used().engine() else "missing")
             raise
@@ -267,6 +266,10 @@ class EngineKeeper:
             message = _LATER if self.is_there else ""
             self._say("ready", message=message, nbytes=choice.nbytes, done=choice.nbytes)
             self._there.set()
+
+    def _failed(self, message: str) -> None:
+        self._say("ready" if self._used().engine() else "failed", message=message)
+        self.state = msgspec.structs.replace(self.state, failed=True)
 
     async def _fetch(self) -> Choice:
         choice = self._choice
