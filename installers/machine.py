@@ -7,19 +7,23 @@ from __future__ import annotations  # an older Python must get as far as saying 
 
 import ctypes
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "core"))
+from potluck.runtime.gpus import (
+    nvidia_gpus,
+    torch_variant,
+)  # the installed engine has the same rule
+
+__all__ = ["nvidia_gpus", "torch_variant"]
+
 # What the Qt wheels for Linux on Arm need: the last ones for an older C library are for these Pythons.
 QT_GLIBC = (2, 39)
 OLDER_QT_GLIBC = (2, 31)
 OLDER_QT_PYTHON = (3, 13)
-CUDA_13_DRIVER = 580  # the first driver series that runs CUDA 13
-CUDA_12_DRIVER = 525  # the first driver series that runs every CUDA 12
-CUDA_13_CAPABILITY = (7, 5)  # CUDA 13 does not run on GPUs older than Turing
 
 # The system libraries that the Qt wheels need, and their Debian packages.
 QT_LIBRARIES = {
@@ -81,46 +85,6 @@ def python_machine(machine: str, built_for: str) -> str:
 def draws_on_x11(environ: Mapping[str, str]) -> bool:
     """Return whether Qt draws on an X server; if there is Wayland, Qt prefers it."""
     return bool(environ.get("DISPLAY")) and not environ.get("WAYLAND_DISPLAY")
-
-
-def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
-    """Return which build of torch suits this machine.
-
-    Args:
-        system: the value of `platform.system()`.
-        machine: the architecture of this Python, as `platform.machine()` names it.
-        gpus: lines "driver version, compute capability"; None: NVIDIA's tool is missing.
-
-    Returns:
-        The name of PyTorch's package index; None: the build on PyPI suits.
-    """
-    if system == "Darwin":
-        return None
-    if system == "Windows" and machine != "AMD64":
-        return "cpu"  # PyPI has none for Windows on Arm
-    without_gpu = "cpu" if system == "Linux" else None
-    cards = [line.split(",") for line in (gpus or "").splitlines() if line.count(",") == 1]
-    try:
-        driver = min(int(card[0].split(".")[0]) for card in cards)
-        capability = min(tuple(int(n) for n in card[1].strip().split(".")) for card in cards)
-    except ValueError:  # no card, or one without these figures
-        return without_gpu
-    if driver >= CUDA_13_DRIVER and capability >= CUDA_13_CAPABILITY:
-        return "cu130"
-    return "cu126" if driver >= CUDA_12_DRIVER else without_gpu
-
-
-def nvidia_gpus() -> str | None:
-    """Return driver version and compute capability of each GPU; None without NVIDIA's tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    query = [tool, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout if answer.returncode == 0 else None
 
 
 def missing_libraries(

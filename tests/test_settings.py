@@ -15,6 +15,8 @@ from potluck.settings import (
     SettingsError,
     computer_name,
     cpu_threads,
+    engine_index,
+    engine_locks,
     exclusive,
     load_settings,
     read_node_file,
@@ -192,3 +194,21 @@ def test_the_cpu_may_be_offered_as_several_devices() -> None:
 def test_what_are_no_numbers_of_threads_is_said(value: str) -> None:
     with pytest.raises(SettingsError, match="POTLUCK_CPUS"):
         cpu_threads({"POTLUCK_CPUS": value})
+
+
+def test_the_index_of_the_engine_is_an_address() -> None:
+    mirror = Settings(engine_index="https://mirror.example/simple")
+
+    assert engine_index(Settings(), {}) is None
+    assert engine_index(mirror, {}) == "https://mirror.example/simple"
+    assert engine_index(mirror, {"POTLUCK_ENGINE_INDEX": "http://10.0.0.2/simple"}) == (
+        "http://10.0.0.2/simple"
+    )
+    for wrong in ("mirror.example", "file:///etc", "https://", "ftp://a/b"):
+        with pytest.raises(SettingsError, match="POTLUCK_ENGINE_INDEX"):
+            engine_index(Settings(), {"POTLUCK_ENGINE_INDEX": wrong})
+
+
+def test_who_builds_torch_has_locks_of_their_own(tmp_path: Path) -> None:
+    assert engine_locks({}) is None
+    assert engine_locks({"POTLUCK_ENGINE_LOCKS": str(tmp_path)}) == tmp_path

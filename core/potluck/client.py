@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from potluck.api import benching, doctor, hub, openai, schema, weights
+from potluck.api import benching, doctor, engine, hub, openai, schema, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
@@ -125,6 +125,9 @@ class Client:
     def test_link(self, node_id: str) -> schema.LinkTest:
         path = f"/cluster/computers/{node_id}/link"
         return self._post(path, None, schema.LinkTest, timeout_s=PAIRING_S)
+
+    def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
+        return self._post("/cluster/engine", request, engine.Engine)
 
     def examine(self) -> doctor.Diagnosis:
         return self._post("/cluster/doctor", None, doctor.Diagnosis)

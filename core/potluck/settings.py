@@ -28,6 +28,8 @@ from potluck.reasons import reason
 
 HOME_VARIABLE = "POTLUCK_HOME"
 CPUS_VARIABLE = "POTLUCK_CPUS"
+INDEX_VARIABLE = "POTLUCK_ENGINE_INDEX"
+LOCKS_VARIABLE = "POTLUCK_ENGINE_LOCKS"
 MOST_CPUS = 8
 LOCK_POLL_S = 0.05
 
@@ -84,6 +86,11 @@ class Folders(Struct, frozen=True, kw_only=True):
             cache=places.user_cache_path / "cache",
             state=places.user_state_path / "state",
         )
+
+    @classmethod
+    def usual(cls) -> "Folders":
+        """Return the system's folders of this user, whatever the variable says."""
+        return cls.of(environ={})
 
     @property
     def settings_file(self) -> Path:
@@ -167,6 +174,27 @@ def cpu_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
     return threads
 
 
+def engine_index(settings: "Settings", environ: Mapping[str, str] = os.environ) -> str | None:
+    """The package index that the engine is fetched from: of POTLUCK_ENGINE_INDEX, else of the settings.
+
+    Raises:
+        SettingsError: it is no address of a web server.
+    """
+    index = environ.get(INDEX_VARIABLE) or settings.engine_index
+    if index is not None and not re.match(r"https?://[^/\s]", index):
+        raise SettingsError(
+            f"{INDEX_VARIABLE} or engine_index is {index[:200]!r}. It takes the address of a package index, such as"
+            " https://pypi.org/simple."
+        )
+    return index
+
+
+def engine_locks(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """A folder of locks (`pylock.*.toml`) in place of those that came with Potluck, for who builds torch."""
+    folder = environ.get(LOCKS_VARIABLE)
+    return Path(folder) if folder else None
+
+
 def computer_name() -> str:
     """Return the host name of this computer without its domain."""
     return platform.node().partition(".")[0].strip()[:128] or "Computer"
@@ -191,6 +219,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shorter than an evening: the memory is that of computers that others want to use."""
     keep_conversations: bool = True
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
+    engine_index: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    """A package index (PEP 503) that the engine is fetched from, such as a mirror; None: where this release says."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
     rules: Rules = Rules()

@@ -19,7 +19,7 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import benching, doctor, schema, weights
+from potluck.api import benching, doctor, engine, schema, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -116,6 +116,8 @@ class FakeBackend:
         self.prunes: list[weights.PruneRequest] = []
         self.pruned = weights.Pruned(tensors=4, nbytes=5_000_000, deleted=False)
         self.joined: list[str] = []
+        self.engine: engine.Engine | None = None  # as `current` says if it is None
+        self.engine_requests: list[engine.EngineRequest] = []
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
@@ -153,7 +155,9 @@ class FakeBackend:
         return schema.Health(pid=os.getpid(), version="0.0.test")
 
     def state(self) -> schema.ClusterState:
-        return self.current
+        if self.engine is None:
+            return self.current
+        return msgspec.structs.replace(self.current, engine=self.engine)
 
     async def changed(self, since: int) -> int:
         while self._revision == since:
@@ -193,6 +197,10 @@ class FakeBackend:
 
     async def search(self) -> None:
         self.searches += 1
+
+    async def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
+        self.engine_requests.append(request)
+        return self.engine or engine.Engine(phase="own", message="PyTorch is there.")
 
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis

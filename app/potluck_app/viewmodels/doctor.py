@@ -20,6 +20,7 @@ _TITLES: Final[dict[Check, str]] = {
     "clock": "Clock",
     "disk": "Disk",
     "identity": "Keys",
+    "engine": "Engine",
 }
 _PILLS: Final[dict[FindingState, tuple[str, Tone]]] = {
     "ok": ("OK", "ok"),

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
 from potluck.api.schema import ClusterState
 from potluck_app import wording
+from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
@@ -20,6 +21,7 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
+from potluck_app.views.engine import EngineCard
 
 _CARD_WIDTH = 320
 
@@ -28,7 +30,12 @@ class FirstRunView(QWidget):
     """The page that asks for the role of this computer."""
 
     def __init__(
-        self, theme: Theme, *, on_master: Callable[[], object], on_worker: Callable[[], object]
+        self,
+        theme: Theme,
+        backend: Backend,
+        *,
+        on_master: Callable[[], object],
+        on_worker: Callable[[], object],
     ) -> None:
         super().__init__()
         make_page(self, "first-run", "Start")
@@ -60,7 +67,11 @@ class FirstRunView(QWidget):
         self._problem.hide()
         problem = WidthLimit(self._problem, 2 * _CARD_WIDTH)
         inner = QWidget()
-        vbox(title, 14, question, 18, self._cards, 18, self._hardware, 12, problem, parent=inner)
+        offer = WidthLimit(EngineCard(theme, backend), 2 * _CARD_WIDTH)
+        vbox(
+            *(title, 14, question, 18, self._cards, 18, self._hardware, 12, offer, 12, problem),
+            parent=inner,
+        )
         fill_page(self, "Start", STRETCH, inner)
         self.show_state(None)
 

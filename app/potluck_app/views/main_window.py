@@ -25,6 +25,7 @@ from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.engine import EngineCard
 from potluck_app.views.rail import Rail, RailButton
 from potluck_app.views.screens import ScreenFit
 from potluck_app.views.shortcuts import ShortcutsDialog, bind
@@ -169,7 +170,9 @@ class MainWindow(QMainWindow):
     def first_run(self) -> FirstRunView:
         from potluck_app.views.first_run import FirstRunView
 
-        page = FirstRunView(self._theme, on_master=self._start_master, on_worker=self._on_share)
+        page = FirstRunView(
+            self._theme, self._backend, on_master=self._start_master, on_worker=self._on_share
+        )
         self._root.addWidget(page)
         self._follow(page.show_state)
         return page
@@ -197,7 +200,7 @@ class MainWindow(QMainWindow):
         vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
         self._banner_holder = holder
         holder.hide()
-        right = vbox(holder, (self.pages, 1))
+        right = vbox(holder, EngineCard(self._theme, self._backend), (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
         hbox(rail, (right, 1), parent=shell)

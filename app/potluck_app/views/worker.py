@@ -17,6 +17,7 @@ from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import TintedIcon, announce, button, label, make_page, scrolling
 from potluck_app.views.doctor import open_doctor
+from potluck_app.views.engine import EngineCard
 from potluck_app.views.meter import Meter
 from potluck_app.views.pausing import RulesMenu, offer_pauses
 from potluck_app.views.screens import ScreenFit
@@ -146,6 +147,7 @@ class WorkerWindow(QWidget):
             (self._name, 0, center),
             (self.address, 0, center),
             self.banner,
+            EngineCard(self._theme, self._backend),
             (None, 2),
             (self._icon, 0, center),
             14,

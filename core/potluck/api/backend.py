@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.doctor import Diagnosis
+from potluck.api.engine import Engine, EngineRequest
 from potluck.api.library import Library
 from potluck.api.openai import FinishReason, Timings
 from potluck.api.schema import (
@@ -386,6 +387,10 @@ class Backend(Answering, Protocol):
 
     async def examine(self) -> Diagnosis:
         """Look at this computer and its network, and say what may keep computers apart."""
+        ...
+
+    async def change_engine(self, request: EngineRequest) -> Engine:
+        """Install, stop installing or remove the engine. Returns its state, which goes on changing."""
         ...
 
     async def set_role(self, request: RoleRequest) -> None: ...

@@ -20,6 +20,7 @@ from potluck.api.backend import (
 )
 from potluck.api.doctor import Diagnosis
 from potluck.api.endpoint import RequestError, describe
+from potluck.api.engine import Engine, EngineRequest
 from potluck.api.library_api import library_operations
 from potluck.api.operations import Operation
 
@@ -74,6 +75,14 @@ def _looks(backend: Backend) -> Sequence[Operation]:
             does="Look for what keeps computers apart.",
             run=lambda _, __: backend.examine(),
             gives=Diagnosis,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/engine",
+            does="Install, stop installing or remove the engine. The state has how far it is.",
+            run=lambda asked, _: backend.change_engine(asked),
+            takes=EngineRequest,
+            gives=Engine,
         ),
         Operation(
             method="POST",

@@ -14,6 +14,7 @@ Check: TypeAlias = Literal[
     "clock",
     "disk",
     "identity",
+    "engine",
 ]
 FindingState: TypeAlias = Literal[
     "ok",

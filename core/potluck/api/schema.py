@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from potluck.api.engine import Engine
 from potluck.api.hub import Download, Fit, Format, Source
 from potluck.api.politeness import Rule, Rules
 from potluck.model.schemes import AskedScheme, Cache, Scheme
@@ -257,6 +258,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     hint: str | None = None  # what may be wrong and what to do, while no other computer is found
     served: tuple[ServedModel, ...] = ()  # the loaded model, or the one that a prompt loads
     downloads: tuple[Download, ...] = ()
+    engine: Engine | None = None  # None: the node does not say
 
     @property
     def me(self) -> Computer | None:

@@ -42,6 +42,7 @@ Commands for your computers:
   computer NAME           rename, pause or limit a computer, or test the link to it
   devices                 the computers, what they have and how fast they are linked
   doctor                  what keeps computers from finding each other, and what to do
+  engine                  PyTorch, which computes: install, stop, remove
 
 Commands for models:
   chat [PROMPT]           ask once, or talk; what comes through a pipe is a prompt, too
@@ -207,6 +208,22 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "potluck doctor",
     )
     add_json(doctor)
+
+    engine = _command(
+        commands,
+        "engine",
+        "engine:engine",
+        "Install, look at or remove PyTorch, which computes. It comes from a computer of your home that has it,\n"
+        "else from the Internet. Where Potluck's own Python has it, there is nothing to do.",
+        "potluck engine install",
+        "potluck engine install --from /media/stick     (a folder of wheels)",
+    )
+    actions = ("install", "status", "stop", "remove")
+    engine.add_argument(
+        "action", nargs="?", choices=actions, default="status", help="(%(default)s)"
+    )
+    engine.add_argument("--from", dest="wheels", metavar="FOLDER", help="take these wheels")
+    add_json(engine)
 
 
 def _add_model_commands(commands: "_Commands[Parser]") -> None:

@@ -41,6 +41,7 @@ def _as_json(state: ClusterState | None) -> dict[str, object]:
         "lent_to": state.node.lent_to,
         "listeners": state.listeners,
         "downloads": state.downloads,
+        "engine": state.engine,
     }
 
 
@@ -57,6 +58,8 @@ def _put_state(state: ClusterState) -> None:
         put(f"This computer helps {master}.")
     for listener in state.listeners:
         put(f"Other programs are answered at http://{listener.host}:{listener.port}/v1.")
+    if state.engine is not None and state.engine.phase not in ("own", "ready"):
+        put(state.engine.message)
     for each in state.downloads:
         if each.state != "done":
             share = f"{format_bytes(each.done)} of {format_bytes(each.total)}"

@@ -140,6 +140,8 @@ def _lend(client: Client, options: argparse.Namespace) -> None:
             return
         client.set_role(lease)
         say(f"{state.node.name} lends itself. Ctrl-C ends it.")
+        if state.engine is not None and state.engine.phase not in ("own", "ready"):
+            say(state.engine.message)
         _follow(client, states)
 
 

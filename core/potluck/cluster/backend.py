@@ -18,6 +18,7 @@ from potluck.api.backend import (
 )
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.doctor import Diagnosis
+from potluck.api.engine import Engine, EngineRequest
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
@@ -35,6 +36,7 @@ from potluck.cluster.membership.named import addresses_of
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
+from potluck.cluster.runtime.keeper import EngineKeeper
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import (
     ComputerViews,
@@ -72,6 +74,7 @@ class Parts:
     upkeep: Upkeep
     library: NodeLibrary
     doctor: Doctor
+    engine: EngineKeeper
     at_hand: ModelsAtHand
     program_keys: ProgramKeys
 
@@ -129,6 +132,7 @@ class NodeBackend:
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=(parts.at_hand.first(),),
             downloads=parts.library.downloads.views(),
+            engine=parts.engine.state,
         )
 
     def role(self) -> schema.Role:
@@ -219,6 +223,9 @@ class NodeBackend:
 
     async def examine(self) -> Diagnosis:
         return await self._parts.doctor.examine()
+
+    async def change_engine(self, request: EngineRequest) -> Engine:
+        return await self._parts.engine.change(request)
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)

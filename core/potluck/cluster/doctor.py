@@ -15,7 +15,7 @@ from potluck.cluster.presence import Presence
 from potluck.cluster.worker.links import WorkerLinks
 from potluck.doctor.diagnosis import diagnose
 from potluck.doctor.examination import LOOKS, Known, Looks, look
-from potluck.doctor.facts import Peer, Running, Store
+from potluck.doctor.facts import EngineSeen, Peer, Running, Store
 from potluck.doctor.looks.disks import Holds
 from potluck.errors import PotluckError, RemoteError, UnreachableError, VersionMismatchError
 from potluck.ids import NodeId
@@ -41,6 +41,7 @@ class Doctor:
         membership: the workers of this home.
         links: the masters that this computer helps.
         store: the weights on the disk.
+        engine: whether this computer can compute.
         looks: look at the system.
         now: returns the Unix time of this computer.
     """
@@ -55,6 +56,7 @@ class Doctor:
         membership: Members,
         links: WorkerLinks,
         store: ChunkStore,
+        engine: Callable[[], EngineSeen | None] = lambda: None,
         looks: Looks = LOOKS,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -65,6 +67,7 @@ class Doctor:
         self._membership = membership
         self._links = links
         self._store = store
+        self._engine = engine
         self._looks = looks
         self._now = now
 
@@ -79,6 +82,7 @@ class Doctor:
                 version=potluck.__version__,
                 protocols=PROTOCOL_VERSIONS,
                 helped=self._links.master_names(),
+                engine=self._engine(),
             ),
             store=Store(used=self._store.nbytes, limit=self._store.quota or 0),
         )

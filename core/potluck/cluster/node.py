@@ -35,6 +35,7 @@ from potluck.cluster.events import (
 from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.calls import CALL_S
 from potluck.cluster.node_parts import NodeDeadlines, NodeParts
+from potluck.cluster.runtime.keeper import Release
 from potluck.errors import PotluckError
 from potluck.heap import trim
 from potluck.ids import short
@@ -52,14 +53,20 @@ TRIM_S = 60.0  # between two times that free memory is given back; a plan leaves
 class Node(NodeParts):
     """Starts the parts in order, stops them in reverse order, and has them hear of each other's events."""
 
-    def __init__(self, folders: Folders, *, deadlines: NodeDeadlines | None = None) -> None:
+    def __init__(
+        self,
+        folders: Folders,
+        *,
+        deadlines: NodeDeadlines | None = None,
+        release: Release | None = None,
+    ) -> None:
         self._folders = folders
         self._deadlines = deadlines if deadlines is not None else NodeDeadlines()
         self._stop = asyncio.Event()
         self._is_interrupted = False
         self._is_left = False  # the programs that used the model for a person have ended
         self._tasks = TaskSet()
-        super().__init__(folders, self._deadlines)
+        super().__init__(folders, self._deadlines, release)
         self._connect(self.events)
 
     def _connect(self, events: Events) -> None:
@@ -93,6 +100,8 @@ class Node(NodeParts):
         async with AsyncExitStack() as stack:
             stack.callback(self.store.close)
             stack.callback(self.awake.end)
+            stack.callback(self.engine.store.close)
+            stack.push_async_callback(self.engine.keeper.stop)
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
@@ -124,6 +133,7 @@ class Node(NodeParts):
                 self.link_watch.run(),
                 self.device_watch.run(),
                 self.library.downloads.run(),
+                self.engine.start(),
             ):
                 stack.push_async_callback(end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
@@ -153,9 +163,13 @@ class Node(NodeParts):
             await self.master.unload()
             if self.activity.idle_s() < inf:
                 self.activity.use()
-        elif not self.worker.is_lending and not self.library.downloads.is_busy:
+        elif not self.worker.is_lending and not self._fetches:
             logger.info("no program needs the node any more")
             self._stop.set()
+
+    @property
+    def _fetches(self) -> bool:
+        return self.library.downloads.is_busy or self.engine.keeper.is_busy
 
     async def _look(self) -> None:
         """See whether this computer may be lent now."""

@@ -32,6 +32,8 @@ from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
+from potluck.cluster.runtime.keeper import Release
+from potluck.cluster.runtime.parts import EngineParts
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.leaving import LEAVE_S
 from potluck.cluster.worker.lending import LendingSettings
@@ -45,7 +47,8 @@ from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.program_keys import ProgramKeys
-from potluck.settings import Folders, cpu_threads, load_settings
+from potluck.runtime.choice import locks_folder
+from potluck.settings import Folders, cpu_threads, engine_index, engine_locks, load_settings
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
 from potluck.system.awake import Awake, holding
@@ -72,7 +75,9 @@ class NodeParts:
     happened through `events`.
     """
 
-    def __init__(self, folders: Folders, deadlines: NodeDeadlines) -> None:
+    def __init__(
+        self, folders: Folders, deadlines: NodeDeadlines, release: Release | None = None
+    ) -> None:
         self.events = Events()
         folders.config.mkdir(parents=True, exist_ok=True)
         settings = load_settings(folders.settings_file)
@@ -88,6 +93,18 @@ class NodeParts:
         sessions_limit = limit // SESSIONS_PART if settings.keep_conversations else 0
         self.store = ChunkStore(folders.cache / "tensors", limit - sessions_limit)
         self.throttle = Throttle(settings.upload_limit_mbit)
+        self.engine = EngineParts(
+            folders.data,
+            release=release or Release.in_folder(engine_locks() or locks_folder()),
+            identity=self.identity,
+            me=self.presence.me,
+            found=lambda: self.discovery.peers(),
+            members=lambda: self.membership.names(),
+            shared=Folders.usual().data if folders.home is not None and release is None else None,
+            index=engine_index(settings),
+            throttle=self.throttle,
+            changed=self.events.changed,
+        )
         self.known = KnownModels(
             guide_folder(), RecentFolders(folders.config / "recent.json"), Places.of()
         )
@@ -98,6 +115,7 @@ class NodeParts:
             memory_limit=settings.memory_limit,
             threads=settings.threads,
             cpus=cpu_threads(),
+            engine=self.engine.keeper,
             step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
             died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
             changed=self.events.changed,
@@ -234,6 +252,7 @@ class NodeParts:
             membership=self.membership,
             links=self.links,
             store=self.store,
+            engine=self.engine.keeper.seen,
             looks=LOOKS,
         )
         self.backend = NodeBackend(
@@ -251,6 +270,7 @@ class NodeParts:
                 upkeep=upkeep,
                 library=self.library,
                 doctor=doctor,
+                engine=self.engine.keeper,
                 at_hand=self.at_hand,
                 program_keys=ProgramKeys(folders.program_keys, folders.program_key_uses),
             )
@@ -259,5 +279,8 @@ class NodeParts:
     async def serve_link(self, link: Link) -> None:
         """Serve a link that another computer has made, until it ends."""
         self.membership.called(link)
+        if link.purpose == "wheels":
+            await self.engine.server.serve(link)
+            return
         with self.calls.during(link):
             await self.links.serve(link)

@@ -7,7 +7,7 @@ from typing import Final
 from potluck.api.doctor import Finding
 from potluck.doctor.facts import Disk, Facts, Peer
 from potluck.doctor.network_checks import listing
-from potluck.doctor.remedies import PRUNE, make_private, open_ports
+from potluck.doctor.remedies import INSTALL_ENGINE, PRUNE, make_private, open_ports
 from potluck.doctor.sentences import say
 from potluck.errors import format_bytes
 
@@ -148,3 +148,21 @@ def check_identity(facts: Facts) -> Iterator[Finding]:
     else:
         folder = facts.secrets.folder
         yield say("identity_open", make_private(folder), folder=folder)
+
+
+# --- engine
+
+
+def check_engine(facts: Facts) -> Iterator[Finding]:
+    """Say whether this computer can compute. Without a node nobody has looked."""
+    match facts.running.engine if facts.running is not None else None:
+        case "there":
+            yield say("engine_ok")
+        case "comes":
+            yield say("engine_comes")
+        case "missing":
+            yield say("engine_missing", INSTALL_ENGINE)
+        case "none":
+            yield say("engine_none")
+        case None:
+            pass

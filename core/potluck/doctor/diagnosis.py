@@ -7,6 +7,7 @@ from potluck.api.doctor import Diagnosis, Finding, FindingState
 from potluck.doctor.computer_checks import (
     check_clock,
     check_disk,
+    check_engine,
     check_firewall,
     check_identity,
     check_versions,
@@ -29,6 +30,7 @@ _CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     check_clock,
     check_disk,
     check_identity,
+    check_engine,
 )
 _URGENT: Final[tuple[FindingState, ...]] = ("problem", "warning", "unknown", "ok")
 

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 from potluck.wire.messages import Address
 
 AdapterKind: TypeAlias = Literal["real", "virtual", "tunnel", "loopback"]
+EngineSeen: TypeAlias = Literal["there", "comes", "missing", "none"]
 Answer: TypeAlias = Literal[
     "open",  # something listens there
     "refused",  # the computer is there, and nothing listens
@@ -86,6 +87,7 @@ class Running:
     version: str
     protocols: tuple[int, ...]
     helped: tuple[str, ...] = ()  # names of the main computers that are connected to it now
+    engine: EngineSeen | None = None  # None: not looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

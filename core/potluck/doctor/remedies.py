@@ -6,6 +6,7 @@ from typing import Final
 from potluck.doctor.facts import FirewallSeen
 
 PRUNE: Final = "potluck models prune"
+INSTALL_ENGINE: Final = "potluck engine install"
 LIMIT: Final = "potluck models limit 100"
 _MDNS_PORT: Final = 5353
 

@@ -271,6 +271,26 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "Other users of this computer may read its keys, in {folder}.",
         "Take away their rights.",
     ),
+    # --- engine
+    "engine_ok": Template("engine", "ok", "This computer has its engine, PyTorch."),
+    "engine_comes": Template(
+        "engine",
+        "warning",
+        "The engine, PyTorch, is being installed. Until then, this computer computes nothing.",
+        "Wait until it is there; potluck engine says how far it is.",
+    ),
+    "engine_missing": Template(
+        "engine",
+        "warning",
+        "This computer has no engine, PyTorch, and computes nothing.",
+        "Install it: from a computer of your home that has it, or from the Internet.",
+    ),
+    "engine_none": Template(
+        "engine",
+        "warning",
+        "There is no engine, PyTorch, for this computer, and it computes nothing.",
+        "Use the models of your other computers from here; potluck engine says why there is none.",
+    ),
 }
 
 

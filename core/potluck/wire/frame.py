@@ -43,6 +43,7 @@ MAX_PAYLOAD: Final[Mapping[str, int]] = {
     "activations": 64 * MiB,  # 1024 tokens of 16,384 values in F32
     "weights": 16 * MiB,  # a larger chunk only makes a resume more expensive
     "ranks": 64 * MiB,  # the rows of a sum, as large as hidden states in F32
+    "wheels": 16 * MiB,  # as weights
 }
 
 _PREAMBLE: Final = struct.Struct("!3sBII")

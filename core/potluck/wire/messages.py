@@ -28,7 +28,7 @@ from potluck.wire.fields import (
     printable,
 )
 
-Purpose = Literal["control", "activations", "weights", "ranks"]
+Purpose = Literal["control", "activations", "weights", "ranks", "wheels"]
 
 MAX_ADDRESSES = 16  # no computer of a home has more interfaces
 MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has 98,304

@@ -68,6 +68,7 @@ from potluck.wire.messages import (
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
 from potluck.wire.rank_messages import AbortStep, JoinRanks, Partial
 from potluck.wire.spare_messages import Keep, Keeping
+from potluck.wire.wheel_messages import SendWheels, WantWheels, WheelsHere
 
 Table: TypeAlias = Mapping[str, type[Message]]
 
@@ -99,6 +100,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
     "ranks": _ALWAYS | table(JoinRanks, Partial, AbortStep),
+    "wheels": _ALWAYS | table(WantWheels, WheelsHere, SendWheels, Chunk, Stored, Rejected),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
 
@@ -137,6 +139,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Expect: Expecting,
     PassOn: PassedOn,
     Keep: Keeping,
+    WantWheels: WheelsHere,
 }
 """The answer type of each request; `error` may answer any request."""
 

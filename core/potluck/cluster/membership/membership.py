@@ -116,6 +116,10 @@ class Members:
         """The names of the paired computers that are not connected."""
         return {n: r.shown for n, r in self._records.items() if n not in self._connected}
 
+    def names(self) -> Mapping[NodeId, str]:
+        """The names of all paired computers."""
+        return {node_id: record.shown for node_id, record in self._records.items()}
+
     def connected(self) -> Sequence[RemoteComputer]:
         return list(self._connected.values())
 

@@ -8,6 +8,7 @@ is ended, so that it takes no memory.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,12 @@ from pathlib import Path
 import msgspec
 
 from potluck.cluster.device_names import device_label, place_name
+from potluck.cluster.processes.gate import EngineGate, OwnEngine
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import Start
 from potluck.cluster.processes.supervisor import Restarts, Supervisor
-from potluck.errors import PotluckError, UsageError
+from potluck.errors import EngineError, PotluckError, UsageError
+from potluck.tasks import end
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class StageProcesses:
         sessions: folder where conversations' caches are kept; None: they are not.
         sessions_limit: bytes that they may take.
         kernels: the owner's folder where compiled kernels are kept; None: they are not.
+        engine: what they wait for, and get torch from; None: it is in this Python.
         is_used: whether a device has a stage in a plan, even if nothing is loaded yet.
         check_s: seconds between two searches for unused processes.
         unused_s: seconds after which an unused process is ended.
@@ -75,11 +79,13 @@ class StageProcesses:
         kernels: Path | None = None,
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
+        engine: EngineGate | None = None,
         check_s: float = _CHECK_S,
         unused_s: float = _UNUSED_S,
         restarts: Restarts | None = None,
     ) -> None:
         self._check_s, self._unused_s, self._restarts = check_s, unused_s, restarts
+        self._engine = engine if engine is not None else OwnEngine()
         self._identity_folder = identity_folder
         self._me = me
         self._log_folder = log_folder
@@ -126,6 +132,8 @@ class StageProcesses:
             EngineError: the process does not start on this computer.
             UsageError: there is no such device.
         """
+        if not self._engine.is_there:
+            raise self._engine.lacking()
         if device is not None and not self._known:
             await self._best.handle()  # this process tells which devices there are
         if device is None and self._best.is_given_up and self.devices:
@@ -166,7 +174,7 @@ class StageProcesses:
 
     async def run(self) -> None:
         """Keep the processes running, until cancelled."""
-        best = asyncio.create_task(self._best.run(), name="stage of the best device")
+        best = asyncio.create_task(self._run_best(), name="stage of the best device")
         try:
             while True:
                 await asyncio.sleep(self._check_s)
@@ -176,6 +184,24 @@ class StageProcesses:
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
+
+    async def _run_best(self) -> None:
+        """Run the best device's process once there is an engine; if it does not start, with the engine before."""
+        is_other = True
+        while is_other:
+            await self._engine.wait()
+            seeing = asyncio.create_task(self._see_it_work(), name="first start of the engine")
+            try:
+                await self._best.run()  # until it is given up
+            finally:
+                await end(seeing)
+            if is_other := await asyncio.to_thread(self._engine.does_not_work):
+                self._best = self._supervise(None)
+
+    async def _see_it_work(self) -> None:
+        with suppress(EngineError):
+            await self._best.handle()
+            await asyncio.to_thread(self._engine.works)
 
     def _end_unused(self) -> None:
         """End the processes that hold nothing and have no request. They start again on demand."""
@@ -200,6 +226,7 @@ class StageProcesses:
             step_failed=self._step_failed,
             died=partial(self._one_died, device),
             changed=self._one_changed,
+            engine=self._engine.folder,
             restarts=self._restarts,
         )
 

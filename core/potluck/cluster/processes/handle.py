@@ -84,7 +84,8 @@ class StageHandle:
     """Starts and talks to one stage process.
 
     Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
-    `on_changed` when what it lends or holds has changed, `on_exit` once if the process ends without `stop`.
+    `on_changed` when what it lends or holds has changed, `on_exit` once if the process ends without `stop`. `engine` is a
+    folder with torch, where it was installed apart from this Python.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class StageHandle:
         on_step_failed: Callable[[StepFailed], None],
         on_changed: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
+        engine: Path | None = None,
         times: HandleTimes | None = None,
     ) -> None:
+        self._engine = engine
         self._times = times if times is not None else HandleTimes()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
@@ -142,7 +145,7 @@ class StageHandle:
         try:
             self._keep_log()
             self._process = await start_process(
-                "potluck.cluster.stage", self._log_path, _ENVIRONMENT
+                "potluck.cluster.stage", self._log_path, _ENVIRONMENT, engine=self._engine
             )
         except OSError as error:
             raise errors.EngineError(

@@ -11,7 +11,11 @@ import potluck
 
 
 async def start_process(
-    module: str, log_path: Path, environment: Mapping[str, str]
+    module: str,
+    log_path: Path,
+    environment: Mapping[str, str],
+    *,
+    engine: Path | None = None,
 ) -> asyncio.subprocess.Process:
     """Start a module of this package.
 
@@ -19,6 +23,7 @@ async def start_process(
         module: its full name; it is run as `__main__`.
         log_path: a file that takes what the process writes to stderr, in place of what it had.
         environment: variables in addition to those of the node, whose own win.
+        engine: a folder with torch, where it was installed apart from this Python.
 
     Raises:
         OSError: the process cannot be started, or the log cannot be written.
@@ -33,14 +38,15 @@ async def start_process(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**environment, **os.environ, "PYTHONPATH": _python_path()},
+            env={**environment, **os.environ, "PYTHONPATH": _python_path(engine)},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
     finally:
         os.close(log)  # the process has its own
 
 
-def _python_path() -> str:
-    """Where the process finds this package, so that a checkout runs without being installed."""
+def _python_path(engine: Path | None) -> str:
+    """Where the process finds this package, so that a checkout runs without being installed, and torch."""
     package_folder = str(Path(potluck.__file__).parent.parent)
-    return os.pathsep.join([package_folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    others = os.environ.get("PYTHONPATH"), str(engine) if engine is not None else None
+    return os.pathsep.join([package_folder, *filter(None, others)])

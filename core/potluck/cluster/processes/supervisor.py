@@ -34,6 +34,7 @@ class Supervisor:
         start: returns the first message to the process, with the settings of now.
         died: called when the process is gone, together with all its layers.
         changed: called when the devices, their memory or what is held have changed.
+        engine: returns the folder with torch, where it was installed apart from this Python.
         restarts: when a process that died is started again.
     """
 
@@ -45,8 +46,10 @@ class Supervisor:
         step_failed: Callable[[StepFailed], None],
         died: Callable[[PotluckError], None],
         changed: Callable[[], None],
+        engine: Callable[[], Path | None] = lambda: None,
         restarts: Restarts | None = None,
     ) -> None:
+        self._engine = engine
         self._start = start
         self._log_path = log_path
         self._step_failed = step_failed
@@ -137,6 +140,7 @@ class Supervisor:
             on_step_failed=self._step_failed,
             on_changed=self._changed,
             on_exit=self._on_exit,
+            engine=self._engine(),
         )
 
     def _on_exit(self, error: PotluckError) -> None:

@@ -1,0 +1,81 @@
+"""The card about the engine, where it is not installed yet: what is missing, how far it is, and one thing to do."""
+
+from PySide6.QtWidgets import QWidget
+
+from potluck.api.engine import Engine, EngineRequest
+from potluck.api.schema import ClusterState
+from potluck.errors import format_bytes
+from potluck_app import wording
+from potluck_app.backend import Backend
+from potluck_app.language import said
+from potluck_app.theme import Theme
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.controls import announce, button, card_frame, label
+from potluck_app.views.meter import Meter
+from potluck_app.views.words import Described
+
+_QUIET = ("own", "ready")
+_MARGINS = (12, 10, 12, 2)  # around the card, as around the banner
+
+
+class EngineCard(Described, QWidget):
+    """Shown as long as this computer has no engine; nothing is fetched without a click."""
+
+    def __init__(self, theme: Theme, backend: Backend) -> None:
+        super().__init__()
+        self._backend = backend
+        self.text = label("", "body", wrap=True, name="engine-text")
+        self.meter = Meter(theme, "Progress of the engine")
+        self.install = button("Install", "engine-install", self._install, kind="primary")
+        self.stop = button("Stop", "engine-stop", self._stop)
+        head = hbox((self.text, 1), self.install, self.stop, spacing=10)
+        card = card_frame()
+        vbox(head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
+        vbox(card, parent=self, margins=_MARGINS)
+        backend.state_changed.connect(self.show_state)
+        self._phase = ""
+        self.show_state(backend.live_state)
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Show what the node says; nothing while it says nothing."""
+        engine = state.engine if state is not None else None
+        if engine is None or engine.phase in _QUIET:
+            self.hide()
+            return
+        self.text.setText(_sentence(engine))
+        self.setAccessibleName(self.text.text())
+        self.meter.setVisible(engine.is_working)
+        self.meter.show_fraction(engine.fraction)
+        self.install.setText("Try again" if engine.phase == "failed" else "Install")
+        self.install.setVisible(engine.phase in ("missing", "failed"))
+        self.stop.setVisible(engine.is_working)
+        if engine.phase != self._phase:
+            announce(self, self.text.text())
+        self._phase = engine.phase
+        self.show()
+
+    def _install(self) -> None:
+        self._ask(EngineRequest(action="install"))
+
+    def _stop(self) -> None:
+        self._ask(EngineRequest(action="stop"))
+
+    def _ask(self, request: EngineRequest) -> None:
+        self._backend.call("POST", "/cluster/engine", request, Engine)
+
+
+def _sentence(engine: Engine) -> str:
+    """What the card says, in the person's language."""
+    share = wording.percent(engine.fraction)
+    if engine.phase == "fetching" and engine.source:
+        return said(f"The engine is being fetched: {share}, from {engine.source}.")
+    if engine.phase == "fetching":
+        return said(f"The engine is being fetched: {share}.")
+    if engine.phase == "unpacking":
+        return said(f"The engine is being unpacked and tried: {share}.")
+    if engine.phase == "missing" and engine.nbytes:
+        return said(
+            "This computer needs its engine, PyTorch, to compute."
+            f" {format_bytes(engine.nbytes)} are fetched once, from your home or from the Internet."
+        )
+    return said(engine.message)

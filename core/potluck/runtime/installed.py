@@ -1,0 +1,208 @@
+"""The engine that is installed: a folder that is complete, a file that names it, and the one before.
+
+engine/current.json      which folder is used, and which one was before
+engine/<16 hex>/         an unpacked engine, by the digest of its wheels
+engine/.new-<16 hex>/    one that is being unpacked; it gets its name when it is complete
+engine/wheels/           wheels by their SHA-256, for this computer and the others of its homes
+"""
+
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from potluck.errors import EngineError, StoreError
+from potluck.files import recall, sync_folder, write_atomically
+from potluck.ids import Digest
+from potluck.reasons import reason
+from potluck.runtime.choice import Choice
+from potluck.runtime.trial import try_engine
+from potluck.runtime.wheel import unpack
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = 16  # hex characters of a digest; whole ones make paths too long for Windows
+_NEW: Final = ".new-"
+
+Unpacked = Callable[[int, int], None]
+"""Called with (bytes of wheels that are unpacked, bytes of all). If it raises, unpacking stops."""
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    folder: str
+    variant: str
+    version: str
+    python: str
+
+
+class _Current(msgspec.Struct, frozen=True):
+    engine: _Engine
+    before: _Engine | None = None  # used again if this one does not work
+
+
+def has_own_torch() -> bool:
+    """Whether this Python finds torch by itself; it is not imported."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):  # one that is half there
+        return False
+
+
+def this_python() -> str:
+    """What an engine was unpacked for: `cpython-311 linux-x86_64`."""
+    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What is installed in one folder. All methods block."""
+
+    root: Path
+    try_engine: Callable[[Path], str] = try_engine
+
+    @classmethod
+    def below(cls, data: Path) -> "Installed":
+        """That of a data folder of Potluck."""
+        return cls(data / "engine")
+
+    @property
+    def wheels(self) -> Path:
+        """Where wheels are kept."""
+        return self.root / "wheels"
+
+    def engine(self) -> _Engine | None:
+        """The engine in use; None: there is none for this Python."""
+        current = self._current()
+        return current.engine if current is not None and self._is_there(current.engine) else None
+
+    def folder(self) -> Path | None:
+        """The folder of the engine in use."""
+        engine = self.engine()
+        return None if engine is None else self.root / engine.folder
+
+    def is_current(self, choice: Choice) -> bool:
+        """Whether this very engine is in use."""
+        engine = self.engine()
+        return engine is not None and engine.folder == _name(choice.digest)
+
+    def install(
+        self, choice: Choice, path: Callable[[Digest], Path], unpacked: Unpacked = lambda *_: None
+    ) -> None:
+        """Unpack an engine, try it, and use it from now on. What an earlier call has done is not done again.
+
+        Args:
+            choice: which wheels.
+            path: where each of them is.
+            unpacked: told after each wheel.
+
+        Raises:
+            EngineError: it does not work here; the one before is used on.
+            StoreError: a wheel or the disk is not as it should be.
+        """
+        name = _name(choice.digest)
+        folder, new = self.root / name, self.root / (_NEW + name)
+        for other in self.root.glob(f"{_NEW}*"):
+            if other != new:  # of a release that was never installed to its end
+                shutil.rmtree(other, ignore_errors=True)
+        try:
+            if not folder.exists():
+                done = 0
+                for wheel in choice.wheels:
+                    unpacked(done, choice.nbytes)
+                    unpack(path(wheel.digest), new, wheel.digest)
+                    done += wheel.nbytes
+                unpacked(done, choice.nbytes)
+                if sys.platform != "win32":
+                    os.sync()  # a folder that has its name must be whole also after a power cut
+                new.replace(folder)
+                sync_folder(self.root)
+            self.try_engine(folder)
+        except EngineError:
+            if not self.is_current(choice):  # else it worked before, and its trial was disturbed
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except OSError as error:
+            raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error
+        self._switch(_Engine(name, choice.variant, choice.version, this_python()))
+
+    def _switch(self, engine: _Engine) -> None:
+        before = self.engine()
+        if before is not None and before.folder != engine.folder:
+            self._write(_Current(engine, before))
+        else:
+            self._write(_Current(engine))
+
+    def works(self) -> None:
+        """The engine in use has computed: the one before is not needed any more, nor anything else here."""
+        current = self._current()
+        if current is not None and current.before is not None:
+            self._write(_Current(current.engine))
+        self.clean()
+
+    def go_back(self) -> bool:
+        """Use the engine before again, since this one does not work. False: there is none."""
+        current = self._current()
+        if current is None or current.before is None or not self._is_there(current.before):
+            return False
+        logger.warning("going back to engine %s", current.before.version)
+        self._write(_Current(current.before))
+        self.clean()
+        return True
+
+    def clean(self) -> None:
+        """Delete folders that are not used. One that is half unpacked stays: it is gone on with."""
+        current = self._current()
+        used = set[str]()
+        if current is not None:
+            used = {engine.folder for engine in (current.engine, current.before) if engine}
+        for folder in self.root.glob("[0-9a-f]" * _NAME):
+            if folder.name not in used:
+                shutil.rmtree(folder, ignore_errors=True)  # Windows keeps files that are in use
+
+    def remove(self) -> None:
+        """Delete every engine, also a half one. Wheels stay.
+
+        Raises:
+            StoreError: the disk refuses it.
+        """
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"The engine cannot be removed: {reason(error)}.") from error
+        for folder in (*self.root.glob("[0-9a-f]" * _NAME), *self.root.glob(f"{_NEW}*")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def _file(self) -> Path:
+        return self.root / "current.json"
+
+    def _current(self) -> _Current | None:
+        current = recall(self._file, _Current)
+        if current is None or not all(map(_is_named, (current.engine, current.before))):
+            return None
+        return current
+
+    def _write(self, current: _Current) -> None:
+        write_atomically(self._file, msgspec.json.format(msgspec.json.encode(current)))
+
+    def _is_there(self, engine: _Engine) -> bool:
+        return engine.python == this_python() and (self.root / engine.folder).is_dir()
+
+
+def _name(digest: Digest) -> str:
+    return digest[:_NAME]
+
+
+def _is_named(engine: _Engine | None) -> bool:
+    """Whether a folder has the name of one of ours; the file may be damaged."""
+    return engine is None or (
+        len(engine.folder) == _NAME and set(engine.folder) <= set("0123456789abcdef")
+    )

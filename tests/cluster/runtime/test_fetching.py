@@ -1,0 +1,172 @@
+"""The engine's files come from the home first, then from the Internet, then by a computer that has it."""
+
+import asyncio
+import hashlib
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from tiny_wheels import wheel_of
+from wheel_server import WheelServer, serving
+
+from potluck.cluster.runtime.fetching import Coming, WheelFetcher
+from potluck.errors import DiskFullError, HubError
+from potluck.ids import Digest
+from potluck.runtime.download import Internet, Patience
+from potluck.runtime.lock import Wheel
+from potluck.store.chunks import ChunkStore
+
+pytestmark = pytest.mark.net
+
+QUICK = Patience(silent_s=5.0, attempts=1, pause_s=0.001)
+
+
+@pytest.fixture
+def internet(paths) -> Generator[WheelServer]:
+    with serving(WheelServer({f"/{path.name}": path.read_bytes() for path in paths})) as server:
+        yield server
+
+
+def fetcher(computer, sources, index: str | None = None) -> WheelFetcher:
+    return WheelFetcher(
+        computer.store,
+        computer.client,
+        sources=lambda: sources,
+        internet=Internet(computer.store, index=index, patience=QUICK),
+        poll_s=0.001,
+    )
+
+
+def has(computer, wheels: list[Wheel]) -> bool:
+    return all(computer.store.has(wheel.digest, wheel.nbytes) for wheel in wheels)
+
+
+def test_the_home_comes_before_the_internet(home, paths, internet) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+    home.master.put(paths[0])
+    coming = Coming()
+
+    async def obtain() -> None:
+        sources = [home.master.source(home.id)]
+        await fetcher(study, sources, f"{internet.address}/simple").obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert has(study, wheels)
+    assert coming.from_home == wheels[0].nbytes
+    assert coming.from_internet == wheels[1].nbytes
+    assert coming.here == {wheel.digest: wheel.nbytes for wheel in wheels}
+
+
+def test_a_computer_that_sends_other_bytes_is_left_for_the_next_one(home, paths) -> None:
+    study, kitchen = home.add("study"), home.add("kitchen")
+    wheels = home.master.list(*paths)
+    for computer in (study, kitchen):
+        computer.list(*paths)
+        for path in paths:
+            computer.put(path)
+    damaged = study.store.path(wheels[0].digest)
+    damaged.write_bytes(bytes(wheels[0].nbytes))
+    coming = Coming()
+
+    async def obtain() -> None:
+        sources = [study.source(home.id), kitchen.source(home.id)]
+        await fetcher(home.master, sources).obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert has(home.master, wheels)
+    assert home.master.store.path(wheels[0].digest).read_bytes() == paths[0].read_bytes()
+
+
+def test_a_computer_that_is_gone_is_left_for_the_internet(home, paths, internet) -> None:
+    study, gone = home.add("study"), home.add("gone")
+    wheels = study.list(*paths)
+    home.computers.remove(gone)
+    coming = Coming()
+
+    async def obtain() -> None:
+        sources = [home.master.source(home.id)]
+        await home.master.listener.stop()
+        await fetcher(study, sources, f"{internet.address}/simple").obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert has(study, wheels)
+    assert coming.from_home == 0
+    gone.store.close()
+
+
+def test_without_internet_another_computer_fetches(home, paths, internet) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+    index = f"{internet.address}/simple"
+    running: list[asyncio.Task[None]] = []
+
+    def fetch(lacking: list[Wheel]) -> str:
+        if not running:
+            its = fetcher(home.master, [], index)
+            running.append(asyncio.create_task(its.obtain(list(lacking), Coming(), may_ask=False)))
+        return ""
+
+    home.master.server._fetch = fetch
+
+    async def obtain() -> None:
+        await fetcher(study, [home.master.source(home.id)]).obtain(wheels, Coming())
+
+    home.run(obtain)
+
+    assert has(study, wheels)
+    assert has(home.master, wheels)
+
+
+def test_without_internet_anywhere_the_sentence_says_what_helps(home, paths) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+
+    async def obtain() -> None:
+        await fetcher(study, [home.master.source(home.id)]).obtain(wheels, Coming())
+
+    with pytest.raises(HubError, match="No computer of your home"):
+        home.run(obtain)
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(
+    home, paths, internet, tmp_path: Path
+) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    study.store.close()
+    study.store = ChunkStore(tmp_path / "small", 1000, reserve=0)
+
+    async def obtain() -> None:
+        await fetcher(study, [], f"{internet.address}/simple").obtain(wheels, Coming())
+
+    with pytest.raises(DiskFullError, match="engine needs"):
+        home.run(obtain)
+    assert internet.asked == []
+
+
+def test_old_files_make_room_and_those_in_use_do_not(home, paths, internet, tmp_path: Path) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    study.store.close()
+    study.store = ChunkStore(tmp_path / "room", sum(w.nbytes for w in wheels) + 10, reserve=0)
+    old = tmp_path / "old"
+    old.write_bytes(b"x" * 1000)
+    digest = wheel_of(paths[1]).digest
+    study.store.write(digest, 0, wheels[1].nbytes, paths[1].read_bytes())
+    other = Digest(hashlib.sha256(old.read_bytes()).hexdigest())
+    study.store.write(other, 0, 1000, old.read_bytes())
+
+    async def obtain() -> None:
+        await fetcher(study, [], f"{internet.address}/simple").obtain(wheels, Coming())
+
+    home.run(obtain)
+
+    assert has(study, wheels)
+    assert not study.store.has(other)
