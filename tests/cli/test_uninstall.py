@@ -1,5 +1,6 @@
 """`uninstall`: what it ends, deletes, leaves and says."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_what_still_runs_keeps_its_files(
     assert (home / "data" / "chats.sqlite").exists()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
 def test_a_folder_that_is_a_link_loses_the_link_alone(
     home: Path, potluck: Potluck, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The native packages: what can be said of them without building one."""
 
 import io
+import os
 import plistlib
 import re
 import tarfile
@@ -13,6 +14,7 @@ from native.project import BuildError, epoch, machine, package_name, version
 
 from potluck import __version__
 
+posix = pytest.mark.skipif(os.name != "posix", reason="needs links, modes and xz")
 ELF = b"\x7fELF" + b"\0" * 60
 
 
@@ -93,6 +95,7 @@ def test_what_a_system_may_lack_comes_along(name: str) -> None:
     assert not libraries.is_excluded(name)
 
 
+@posix
 def test_a_link_to_a_library_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.so.1").write_bytes(ELF)
     (tmp_path / "a.so").symlink_to("a.so.1")
@@ -143,6 +146,7 @@ def test_tests_and_headers_of_others_are_left_out(tmp_path: Path) -> None:
 # --- archives
 
 
+@posix
 def test_an_archive_of_the_same_files_is_the_same(tmp_path: Path) -> None:
     found: list[bytes] = []
     for number in (1, 2):
