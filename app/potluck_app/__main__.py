@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSocketNotifier, QTimer
-from PySide6.QtWidgets import QApplication
 
 from potluck.settings import Folders
 from potluck_app.application import Application
 from potluck_app.garbage import collect_in_this_thread
 from potluck_app.launcher import find_or_start
+from potluck_app.opening import Opener, Program
 from potluck_app.single_instance import SingleInstance
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     folders = Folders.of(arguments.home)
-    qapp = QApplication(sys.argv[:1])
+    qapp = Program(sys.argv[:1])
     collect_in_this_thread(qapp)
     instance = SingleInstance(folders.state, qapp)
-    if not instance.claim():
+    word, folder = arguments.what or "", Path.cwd() if arguments.what else Path()
+    if not instance.claim(word, str(folder)):
         return 0
     application = Application(
         qapp,
@@ -47,10 +48,15 @@ def main(argv: list[str] | None = None) -> int:
         log=folders.log_file,
     )
     instance.asked_to_show.connect(application.show)
+    opener = Opener(application)
+    instance.asked_to_open.connect(lambda word, folder: opener.open(word, Path(folder)))
+    qapp.asked_to_open.connect(lambda word: opener.open(word, Path.home()))
     application.ending.connect(instance.close)  # a start from now on opens a new window
     application.ended.connect(qapp.quit)
     notifier = _on_signals(application.quit)
-    application.start(worker=arguments.worker, hidden=arguments.hidden)
+    application.start(worker=arguments.worker, hidden=arguments.hidden and not word)
+    if word:
+        opener.open(word, folder)
     QTimer.singleShot(_LATER_MS, lambda: _autostart(folders).repair())
     status = qapp.exec()
     notifier.setEnabled(False)
@@ -68,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="potluck", description="The window of Potluck.")
     parser.add_argument(
         "--home", type=Path, metavar="DIR", help="keep everything of this node below DIR"
+    )
+    parser.add_argument(
+        "what", nargs="?", metavar="FILE|LINK", help="a model (.gguf) or an invitation to open"
     )
     parser.add_argument("--worker", action="store_true", help="lend this computer to another")
     parser.add_argument("--hidden", action="store_true", help="begin in the tray, if there is one")

@@ -152,7 +152,7 @@ class Application(QObject):
             self.backend,
             self.chat,
             self.preferences,
-            on_share=self._share,
+            on_share=self.share,
             on_close=self._on_main_close,
             offer_start=self._offer_start,
             log=self._log,
@@ -163,7 +163,7 @@ class Application(QObject):
         if self._autostart is not None:
             box.offer(self._autostart(), self.backend.problem.emit)
 
-    def _chat_here(self) -> None:
+    def chat_here(self) -> None:
         """Leave the worker window and return to the chat window."""
         self.preferences.change(mode="master")
         self.backend.set_role(worker=False).then(failed=self.backend.report)
@@ -207,7 +207,7 @@ class Application(QObject):
 
     # --- lending
 
-    def _share(self) -> None:
+    def share(self) -> None:
         """Leave the chat window and lend this computer."""
         self.preferences.change(mode="worker")
         self.chat.stop_all()
@@ -236,7 +236,7 @@ class Application(QObject):
             self.backend,
             on_close=self._on_worker_close,
             on_stop=self.stop_lending,
-            on_chat=self._chat_here,
+            on_chat=self.chat_here,
         )
         self._offer_start(self.worker.start)
         self.worker.setWindowIcon(resources.app_icon())

@@ -62,7 +62,7 @@ def test_lending_gives_up_the_own_model_first(make: Make, server: Server, qtbot:
         )
     )
 
-    application._share()
+    application.share()
 
     qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])
     qtbot.waitUntil(lambda: server.backend.state().model.state == "none")

@@ -1,6 +1,7 @@
 """Dialogs: a column that scrolls where the screen is small, and the buttons below it."""
 
 from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
@@ -11,6 +12,7 @@ from potluck_app.views import screens
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import button, label, scrolling
 
+Kind: TypeAlias = Literal["primary", "danger"]
 _SIDE = 24
 _TALLEST = 800  # pixels; what is longer, such as a list of packages, scrolls
 
@@ -64,14 +66,30 @@ def _height(layout: QLayout | None, width: int) -> int:
 
 
 class Confirmation(Dialog):
-    """The question before an action that cannot be undone. The buttons are named after what they do."""
+    """The question before an action. The buttons are named after what they do.
+
+    Args:
+        parent: the window that it belongs to.
+        title: the question.
+        text: what happens.
+        action: the button that does it.
+        keep: the other one.
+        kind: of the first; danger: it cannot be undone, or takes something away.
+    """
 
     def __init__(
-        self, parent: QWidget, *, title: str, text: str, action: str, keep: str = "Cancel"
+        self,
+        parent: QWidget,
+        *,
+        title: str,
+        text: str,
+        action: str,
+        keep: str = "Cancel",
+        kind: Kind = "danger",
     ) -> None:
         super().__init__(parent, "confirmation", title)
         self.no = button(keep, "confirmation-no", self.reject)
-        self.yes = button(action, "confirmation-yes", self.accept, kind="danger")
+        self.yes = button(action, "confirmation-yes", self.accept, kind=kind)
         self.no.setDefault(True)
         self.fill(
             label(title, "section", wrap=True),
@@ -88,9 +106,10 @@ def confirm(
     action: str,
     on_confirmed: Callable[[], object],
     keep: str = "Cancel",
+    kind: Kind = "danger",
 ) -> Confirmation:
     """Ask, without blocking the window."""
-    dialog = Confirmation(parent, title=title, text=text, action=action, keep=keep)
+    dialog = Confirmation(parent, title=title, text=text, action=action, keep=keep, kind=kind)
     dialog.accepted.connect(lambda: on_confirmed())
     dialog.finished.connect(dialog.deleteLater)
     dialog.open()

@@ -171,7 +171,7 @@ class MainWindow(QMainWindow):
         from potluck_app.views.first_run import FirstRunView
 
         page = FirstRunView(
-            self._theme, self._backend, on_master=self._start_master, on_worker=self._on_share
+            self._theme, self._backend, on_master=self.start_master, on_worker=self._on_share
         )
         self._root.addWidget(page)
         self._follow(page.show_state)
@@ -306,7 +306,7 @@ class MainWindow(QMainWindow):
         self.chat.sidebar.search.setFocus()
         self.chat.sidebar.search.selectAll()
 
-    def _start_master(self) -> None:
+    def start_master(self) -> None:
         self._preferences.change(mode="master")
         self._root.setCurrentIndex(0)
         self.go(self.cluster)  # the page on which other computers appear

@@ -71,6 +71,7 @@ def invite(options: argparse.Namespace) -> int:
     put(made.token)
     say(f"On the other computer, within {made.expires_s / 60:.0f} minutes:")
     say(f"  potluck worker --join {made.token}")
+    say(f"Or, where Potluck is installed with its window, open: potluck://join/{made.token}")
     return 0
 
 

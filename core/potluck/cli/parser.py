@@ -18,6 +18,7 @@ from potluck.cli.options import (
     add_sampling,
     add_worker,
 )
+from potluck.cli.own_commands import add_own_commands
 from potluck.cli.values import name, number, size
 from potluck.cli.waits import Waits
 
@@ -57,6 +58,7 @@ Commands that show what happens:
   ps                      what is loaded, where, how much memory it takes, how many are answered
   logs                    the last lines of the log, and those that come (--follow)
   completion SHELL        let bash, zsh, fish or PowerShell complete these commands
+  uninstall               end everything, and ask which of your files shall stay
 
 First steps, with two computers on one network:
   on the second:   potluck worker
@@ -386,6 +388,7 @@ def _add_look_commands(commands: "_Commands[Parser]") -> None:
     )
     completion.add_argument("shell", choices=tuple(USE), metavar="SHELL", help=", ".join(USE))
 
+    add_own_commands(partial(_command, commands))
     _add_hidden_commands(commands)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from potluck.errors import UsageError
 from potluck.files import write_atomically
 from potluck.reasons import reason
+from potluck.system.installation import Package, package
 
 Program: TypeAlias = Literal["window", "worker"]
 
@@ -99,12 +100,28 @@ def autostart(
     return Autostart(_place(program, system, base or Path.home()), command)
 
 
-def own_command(program: Program, home: Path | None, *, system: str = sys.platform) -> list[str]:
-    """Return the command that starts a program of this installation."""
+def own_command(
+    program: Program,
+    home: Path | None,
+    *,
+    system: str = sys.platform,
+    installed: Package | None = None,
+) -> list[str]:
+    """Return the command that starts a program of this installation.
+
+    Args:
+        program: which one.
+        home: the folder that the node keeps everything in; None: the system's folders.
+        system: as in `sys.platform`.
+        installed: the native package; None: the one that this process runs from, if it does.
+    """
+    at = [] if home is None else ["--home", str(home)]
+    found = installed or package()
+    if found is not None and (launcher := found.launcher(program)) is not None:
+        return [*launcher, *at]
     python = Path(sys.executable)
     if system == "win32" and (quiet := python.with_name("pythonw.exe")).exists():
         python = quiet  # without a console
-    at = [] if home is None else ["--home", str(home)]
     return [str(python), "-m", *_MODULES[program], *at]
 
 
@@ -172,9 +189,11 @@ def desktop_entry(command: Sequence[str]) -> bytes:
     """Return an XDG autostart entry (Desktop Entry Specification 1.5)."""
     words = " ".join(_quoted(word, '"`$\\') for word in command)
     line = words.replace("%", "%%").replace("\\", "\\\\")  # strings of entries have escapes, too
+    # A desktop passes over the entry when the program was removed.
+    tried = f"TryExec={command[0]}\n" if _is_plain(command[0]) else ""
     return (
         "[Desktop Entry]\nType=Application\nName=Potluck\nComment=Lends this computer to your others\n"
-        f"Icon=potluck\nTerminal=false\nExec={line}\n"
+        f"Icon=potluck\nTerminal=false\n{tried}Exec={line}\n"
     ).encode()
 
 
@@ -190,8 +209,10 @@ def service_unit(command: Sequence[str]) -> bytes:
     """Return a unit of the user's systemd (systemd.service(5))."""
     line = " ".join(_quoted(word, '"\\') for word in command)
     line = line.replace("%", "%%").replace("$", "$$")
+    # The unit is passed over when the program was removed.
+    there = f"ConditionPathExists={command[0]}\n" if _is_plain(command[0]) else ""
     return (
-        "[Unit]\nDescription=Potluck lends this computer\n\n"
+        f"[Unit]\nDescription=Potluck lends this computer\n{there}\n"
         f"[Service]\nExecStart={line}\nRestart=on-failure\n\n[Install]\nWantedBy=default.target\n"
     ).encode()
 
@@ -217,9 +238,13 @@ def agent_command(data: bytes) -> list[str] | None:
     return None if agent.get("Disabled") else command or None
 
 
+def _is_plain(word: str) -> bool:
+    return re.fullmatch(r"[\w./:=@+,-]+", word, re.ASCII) is not None
+
+
 def _quoted(word: str, special: str) -> str:
     """Quote a word where it needs it; these characters are escaped in quotes."""
-    if re.fullmatch(r"[\w./:=@+,-]+", word, re.ASCII):
+    if _is_plain(word):
         return word
     return '"' + re.sub(f"([{re.escape(special)}])", r"\\\1", word) + '"'
 

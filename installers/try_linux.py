@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Try the packages for Linux as users have them: in a Debian without Python and without a compiler.
+
+    sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist]
+
+Each step is printed with what was measured; the first that fails ends it with status 1. A picture of the
+window is left in the work folder. Needs root for roots and network namespaces, and debootstrap, Xvfb,
+xwininfo and ImageMagick. The Debian packages of what the .deb recommends come from Debian's mirror.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from native.project import ROOT, BuildError
+from native.roots import USER, Root, make, run
+from terminal import say
+
+_ABSENT = ("python3", "python", "cc", "gcc", "pip")
+_PROMPT = "What is a worker?"
+_ANSWER = "A worker is a computer"  # how the guide answers
+_WINDOW_S = 60.0
+_POLL_S = 0.05
+
+
+def main(words: list[str] | None = None) -> int:
+    """Try everything, and return 0; 1 after a sentence that says what failed."""
+    options = _parser().parse_args(words)
+    try:
+        if os.geteuid() != 0:
+            raise BuildError("This needs root: it makes roots and network namespaces.")
+        trial = Trial(options)
+        for step in options.only or ["deb", "tarball", "cluster"]:
+            say(f"{step}, in a clean Debian {options.suite}:")
+            getattr(trial, step)()
+    except BuildError as error:
+        say(f"\nFAILED: {error}")
+        return 1
+    say("Everything worked.")
+    return 0
+
+
+class Trial:
+    """The steps, in the roots of one release of Debian."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._suite: str = options.suite
+        self._packages: Path = options.packages.resolve()
+        self._engine: Path | None = options.engine.resolve() if options.engine else None
+        self._torch: Path | None = options.torch.resolve() if options.torch else None
+        self._work: Path = options.work.resolve()
+        self._display: int = options.display
+
+    def deb(self) -> None:
+        """The .deb: installed by apt, used by a user, removed."""
+        with Root(self._make("deb")) as root:
+            self._need_bareness(root)
+            package = self._package(".deb")
+            self._measured("apt installs the .deb", lambda: self._apt_install(root, package))
+            self._need_bareness(root)
+            say(f"  installed: {_size(root.folder / 'opt/potluck') / 1e6:.0f} MB")
+            self._use(root, "/opt/potluck", "/opt/potluck/bin/potluck-window")
+            said = root.run("apt-get", "remove", "-y", "potluck", user=None)
+            _expect(
+                "Models, chats, settings and keys of each user stay" in said, "apt says what stays"
+            )
+            _expect(not (root.folder / "opt/potluck").exists(), "apt leaves nothing in /opt")
+
+    def tarball(self) -> None:
+        """The .tar.xz: installed by a user without rights, used, and removed with what shall not stay."""
+        with Root(self._make("tar")) as root:
+            self._libraries_of_desktops(root)
+            package = self._package(".tar.xz")
+            shutil.copy(package, root.folder / "home" / USER)
+            script = (
+                f"cd && tar xf {package.name} && {package.name.removesuffix('.tar.xz')}/install.sh"
+            )
+            self._measured("a user installs the .tar.xz", lambda: root.run("sh", "-c", script))
+            place = f"/home/{USER}/.local/opt/potluck"
+            self._use(root, f"{place}/tree", f"{place}/tree/bin/potluck-window")
+            root.run(f"{place}/uninstall.sh", "--keep")
+            home = root.folder / "home" / USER
+            _expect((home / ".config/potluck").exists(), "the settings stay with --keep")
+            root.run("sh", "-c", f"cd && {package.name.removesuffix('.tar.xz')}/install.sh")
+            root.run(f"{place}/uninstall.sh", "--delete")
+            shutil.rmtree(home / package.name.removesuffix(".tar.xz"))
+            (home / package.name).unlink()
+            left = [p for p in home.rglob("*potluck*") if ".cache/mesa" not in str(p)]
+            _expect(not left, f"nothing is left with --delete {left or ''}")
+
+    def cluster(self) -> None:
+        """Two roots in networks of their own, with a cable between them, are one home."""
+        with ExitStack() as stack:
+            names = stack.enter_context(_two_networks())
+            roots: list[Root] = []
+            for name in names:
+                root = stack.enter_context(Root(self._make(name), name))
+                package = self._package(".deb")
+                shutil.copy(package, root.folder / "root")
+                root.run("dpkg", "-i", f"/root/{package.name}", user=None)
+                named = f'mkdir -p ~/.config/potluck && echo \'{{"name": "{name}"}}\''
+                root.run("sh", "-c", f"{named} >~/.config/potluck/settings.json")
+                self._install_engine(root, "/opt/potluck")
+                roots.append(root)
+            first, second = roots
+            token = first.run("potluck", "invite").strip()
+            words = second.command("potluck", "worker", "--join", token, "--memory", "2GB")
+            begun = time.monotonic()
+            log = (self._work / "worker.log").open("w")
+            with log, subprocess.Popen(words, stdout=log, stderr=log) as worker:
+                try:
+                    _until(lambda: _members(first) == 2, 60, "the second computer joins")
+                    joined = time.monotonic() - begun
+                    layers = f"{names[0]}=3,{names[1]}=3"
+                    answer = first.run("potluck", "chat", "--layers", layers, _PROMPT)
+                    _expect(_ANSWER in answer, "two computers answer together")
+                    plan = first.run("potluck", "ps")
+                finally:
+                    worker.terminate()
+            say(f"  joined after {joined:.1f} s, answered after {time.monotonic() - begun:.1f} s")
+            say("  " + plan.strip().replace("\n", "\n  "))
+
+    def _use(self, root: Root, tree: str, window: str) -> None:
+        self._install_engine(root, tree)
+        demo = self._measured(
+            "`potluck demo` answers", lambda: root.run("potluck", "demo", _PROMPT, limit_s=180)
+        )
+        _expect(_ANSWER in demo, "the guide's answer is right")
+        chat = self._measured(
+            "a first answer, from nothing", lambda: root.run("potluck", "chat", _PROMPT)
+        )
+        _expect(_ANSWER in chat, "`potluck chat` answers")
+        self._see_window(root, window)
+        for process in root.processes():
+            os.kill(process, 15)
+        _until(lambda: not root.processes(), 60, "everything ends")
+
+    def _install_engine(self, root: Root, tree: str) -> None:
+        """Install torch as a user does, or show the folder that stands for it."""
+        if self._engine is not None:
+            wheels = root.bind(self._engine, "mnt/wheels")
+            words = ["potluck", "engine", "install", "--from", str(wheels)]
+            self._measured("the engine is installed", lambda: root.run(*words, limit_s=600))
+        elif self._torch is not None:
+            where = root.bind(self._torch, "mnt/torch")
+            site = next((root.folder / tree.lstrip("/")).glob("python/lib/python3*/site-packages"))
+            (site / "torch-for-a-trial.pth").write_text(f"{where}\n", encoding="utf-8")
+
+    def _see_window(self, root: Root, window: str) -> None:
+        """Start the window on a display of its own; measure until it is mapped, and take a picture."""
+        with _display(self._display) as display:
+            words = root.command(window, DISPLAY=display)
+            begun = time.monotonic()
+            with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+                try:
+                    _until(
+                        lambda: process.poll() is not None or _is_mapped(display),
+                        _WINDOW_S,
+                        "the window opens, or ends",
+                    )
+                    _expect(process.poll() is None, "the window is open")
+                    say(f"  window after {time.monotonic() - begun:.2f} s")
+                    picture = self._work / f"window-{self._suite}-{root.folder.name}.png"
+                    time.sleep(3)  # for the picture alone: until the node has said what it knows
+                    run("import", "-display", display, "-window", "root", str(picture))
+                    say(f"  a picture: {picture}")
+                finally:
+                    process.terminate()
+
+    def _apt_install(self, root: Root, package: Path) -> None:
+        shutil.copy(package, root.folder / "root")
+        root.run("apt-get", "update", "-qq", user=None)
+        root.run("apt-get", "install", "-y", f"/root/{package.name}", user=None, limit_s=600)
+
+    def _libraries_of_desktops(self, root: Root) -> None:
+        """Install what every desktop has, by the recommendations of the .deb."""
+        text = run("dpkg-deb", "--field", str(self._package(".deb")), "Recommends")
+        names = [choice.split("|") for choice in text.strip().split(",")]
+        root.run("apt-get", "update", "-qq", user=None)
+        known = [[n.strip() for n in choice if self._knows(root, n.strip())] for choice in names]
+        words = [choice[0] for choice in known if choice]
+        root.run("apt-get", "install", "-y", *words, user=None, limit_s=600)
+
+    def _knows(self, root: Root, name: str) -> bool:
+        return bool(root.run("apt-cache", "madison", name, user=None).strip())
+
+    def _need_bareness(self, root: Root) -> None:
+        found = [program for program in _ABSENT if root.has(program)]
+        _expect(not found, f"there is no Python and no compiler {found or ''}")
+
+    def _make(self, name: str) -> Path:
+        return make(self._suite, self._work / "base", self._work / f"root-{name}")
+
+    def _package(self, suffix: str) -> Path:
+        found = sorted(self._packages.glob(f"potluck*{suffix}"))
+        if not found:
+            raise BuildError(f"There is no package {suffix} in {self._packages}. Build it first.")
+        return found[-1]
+
+    def _measured(self, what: str, do: Callable[[], object]) -> str:
+        begun = time.monotonic()
+        result = do()
+        say(f"ok: {what} ({time.monotonic() - begun:.1f} s)")
+        return str(result)
+
+
+def _expect(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise BuildError(f"not so: {what}")
+    say(f"ok: {what}")
+
+
+def _until(is_so: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Wait until something is so, which nothing here is told of."""
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise BuildError(f"not within {limit_s:.0f} s: {what}")
+        time.sleep(_POLL_S)
+    say(f"ok: {what}")
+
+
+def _members(root: Root) -> int:
+    """Return how many computers of its home a computer reaches, itself included."""
+    found = json.loads(root.run("potluck", "devices", "--json"))
+    return sum(computer["paired"] and computer["online"] for computer in found)
+
+
+def _is_mapped(display: str) -> bool:
+    """Return whether a window of class Potluck is seen; Qt has others, of one pixel and no class."""
+    ask = ["xwininfo", "-display", display]
+    tree = subprocess.run([*ask, "-root", "-tree"], capture_output=True, text=True).stdout
+    found = re.search(r'^ +(0x[0-9a-f]+) .*"Potluck"\) ', tree, re.MULTILINE)
+    if found is None:
+        return False
+    one = subprocess.run([*ask, "-id", found[1]], capture_output=True, text=True)
+    return "IsViewable" in one.stdout
+
+
+@contextmanager
+def _display(number: int) -> Iterator[str]:
+    """An X server without a screen. Its abstract socket is seen in every root."""
+    words = ["Xvfb", f":{number}", "-screen", "0", "1280x800x24", "-ac", "-nolisten", "tcp"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
+        try:
+            socket = Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own place
+            _until(socket.exists, 20, "the X server starts")
+            yield f":{number}"
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def _two_networks() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them, that reach nothing else."""
+    names = ("potluck-one", "potluck-two")
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+        ends = (
+            "eth0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            names[1],
+        )
+        run("ip", "link", "add", *ends)
+        for number, name in enumerate(names, 1):
+            inside = ["ip", "-n", name]
+            run(*inside, "addr", "add", f"10.79.0.{number}/24", "dev", "eth0")
+            run(*inside, "link", "set", "lo", "up")
+            run(*inside, "link", "set", "eth0", "up")
+            run(*inside, "route", "add", "default", "dev", "eth0")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--packages", type=Path, default=ROOT / "dist", help="where they are (dist)"
+    )
+    steps = ["deb", "tarball", "cluster"]
+    parser.add_argument(
+        "--only", action="append", choices=steps, help="one of the steps; repeatable"
+    )
+    parser.add_argument("--suite", default="bookworm", help="of Debian (%(default)s)")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "trial", help="for the roots")
+    parser.add_argument("--display", type=int, default=77, help="a free number of an X server")
+    engine = parser.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--engine", type=Path, metavar="DIR", help="wheels of torch and its needs")
+    engine.add_argument("--torch", type=Path, metavar="DIR", help="a folder with torch unpacked")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
