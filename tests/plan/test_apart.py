@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
-from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart
+from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside
 from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
 from potluck.plan.placement import Plan, make_plan
 
@@ -139,6 +139,20 @@ def test_who_reads_is_not_said_to_lend_nothing(sizes: Sizes, home: list[DeviceCo
     assert plan.alone[home[1].node] == pytest.approx(1000 / 32, rel=0.2)  # it holds the model
     with pytest.raises(InvalidLayersError, match="PC reads prompts for the others"):
         planned(sizes, home, "PC", layers=[("PC", 4), ("Mac", 6)])
+
+
+def test_one_that_has_no_part_of_a_plan_in_force_may_read_for_it(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    mac, pc = home
+    plan, _ = planned(sizes, [mac, replace(pc, memory=0)])
+    reading = reading_beside(sizes, home, plan)
+    assert reading is not None
+    assert names(reading.plan) == ["PC"]
+    assert reading_beside(sizes, [mac, replace(pc, prefill_ms=(70.0,))], plan) is None
+    halves = [replace(mac, memory=140), replace(pc, memory=140)]
+    both, _ = planned(sizes, halves)
+    assert reading_beside(sizes, home, both) is None  # each has a part
 
 
 def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(

@@ -93,6 +93,14 @@ def plan_apart(
     return best or (plan, None)
 
 
+def reading_beside(
+    sizes: Sizes, devices: Sequence[DeviceCost], plan: Plan, *, stop: Stop = never
+) -> Reading | None:
+    """The one computer without a part of the plan that reads prompts so that a usual answer is soonest; None: none pays."""
+    found = _best_reading(sizes, devices, plan, None, stop)
+    return None if found is None else found[1]
+
+
 def _read_by(
     sizes: Sizes,
     devices: Sequence[DeviceCost],
@@ -132,25 +140,34 @@ def _best_reading(
     sizes: Sizes,
     devices: Sequence[DeviceCost],
     plan: Plan,
-    answering: Answering,
+    answering: Answering | None,
     stop: Stop,
 ) -> tuple[Plan, Reading] | None:
-    """The plan with the one computer that reads, with which a usual answer is soonest; None: none pays."""
+    """The plan with the one computer that reads, with which a usual answer is soonest; None: none pays.
+
+    Without `answering`, the plan stays as it is.
+    """
     best: tuple[Plan, Reading] | None = None
     usual = answer_ms(sizes, plan, None)
     most_ms = min(usual / GAIN, usual - LEAST_GAIN_MS)
     used = {stage.node for stage in plan.stages}
     is_ranked = any(stage.is_ranked for stage in plan.stages)
     nodes, old = {device.node for device in devices}, _too_old(devices)
-    for node in sorted((nodes - used if len(used) == 1 else nodes) - old):
-        if stop():
+    is_fixed = answering is None
+    takes_no_caches = is_ranked or bool(used & old)
+    for node in sorted((nodes - used if len(used) == 1 or is_fixed else nodes) - old):
+        if stop() or (is_fixed and takes_no_caches):
             break
         try:
             reader = _plan_of(sizes, _without(devices, nodes - {node}))
             if answer_ms(sizes, plan, reader) > most_ms:
                 continue  # it gains nothing even if it is not missed
-            is_kept = node not in used and not is_ranked and not used & old
-            rest = plan if is_kept else answering(_without(devices, {node} | old), stop=stop)
+            is_kept = node not in used and not takes_no_caches
+            rest = (
+                plan
+                if is_kept or answering is None
+                else answering(_without(devices, {node} | old), stop=stop)
+            )
         except (PlanError, UsageError):
             continue
         ms = answer_ms(sizes, rest, reader)

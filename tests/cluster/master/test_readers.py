@@ -22,6 +22,63 @@ class FakeGenerator:
         assert reader is None
 
 
+async def nobody(_: Planned) -> Reading | None:
+    return None
+
+
+def test_one_is_looked_for_after_a_recovery_and_when_another_computer_has_come(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        desk, laptop, attic = three()
+        answering = await deployment_on(model, desk, layers=(4,))
+        reading = await deployment_on(model, laptop, layers=(4,))
+        laptop.errors["load"] = failing(EngineError("No memory."))
+        found = Reading(plan=reading.planned.plan, least_tokens=1, most_tokens=64, explanation="")
+        here, asked, told = {desk.node_id}, list[Planned](), list[str]()
+        pays = False
+
+        async def find(planned: Planned) -> Reading | None:
+            asked.append(planned)
+            return found if pays else None
+
+        readers = Readers(
+            present=lambda: here,
+            deployment=lambda planned, answers: reading,
+            find=find,
+            tell=told.append,
+            retry_s=99.0,
+        )
+        generator = cast("Generator", FakeGenerator())
+        answering.planned = replace(answering.planned, readers_weighed=True)
+        readers.begin(answering, generator)
+        readers.look(may_choose=True)
+        assert readers._work is None  # who is asked for certain computers gets no others
+        answering.planned = replace(answering.planned, may_have_readers=True)
+        readers.look(may_choose=True)
+        assert readers._work is None  # all that are here were weighed
+        here.add(attic.node_id)
+        readers.look(may_choose=False)
+        assert readers._work is None
+        readers.look(may_choose=True)
+        await until(lambda: len(asked) == 1 and readers._work is None)
+        readers.look(may_choose=True)
+        assert readers._work is None  # nobody else has come
+
+        await readers.end()
+        pays = True
+        here.add(laptop.node_id)
+        answering.planned = replace(answering.planned, readers_weighed=False)  # a recovery
+        readers.begin(answering, generator)
+        readers.look(may_choose=True)
+        await until(lambda: bool(told))  # it is prepared at once, and says why it cannot read
+        assert answering.planned.reading is found
+        assert "Laptop cannot read prompts." in told[0]
+        await readers.end()
+
+    run(main())
+
+
 def test_a_plan_that_goes_before_its_readers_have_begun_leaves_the_way_free_for_the_next(
     model: LocalModel,
 ) -> None:
@@ -42,7 +99,11 @@ def test_a_plan_that_goes_before_its_readers_have_begun_leaves_the_way_free_for_
             return reading
 
         readers = Readers(
-            present=lambda: {laptop.node_id}, deployment=make, tell=told.append, retry_s=99.0
+            present=lambda: {laptop.node_id},
+            deployment=make,
+            find=nobody,
+            tell=told.append,
+            retry_s=99.0,
         )
         generator = cast("Generator", FakeGenerator())
         readers.begin(answering, generator)

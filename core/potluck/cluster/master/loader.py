@@ -107,6 +107,7 @@ class Loader:
         self.readers = Readers(
             present=lambda: self._present().keys(),
             deployment=self._deployment_of_readers,
+            find=planner.reading_beside,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
         )

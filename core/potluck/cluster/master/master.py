@@ -239,7 +239,7 @@ class Master:
             self._tasks.spawn(self._improve(), name="improve")
         if self._is_broken and self.replicas.ready is not None:
             self.happened(self._present())  # no answer has told it: they go on at other replicas
-        self.readers.look()
+        self.readers.look(may_choose=self._is_idle)
         self.replicas.look()
         is_held_once = self.deployment is not None and self.deployment.planned.replicas_wanted == 1
         is_spared = is_held_once and self._is_idle

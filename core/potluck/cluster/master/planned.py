@@ -35,6 +35,8 @@ class Planned:
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
+    may_have_readers: bool = False  # whether one that pays is chosen without being asked for
+    readers_weighed: bool = False  # whether all that were here could have been chosen
     replicas: tuple[Plan, ...] = ()  # the other times that the model is held
     replicas_wanted: int = 1  # how many times it is to be held
     together_tokens_per_s: float | None = (

@@ -21,7 +21,7 @@ from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, un
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
-from potluck.cluster.master.sharing_out import check_replicas, share_out
+from potluck.cluster.master.sharing_out import check_replicas, may_have_readers, share_out
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,
@@ -36,6 +36,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
+from potluck.plan.apart import Reading, reading_beside
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
 from potluck.plan.replicas import apart_from
@@ -201,6 +202,38 @@ class Planner:
         except (PlanError, UsageError):
             return None
 
+    async def _devices(
+        self,
+        scheme: Scheme,
+        request: PlanRequest,
+        model: LocalModel,
+        workers: Sequence[Computer],
+        left_out: Callable[[str], None],
+    ) -> list[DeviceCost]:
+        """What this computer and these workers lend, and how fast they are; `left_out` is told who is not used, and why."""
+        return await self.measurements.device_costs(
+            [self._computers.local, *workers],
+            model.manifest.config,
+            model.config,
+            scheme,
+            cache=request.cache,
+            working=working_bytes(model.config, context_of(request, model)),
+            left_out=left_out,
+        )
+
+    async def reading_beside(self, planned: Planned) -> Reading | None:
+        """Who could read long prompts for a plan in force, which stays as it is; None: nobody who pays."""
+        scheme, model = planned.scheme, planned.model
+        request = PlanRequest(scheme=scheme, cache=planned.cache, context=planned.context)
+        workers = list(self._computers.available())
+        await self.measurements.links.measure(self._computers.local, workers)
+        devices = await self._devices(scheme, request, model, workers, lambda why: None)
+        shape, links = _shape(scheme, request, model), self.measurements.links.known()
+        sizes = sizes_of(model.config, scheme, planned.cache, shape, links, planned.context)
+        counted = _counted(devices, scheme, request, model)
+        search = partial(reading_beside, sizes, counted, planned.plan)
+        return await search_in_thread(search, limit_s=self._deadlines.search_s)
+
     async def plan_among(self, nodes: frozenset[NodeId], planned: Planned) -> Plan:
         """The plan of a replica on these computers, which hold nothing of this master's model.
 
@@ -255,15 +288,7 @@ class Planner:
         notes += [
             f"{name} is left out: it {why}." for name, why in self._computers.withheld().items()
         ]
-        devices = await self.measurements.device_costs(
-            [self._computers.local, *workers],
-            model.manifest.config,
-            model.config,
-            scheme,
-            cache=request.cache,
-            working=working_bytes(model.config, context_of(request, model)),
-            left_out=notes.append,
-        )
+        devices = await self._devices(scheme, request, model, workers, notes.append)
         devices = [replace(d, memory=0) if d.node in avoid else d for d in devices]
         if among is not None:
             devices = apart_from(devices, among)
@@ -304,6 +329,8 @@ class Planner:
             plan=shared.plan,
             names=computer_names(devices),
             reading=shared.reading,
+            may_have_readers=may_have_readers(request),
+            readers_weighed=may_choose,
             replicas=shared.replicas,
             replicas_wanted=request.replicas,
             together_tokens_per_s=shared.together_tokens_per_s,

@@ -7,8 +7,9 @@ prompts are read where they are answered, until that one is back.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Awaitable, Callable, Collection, Container
 from contextlib import suppress
+from dataclasses import replace
 
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
@@ -17,6 +18,7 @@ from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
+from potluck.plan.apart import Reading
 from potluck.wire.messages import DeviceId, StepFailed
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ class Readers:
     Args:
         present: the computers that are here.
         deployment: makes the deployment of a plan of readers, for the one that answers.
+        find: finds who could read for a plan in force, where nobody was asked for and nobody does.
         tell: shows a line of text to the person at this computer.
         retry_s: how long they are left alone after they failed.
         clock: seconds.
@@ -38,11 +41,13 @@ class Readers:
         *,
         present: Callable[[], Collection[NodeId]],
         deployment: Callable[[Planned, Deployment], Deployment],
+        find: Callable[[Planned], Awaitable[Reading | None]],
         tell: Callable[[str], None],
         retry_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._present, self._make = present, deployment
+        self._present, self._make, self._find = present, deployment, find
+        self._weighed = frozenset[NodeId]()  # the computers of whom it is known whether one pays
         self._tell, self._retry_s, self._clock = tell, retry_s, clock
         self._answering: tuple[Deployment, Generator] | None = None
         self._work: asyncio.Task[None] | None = None
@@ -58,10 +63,16 @@ class Readers:
     def begin(self, answering: Deployment, generator: Generator) -> None:
         """Prepare the readers of a plan that is in force, if it has some."""
         self._answering, self._next = (answering, generator), 0.0
+        here = self._present() if answering.planned.readers_weighed else ()
+        self._weighed = frozenset(here)
         self.look()
 
-    def look(self) -> None:
-        """Prepare them if they are not, and are all here."""
+    def look(self, *, may_choose: bool = False) -> None:
+        """Prepare them if they are not, and are all here.
+
+        `may_choose`: if the plan has none, and computers came that it was not weighed with, or it is one of a
+        recovery, which weighs nobody, one is looked for.
+        """
         if self._answering is None or self._work is not None or self._clock() < self._next:
             return
         answering, generator = self._answering
@@ -71,6 +82,24 @@ class Readers:
             self._work = asyncio.create_task(
                 self._read(planned, answering, generator), name="readers"
             )
+            return
+        is_looked_for = may_choose and planned is None and answering.planned.may_have_readers
+        if is_looked_for and not self._weighed.issuperset(here):
+            self._weighed = frozenset(here)
+            self._work = asyncio.create_task(self._choose(answering), name="readers")
+
+    async def _choose(self, answering: Deployment) -> None:
+        """Have a plan in force read by another computer from now on, if one pays."""
+        try:
+            reading = await self._find(answering.planned)
+            if reading is not None:
+                logger.info("a reader is chosen: %s", reading.explanation)
+                answering.planned = replace(answering.planned, reading=reading)
+        except PotluckError as error:
+            logger.info("no reader is chosen: %s", error.message)
+        finally:
+            self._work = None
+        self.look()
 
     async def end(self, *, keep: Container[NodeId] = ()) -> None:
         """Take them out of force. The computers in `keep` keep their layers."""

@@ -51,7 +51,7 @@ def share_out(
             sizes,
             devices,
             wanted=request.prefill,
-            may_choose=may_choose and not has_constraints(request) and request.users == 1,
+            may_choose=may_choose and may_have_readers(request),
             answering=answering,
             stop=stop,
         )
@@ -65,6 +65,11 @@ def share_out(
         together_tokens_per_s=found.together.predicted_tokens_per_s if others else None,
         warnings=(too_few(request.replicas, found),) if is_less else (),
     )
+
+
+def may_have_readers(request: PlanRequest) -> bool:
+    """Whether a computer that pays may read prompts without being asked for."""
+    return not has_constraints(request) and request.users == request.replicas == 1
 
 
 def check_replicas(request: PlanRequest) -> None:
