@@ -42,9 +42,13 @@ def test_no_name_address_or_folder_is_in_a_report(code: str) -> None:
         assert shared == finding
 
 
-def test_a_finding_that_this_program_does_not_know_keeps_its_code_alone() -> None:
-    unknown = Finding(check="disk", state="warning", code="disk_melts", sentence="/home/ana melts.")
+@pytest.mark.parametrize("code", ["disk_melts", "disk_not_written"])
+def test_a_finding_of_a_node_with_another_version_keeps_its_code_alone(code: str) -> None:
+    data = {"place": "/home/ana"}
+    other = Finding(
+        check="disk", state="warning", code=code, sentence="/home/ana melts.", data=data
+    )
 
-    (shared,) = shareable(Diagnosis(findings=(unknown,))).findings
+    (shared,) = shareable(Diagnosis(findings=(other,))).findings
 
-    assert (shared.code, shared.sentence, shared.data) == ("disk_melts", "", {})
+    assert (shared.code, shared.sentence, shared.data) == (code, "", {})
