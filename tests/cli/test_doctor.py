@@ -42,11 +42,13 @@ def test_without_a_problem_the_command_succeeds(server: Server, potluck: Potluck
 
 
 def test_findings_are_printed_as_json(server: Server, potluck: Potluck, capsys: Output) -> None:
-    server.backend.diagnosis = Diagnosis(findings=(BLOCKED,))
+    heard = say("computers_connected", names="Ana's Mac")
+    server.backend.diagnosis = Diagnosis(findings=(BLOCKED, heard))
 
     assert potluck("doctor", "--json") == 1
 
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    finding, other = json.loads(capsys.readouterr().out)["findings"]
+    assert other["sentence"] == "Connected: (names)."  # fit for a public report
     assert finding["code"] == "firewall_blocks"
     assert finding["data"] == {"firewall": "ufw", "port": "1"}
 

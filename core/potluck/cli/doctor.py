@@ -7,6 +7,7 @@ from potluck.cli.terminal import put, put_json, say
 from potluck.client import NodeGoneError
 from potluck.doctor.examination import Known, examine
 from potluck.doctor.facts import Peer
+from potluck.doctor.sharing import shareable
 from potluck.launch import find
 from potluck.net.addresses import AddressBook
 from potluck.settings import Folders
@@ -20,7 +21,7 @@ def doctor(options: argparse.Namespace) -> int:
     say("Looking at this computer and its network. This takes a few seconds.")
     diagnosis = _examine(Folders.of(options.home))
     if options.json:
-        put_json(diagnosis)
+        put_json(shareable(diagnosis))  # it is what a public report asks for
     else:
         for finding in diagnosis.findings:
             _put(finding)

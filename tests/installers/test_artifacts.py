@@ -1,0 +1,99 @@
+"""What is published beside packages, and the look at packages before."""
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from installer import load
+
+from potluck import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def artifacts() -> ModuleType:
+    load("release")
+    return load("artifacts")
+
+
+def test_sums_are_what_sha256sum_reads_and_tell_what_has_changed(
+    tmp_path: Path, artifacts: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("b.deb", "a b.dmg"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    assert artifacts.main(["sums", str(tmp_path)]) == 0
+    assert artifacts.main(["sums", str(tmp_path)]) == 0  # of itself it says nothing
+    assert artifacts.main(["verify", str(tmp_path)]) == 0
+    assert "2 files are as SHA256SUMS says" in capsys.readouterr().err
+    if sys.platform == "linux":
+        check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+        assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 0
+
+    (tmp_path / "b.deb").write_text("other", encoding="utf-8")
+    assert artifacts.main(["verify", str(tmp_path)]) == 1
+    assert "b.deb is not what" in capsys.readouterr().err
+    (tmp_path / "b.deb").unlink()
+    (tmp_path / "c").touch()
+    assert artifacts.main(["verify", str(tmp_path)]) == 1
+    assert "differ in b.deb, c" in capsys.readouterr().err
+
+
+def packed(folder: Path, command: str) -> Path:
+    """A package for Linux whose program does this."""
+    program = folder / "tree" / "bin" / "potluck"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
+    program.chmod(0o755)
+    package = folder / "out" / "potluck-0-linux-x86_64.tar.xz"
+    package.parent.mkdir()
+    with tarfile.open(package, "w:xz") as archive:
+        archive.add(folder / "tree", "potluck")
+    return package.parent
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.skipif(sys.platform != "linux", reason="a package for Linux")
+def test_a_package_that_starts_passes(tmp_path: Path, artifacts: ModuleType) -> None:
+    paths = f"{ROOT / 'core'}:{ROOT / 'app'}"
+    folder = packed(tmp_path, f'PYTHONPATH={paths} exec "{sys.executable}" -m potluck "$@"')
+    assert artifacts.main(["smoke", str(folder)]) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="packages for Linux")
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("echo Potluck 9.9", "says that it is 'Potluck 9.9', not"),
+        ("exit 3", "potluck-0-linux-x86_64.tar.xz --version:"),
+        (f"echo {__version__}", "doctor --json prints no JSON"),
+    ],
+)
+def test_one_that_does_not_is_named(
+    tmp_path: Path,
+    artifacts: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    why: str,
+) -> None:
+    assert artifacts.main(["smoke", str(packed(tmp_path, command))]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_a_folder_without_packages_of_this_system_is_no_success(
+    tmp_path: Path, artifacts: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "potluck.txt").touch()
+    assert artifacts.main(["smoke", str(tmp_path)]) == 1
+    assert "There is no package for" in capsys.readouterr().err
+
+
+def test_a_release_of_which_nothing_is_said_is_not_published(
+    tmp_path: Path, artifacts: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert artifacts.main(["publish", "v99.0.0", str(tmp_path)]) == 1
+    assert "says nothing of 99.0.0" in capsys.readouterr().err
