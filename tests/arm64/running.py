@@ -59,7 +59,7 @@ def _test_kernels(root: Root, processor: str, tests: Sequence[str]) -> bool:
     began = time.monotonic()
     # What every path compiles for was compiled on the host; here it is the code that runs which counts.
     chosen = ("-k", f"{processor} and not every_kernel")
-    words = ("-m", "pytest", "-q", "-c", str(HERE / "pytest.ini"), "--rootdir", str(CHECKOUT))
+    words = ("-m", "pytest", "-q", "-c", str(HERE / "emulated.ini"), "--rootdir", str(CHECKOUT))
     kernels = str(root.folder / f"kernels-{processor}")
     command = root.python(processor, (*words, *chosen, *tests), POTLUCK_TEST_KERNELS=kernels)
     status = subprocess.run(command, cwd=CHECKOUT).returncode
