@@ -24,6 +24,7 @@ from potluck.settings import (
     read_node_file,
     remove_node_file,
 )
+from potluck.system.starting import hidden
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def _start(folders: Folders, wait_s: float) -> Client:
             # Not the user's folder: a node must not keep a disk from being unmounted.
             cwd=folders.state,
             start_new_session=True,  # Ctrl-C in the terminal must not reach the node
-            creationflags=_no_window(),
+            creationflags=hidden(alone=True),
         )
     finally:
         os.close(output)
@@ -151,13 +152,6 @@ def environment() -> dict[str, str]:
         known = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = f"{package}{os.pathsep}{known}" if known else str(package)
     return environ
-
-
-def _no_window() -> int:
-    if sys.platform == "win32":
-        # Not DETACHED_PROCESS: each stage process of the node would open a console of its own.
-        return subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
-    return 0
 
 
 def _open_output(folders: Folders) -> int:

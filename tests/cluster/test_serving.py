@@ -51,18 +51,3 @@ def test_a_pulled_cable_is_a_line_in_the_log_and_a_bug_a_traceback(tmp_path: Pat
     assert first.endswith("It failed: Network is unreachable")
     assert second.endswith("It failed: 'a bug'")
     assert rest == ["KeyError: 'a bug'"]
-
-
-def test_a_node_asks_for_more_descriptors_than_it_was_given() -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(soft, 512)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted - 1, hard))
-    try:
-        serving._allow_files(wanted)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == wanted
-        serving._allow_files(wanted - 10)  # never fewer
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == wanted
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -8,13 +8,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-try:
-    import resource
-except ImportError:  # Windows, which has no such limit
-    resource = None
-
 from potluck.cluster.node import Node
 from potluck.settings import Folders, exclusive
+from potluck.system.limits import allow_files
 
 _LOG_BYTES = 2_000_000
 _OPEN_FILES = 4096  # two HTTP listeners have 256 connections each; models have files, links sockets
@@ -34,7 +30,7 @@ def run(folders: Folders, *, wait_s: float = ENDING_S) -> None:
     os.umask(0o077)  # weights, computers and logs are this user's alone, also of stage processes
     with exclusive(folders.node_lock, wait_s=wait_s):
         _log_to(folders.log_file)
-        _allow_files(_OPEN_FILES)
+        allow_files(_OPEN_FILES)
         asyncio.run(_run(folders))
 
 
@@ -45,20 +41,6 @@ async def _run(folders: Folders) -> None:
         with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
             loop.add_signal_handler(getattr(signal, name), node.interrupt)
     await node.run()
-
-
-def _allow_files(count: int) -> None:
-    """Have the system give this process so many descriptors, if it gave fewer and allows it.
-
-    macOS gives 256 at first, which the connections of one HTTP listener can use up.
-    """
-    if resource is None:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -8,7 +8,6 @@ Who cannot do a step says so in place of its next part (`abort`), and then all g
 that was given up may still arrive; the number of the step tells them from later ones.
 """
 
-import os
 import selectors
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from potluck.errors import (
 )
 from potluck.net.reactor import Delivery
 from potluck.net.step_link import StepLink
+from potluck.system.threads import give_way
 from potluck.wire.rank_messages import AbortStep, Partial
 
 AWAKE_S = 0.002  # a part of a token comes sooner, unless the other computer is slower
@@ -33,7 +33,6 @@ PATIENCE_S = (
 )
 _AHEAD = 2  # messages of a rank that wait here before it is read on: it has but one part more than others
 _LOOK_S = 0.1  # between two looks at whether a link was closed here
-_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class RankLinks:
@@ -191,7 +190,7 @@ class RankLinks:
                 return ready
             if time.perf_counter() > now + AWAKE_S:
                 break
-            _YIELD()
+            give_way()
         with self._waiting():
             while not (ready := self._select(_LOOK_S)):
                 if self._is_any_closed or time.perf_counter() > ends_at:

@@ -6,7 +6,6 @@ keep flowing in and out. A message is given to its link's receiver by the thread
 """
 
 import logging
-import os
 import selectors
 import socket
 import threading
@@ -17,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from potluck.system.threads import give_way
 from potluck.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 
 Delivery: TypeAlias = tuple[Message, memoryview]  # a message and its payload
 OnMessage: TypeAlias = Callable[[Message, memoryview], None]
-_YIELD: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Readable(Protocol):
@@ -117,7 +116,7 @@ class Reactor:
             while time.perf_counter() < until:
                 if ready := self._selector.select(0):
                     return ready
-                _YIELD()
+                give_way()
         return self._selector.select()
 
     def close(self) -> None:

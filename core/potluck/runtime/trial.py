@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from potluck.errors import EngineError
+from potluck.system.starting import hidden
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def try_engine(folder: Path, *, timeout_s: float = TRIAL_S) -> str:
             timeout=timeout_s,
             env=environment,
             cwd=folder,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            creationflags=hidden(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("the engine cannot be tried folder=%s error=%s", folder, error)

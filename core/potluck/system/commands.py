@@ -2,9 +2,10 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Final, TypeAlias
+
+from potluck.system.starting import hidden
 
 DEADLINE_S: Final = 4.0
 _FOLDERS: Final = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/libexec/ApplicationFirewall"
@@ -25,7 +26,7 @@ def ask(*words: str) -> str | None:
             capture_output=True,
             timeout=DEADLINE_S,
             check=False,
-            creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
+            creationflags=hidden(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import potluck
+from potluck.system.starting import hidden
 
 
 async def start_process(
@@ -39,7 +40,7 @@ async def start_process(
             stdout=subprocess.PIPE,
             stderr=log,
             env={**environment, **os.environ, "PYTHONPATH": _python_path(engine)},
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            creationflags=hidden(),
         )
     finally:
         os.close(log)  # the process has its own

@@ -1,9 +1,6 @@
 """The thread that waits for the disk, so that the computing thread never does."""
 
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -11,10 +8,10 @@ from threading import Timer
 from typing import Any
 
 from potluck.engine.disk_work import DiskWork, T
+from potluck.system.threads import go_after_others
 
 logger = logging.getLogger(__name__)
 
-_NICE = 5  # a quarter of the time of a core on which another thread computes
 LATE_S = 30.0  # reading or writing a cache; computing one again takes about as long
 
 
@@ -31,7 +28,7 @@ class DiskThread:
             late_s: work that takes longer is given up. While the disk hangs, all work is given up at once.
         """
         self._resume, self._late_s = resume, late_s
-        self._executor = ThreadPoolExecutor(1, "disk", _yield_to_others)
+        self._executor = ThreadPoolExecutor(1, "disk", go_after_others)
         self._hanging: Future[Any] | None = None  # what the disk was late with
 
     def __call__(self, work: DiskWork[T], done: Callable[[T | None], object]) -> None:
@@ -60,12 +57,6 @@ class DiskThread:
     def hangs(self, part: "Future[Any]") -> None:
         """Note that a part was waited for too long."""
         self._hanging = part
-
-
-def _yield_to_others() -> None:
-    """Have who computes on the same core go before this thread, which computes digests."""
-    if sys.platform == "linux":  # where a thread has a priority of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class _Running:

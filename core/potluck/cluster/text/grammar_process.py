@@ -21,10 +21,11 @@ from potluck.cluster.text.grammar_messages import (
     VocabularyOpened,
     decode_to_grammar,
 )
-from potluck.cluster.text.serving import end_after, limit_memory, serve
+from potluck.cluster.text.serving import serve
 from potluck.errors import EngineError, GrammarError
 from potluck.model.answers.schemas import closed
 from potluck.model.chat import ChatFormat
+from potluck.system.limits import end_after, limit_memory
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

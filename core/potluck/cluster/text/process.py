@@ -20,13 +20,14 @@ from potluck.cluster.text.messages import (
     ToText,
     decode_to_text,
 )
-from potluck.cluster.text.serving import end_after, limit_memory, serve
+from potluck.cluster.text.serving import serve
 from potluck.errors import InvalidConfigError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.config import ModelConfig
 from potluck.model.fill import encode_fill
 from potluck.model.tokenizer_folder import read_json
 from potluck.model.vision.pictures import PictureFormat, picture_format
+from potluck.system.limits import end_after, limit_memory
 
 
 def encode_conversation(

@@ -4,23 +4,15 @@ The process limits its own memory and time where the system can do that, and its
 system cannot.
 """
 
-import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
 from potluck.cluster.processes.messages import claim_stdout, encode, read_frame
 from potluck.cluster.text.messages import Failed
 from potluck.errors import PotluckError
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
-
-_GRACE_S = 5.0  # the node ends the process before this process does
+from potluck.system.limits import end_after
 
 
 def serve(answer: Callable[[bytes], msgspec.Struct]) -> None:
@@ -35,20 +27,3 @@ def serve(answer: Callable[[bytes], msgspec.Struct]) -> None:
             end_after(None)
         pipe.write(encode(answered))
         pipe.flush()
-
-
-def limit_memory(nbytes: int) -> None:
-    """Have the system refuse this process more memory, where it can."""
-    if resource is not None:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file of that size
-
-
-def end_after(seconds: float | None) -> None:
-    """Have the system end this process when the time is over, where it can; None: never.
-
-    No code of this process is needed for that. It may be deep in a library, and its node gone.
-    """
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_REAL, 0.0 if seconds is None else seconds + _GRACE_S)

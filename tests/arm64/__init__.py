@@ -1,0 +1,1 @@
+"""The kernels and the guide on emulated arm64 processors."""
