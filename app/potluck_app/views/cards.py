@@ -255,6 +255,8 @@ class ComputerCardView(Described, QFrame):
         self._offer(menu, "options", "Limit memory…", "limit")
         if card.online and not card.is_self:
             self._offer(menu, "refresh", "Test the link", "test")
+            if card.removable:
+                self._offer(menu, "cluster", "Make main computer…", "main")
         if card.removable:
             menu.addSeparator()
             self._offer(menu, "trash", "Remove from this home…", "remove")

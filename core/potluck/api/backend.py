@@ -20,6 +20,7 @@ from potluck.api.schema import (
     ClusterState,
     ComputerChange,
     Error,
+    HandedOver,
     Health,
     Invite,
     Joined,
@@ -27,6 +28,7 @@ from potluck.api.schema import (
     Listener,
     ListenRequest,
     LoadProgress,
+    MainRequest,
     Pairing,
     PlanRequest,
     PlanView,
@@ -378,6 +380,10 @@ class Backend(Answering, Protocol):
 
     async def test_link(self, node_id: str) -> LinkTest:
         """Measure the link to a connected computer now."""
+        ...
+
+    async def make_main(self, node_id: str, request: MainRequest) -> HandedOver:
+        """Make a connected computer the main one of the home, which this one helps then."""
         ...
 
     async def search(self) -> None:

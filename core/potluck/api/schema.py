@@ -31,6 +31,7 @@ ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 LayerCount = Annotated[int, Meta(ge=0, le=10_000)]
 
 Role: TypeAlias = Literal["idle", "master", "worker"]
+Became: TypeAlias = Literal["main", "helper"]
 ComputerState: TypeAlias = Literal[
     "found",  # seen on the network, not paired
     "asking",  # asked to pair; it has not answered yet
@@ -106,6 +107,8 @@ class Node(Struct, frozen=True, kw_only=True):
     withheld: Rule | None = None  # why it lends nothing by itself
     rules: Rules = Rules()
     leaving: bool = False  # it lends nothing new, and helps until the others do without it
+    # It became the home's main computer, or helps in place of being it, and nobody here has chosen its role since.
+    handed_over: Became | None = None
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
@@ -307,6 +310,21 @@ class ComputerChange(Struct, frozen=True, kw_only=True):
     )
     paused: bool | None = None  # its layers go to others, and no plan uses it
     memory: Size | None = None  # bytes that plans use of it at most; 0 removes the limit
+
+
+class MainRequest(Struct, frozen=True, kw_only=True):
+    """POST /cluster/computers/{node_id}/main, answered by `HandedOver`: it becomes the main computer."""
+
+    stop_answers: bool = False  # else it is refused while an answer is under way
+
+
+class HandedOver(Struct, frozen=True, kw_only=True):
+    """This computer helps now."""
+
+    name: str  # of the main computer
+    to_follow: tuple[
+        str, ...
+    ] = ()  # the helpers that do not help it yet: they follow when they can
 
 
 class LinkTest(Struct, frozen=True, kw_only=True):

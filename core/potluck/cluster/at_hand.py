@@ -128,6 +128,11 @@ class ModelsAtHand:
 
     # --- answers
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether requests are answered at this moment, or wait for their model."""
+        return self._turns.is_used
+
     @contextmanager
     def turn(self, name: str | None) -> Iterator[ModelTurn]:
         """Have the model of this name for an answer, once `loading` is over; None: the loaded one."""

@@ -27,6 +27,7 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.calls import MasterCalls
+from potluck.cluster.membership.handover import Handover, HandoverParts
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
@@ -138,6 +139,7 @@ class NodeParts:
             devices=lambda: self.processes.devices,
             removed=lambda home_id: self.events.publish(HomeLeft(home_id=home_id)),
             changed=self.events.changed,
+            handed_over=lambda link, message: self.handover.answer(link, message),
             needed=lambda master: self.events.publish(StillNeeded(master_name=master)),
         )
         self.discovery = Discovery(
@@ -217,6 +219,20 @@ class NodeParts:
             models=lambda: [model.path for model in self.known.list()],
             find=self.known.find,
         )
+        self.handover = Handover(
+            HandoverParts(
+                identity=self.identity,
+                membership=self.membership,
+                discovery=self.discovery,
+                lending=self.lending,
+                events=self.events,
+                join=self.pairings.join,
+                invite=lambda: self.pairings.invite(self.presence.addresses())[0],
+                is_asked=lambda: self.at_hand.is_asked,
+                unload=self.master.unload,
+            ),
+            folders.config / "handover.json",
+        )
         self.link_watch = LinkWatch(
             local=local,
             connected=self.membership.connected,
@@ -248,6 +264,7 @@ class NodeParts:
                 lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
+                handover=self.handover,
                 upkeep=upkeep,
                 library=self.library,
                 doctor=doctor,

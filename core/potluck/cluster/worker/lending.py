@@ -68,6 +68,11 @@ class LendingSettings:
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = self._saved.worker, self._saved.paused
 
+    @property
+    def saved(self) -> Settings:
+        """The settings that hold when no program lends this computer for a while."""
+        return self._saved
+
     def set_role(self, request: RoleRequest) -> None:
         """Lend as the owner asks.
 
