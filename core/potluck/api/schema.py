@@ -113,6 +113,7 @@ class Node(Struct, frozen=True, kw_only=True):
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
     upload_limit_mbit: int | None = None
+    download_limit_mb: int | None = None  # MB/s
     idle_unload_s: float | None = None  # a model that answers nobody for so long is unloaded
 
 
@@ -353,6 +354,8 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
     free_now: bool = False
     # Mbit/s at which weights are sent at most; 0 removes the limit.
     upload_limit_mbit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    # MB/s at which models are downloaded at most; 0 removes the limit.
+    download_limit_mb: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     # Seconds after which a model that answers nobody is unloaded; 0: never.
     idle_unload_s: Annotated[float, Meta(ge=0, lt=1 << 40)] | None = None
     # Not stored: lend only until the last event stream with `holder=worker` ends.

@@ -118,6 +118,7 @@ class NodeBackend:
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
+                download_limit_mb=parts.lending.settings.download_limit_mb,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
                 idle_unload_s=parts.lending.settings.idle_unload_s,
             ),
@@ -220,6 +221,7 @@ class NodeBackend:
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
+        self._parts.library.downloads.limit(self._parts.lending.settings.download_limit_mb)
         if request.worker is not None and not request.while_held:
             self._parts.handover.chosen(worker=request.worker)
 

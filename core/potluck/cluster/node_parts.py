@@ -205,6 +205,7 @@ class NodeParts:
             known=self.known,
             changed=self.activity.touch,
         )
+        self.library.downloads.limit(settings.download_limit_mb)
         self.at_hand = ModelsAtHand(
             master=self.master,
             library=self.library,
