@@ -266,8 +266,15 @@ class Application(QObject):
 
         self.tray = Tray(self.theme, self.backend, self, lends=lends)
         self.tray.open_requested.connect(self.show)
+        self.tray.settings_requested.connect(self._show_settings)
         self.tray.quit_requested.connect(self.stop_lending if lends else self._quit_all)
         self.tray.show()
+
+    def _show_settings(self) -> None:
+        """Show the settings of this computer; those of a helper are in its window."""
+        self.show()
+        if self.main is not None:
+            self.main.go(self.main.settings)
 
     def _say_in_tray(self, title: str, text: str) -> None:
         if self.tray is not None:

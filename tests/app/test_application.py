@@ -361,6 +361,16 @@ def became(server: Server, role: str, handed_over: str) -> None:
     server.update(node=node)
 
 
+def test_the_tray_opens_the_settings(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = going_on(make, server, qtbot, tray=True)
+    assert application.tray is not None
+    assert application.main is not None
+
+    application.tray.settings.trigger()
+
+    assert application.main.settings.isVisible()
+
+
 def test_a_helper_that_was_made_the_main_computer_shows_the_chat(
     make: Make, server: Server, qtbot: QtBot
 ) -> None:

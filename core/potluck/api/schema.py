@@ -209,6 +209,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     parameters: int = 0
     family: str = ""  # such as `qwen3`
     sees: bool | None = None  # whether it reads pictures
+    blind: str | None = None  # why it reads none although it has files for that; a sentence
 
 
 class Transfer(Struct, frozen=True, kw_only=True):

@@ -80,6 +80,7 @@ class ModelsAtHand:
                 is_loaded=self._master.is_ready,
                 context=planned.context,
                 sees=model.config.tower is not None,
+                blind=model.blind,
             )
         if self._lent is not None and self._lent[0] == self._master.request:
             return self._lent[1]
