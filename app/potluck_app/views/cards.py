@@ -26,7 +26,7 @@ from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described, Menu
 
 _FIGURES = 0.45  # of the width of the card; longer figures get a line of their own
-_SIDE, _GAP = 16, 12  # pixels beside the parts of a computer's card, and between two of them
+_SIDE, _GAP = 16, 12  # pixels beside the parts of a card, and between two of them
 _NOTE_MS = 8000  # time to read what an action found out
 
 
@@ -55,6 +55,7 @@ class ModelCardView(QFrame):
         self.meter = Meter(theme, "Progress of the model")
         self.line = label("", "meta", wrap=True, name="model-line")
         self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
+        self.why.setProperty("kind", "inline")  # it ends where the card's other parts end
         self.why.clicked.connect(self._toggle_why)
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
@@ -71,7 +72,7 @@ class ModelCardView(QFrame):
             summary,
             self._explanation,
             parent=self,
-            margins=(20, 15, 20, 15),
+            margins=(_SIDE, 15, _SIDE, 15),
             spacing=10,
         )
 

@@ -154,6 +154,7 @@ class ComputerActions:
             title=f"Make {card.name} the main computer?",
             text=" ".join(filter(None, (does, stopped, undo))),
             action="Make main",
+            kind="primary",
             on_confirmed=lambda: self._hand_over(card, stop_answers=is_asked),
         )
 

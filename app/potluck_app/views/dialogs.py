@@ -1,6 +1,7 @@
 """Dialogs: a column that scrolls where the screen is small, and the buttons below it."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
@@ -64,14 +65,21 @@ def _height(layout: QLayout | None, width: int) -> int:
 
 
 class Confirmation(Dialog):
-    """The question before an action that cannot be undone. The buttons are named after what they do."""
+    """The question before an action. The buttons are named after what they do; red is what cannot be undone."""
 
     def __init__(
-        self, parent: QWidget, *, title: str, text: str, action: str, keep: str = "Cancel"
+        self,
+        parent: QWidget,
+        *,
+        title: str,
+        text: str,
+        action: str,
+        keep: str = "Cancel",
+        kind: Literal["primary", "danger"] = "danger",
     ) -> None:
         super().__init__(parent, "confirmation", title)
         self.no = button(keep, "confirmation-no", self.reject)
-        self.yes = button(action, "confirmation-yes", self.accept, kind="danger")
+        self.yes = button(action, "confirmation-yes", self.accept, kind=kind)
         self.no.setDefault(True)
         self.fill(
             label(title, "section", wrap=True),
@@ -88,9 +96,10 @@ def confirm(
     action: str,
     on_confirmed: Callable[[], object],
     keep: str = "Cancel",
+    kind: Literal["primary", "danger"] = "danger",
 ) -> Confirmation:
-    """Ask, without blocking the window."""
-    dialog = Confirmation(parent, title=title, text=text, action=action, keep=keep)
+    """Ask, without blocking the window. `kind` is that of the button that acts."""
+    dialog = Confirmation(parent, title=title, text=text, action=action, keep=keep, kind=kind)
     dialog.accepted.connect(lambda: on_confirmed())
     dialog.finished.connect(dialog.deleteLater)
     dialog.open()

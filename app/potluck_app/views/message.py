@@ -146,9 +146,10 @@ class ReplyMessage(QWidget):
             self._shown_text = ""
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
-        # The last one that grew is drawn whole when it is at its end.
-        last = len(self._splitter.blocks) - 1
-        self._draw_from(first if is_streaming else min(first, max(last, 0)), grows=is_streaming)
+        self._draw_from(first, grows=is_streaming)
+        last = self._blocks[-1] if self._blocks else None
+        if not is_streaming and isinstance(last, ProseView):
+            last.draw_whole()
         is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
         if is_waiting or "waiting" in self.__dict__:
             self.waiting.setVisible(is_waiting)

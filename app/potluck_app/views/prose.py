@@ -91,6 +91,11 @@ class ProseView(Described, QTextBrowser):
         if grows:
             self._settle()
 
+    def draw_whole(self) -> None:
+        """Draw a text whole that grows no more."""
+        if self._settled:
+            self._draw()
+
     def markdown(self) -> str:
         return self._markdown
 

@@ -128,7 +128,7 @@ def test_a_long_paragraph_that_grows_looks_as_it_does_whole(
     assert "".join(bold(growing)) == "".join(bold(whole))
     assert abs(growing.height() - whole.height()) <= 1
 
-    growing.show_markdown(text)  # it is at its end
+    growing.draw_whole()  # it is at its end
 
     assert growing.document().toPlainText() == whole.document().toPlainText()
     assert growing.height() == whole.height()
