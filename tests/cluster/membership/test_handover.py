@@ -194,6 +194,28 @@ def test_one_that_took_over_in_vain_takes_over_when_it_is_asked_again(
     run(main())
 
 
+def test_a_token_of_a_third_computers_home_is_not_kept(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with (
+            paired(tmp_path) as (desk, laptop),
+            running(folders_of(tmp_path, "Stranger")) as stranger,
+        ):
+            token = (await stranger.backend.invite()).token
+
+            async def take_over(*_: object) -> str:
+                return token
+
+            monkeypatch.setattr(RemoteComputer, "take_over", take_over)
+            with pytest.raises(PeerError, match=r"could not join its home"):
+                await desk.backend.make_main(laptop.identity.node_id, NOW)
+            assert desk.backend.state().node.member_of == ()
+            assert desk.backend.role() == "master"
+
+    run(main())
+
+
 def test_twice_is_once_and_a_helper_makes_nobody_main(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         async with paired(tmp_path) as (desk, laptop):

@@ -26,6 +26,7 @@ from potluck.errors import (
     BusyError,
     NotAllowedError,
     NotFoundError,
+    PairingError,
     PeerError,
     PotluckError,
     RemoteProtocolError,
@@ -36,6 +37,7 @@ from potluck.ids import HomeId, NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.reasons import reason
+from potluck.wire import proofs
 from potluck.wire.handover_messages import (
     Follow,
     Followed,
@@ -162,7 +164,7 @@ class Handover:
         except PotluckError as error:
             raise PeerError(f"{_not_taken(name, error)} {STAYS}") from error
         try:
-            await self._join(token, computer.addresses)
+            await self._join(token, computer.addresses, main=computer.node_id)
         except (PotluckError, OSError) as error:
             why = error.message if isinstance(error, PotluckError) else f"{reason(error)}."
             failed = f"{name} is ready to be the main computer, but this one could not join its home: {why}"
@@ -175,14 +177,21 @@ class Handover:
         logger.info("handed over to=%s", short(computer.node_id))
         return record
 
-    async def _join(self, token: str, known: Sequence[Address] = ()) -> None:
+    async def _join(
+        self, token: str, known: Sequence[Address] = (), *, main: NodeId | None = None
+    ) -> None:
+        """Join the home of a token, whose master has to be `main`, where that is known."""
         parsed = PairingToken.parse(token)
         homes = self._parts.identity.homes.values()
         if any(parsed.is_of(h.home_id) and h.role == "worker" for h in homes):
             return  # it was asked before
-        await self._parts.join(
-            parsed, [*known, *homes_addresses(parsed, self._parts.discovery.peers())]
-        )
+        addresses = [*known, *homes_addresses(parsed, self._parts.discovery.peers())]
+        member = await self._parts.join(parsed, addresses)
+        if main is not None and member.master != main:
+            self._parts.identity.remove_home(proofs.home_id(member.membership.authority))
+            raise PairingError(
+                "It gave a token of another computer's home, which was left at once."
+            )
 
     async def _followed_by(self, record: Record) -> HandedOver:
         await self._bring(record)
