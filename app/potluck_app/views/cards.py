@@ -55,7 +55,6 @@ class ModelCardView(QFrame):
         self.meter = Meter(theme, "Progress of the model")
         self.line = label("", "meta", wrap=True, name="model-line")
         self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
-        self.why.setProperty("kind", "inline")  # it ends where the card's other parts end
         self.why.clicked.connect(self._toggle_why)
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
