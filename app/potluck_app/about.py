@@ -4,6 +4,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -73,7 +74,26 @@ def system_lines(state: ClusterState | None, qt_version: str) -> list[str]:
         f"Python {platform.python_version()}, Qt {qt_version}",
         f"{platform.system()} {platform.release()}, {platform.machine()}, {sys.platform}",
         wording.devices_line(me) or "devices not known",
+        *([engine_line()] if state is not None else []),
     ]
+
+
+_VARIANTS = (
+    ("cpu", "for processors"),
+    ("cu", "for NVIDIA graphics cards"),
+    ("rocm", "for AMD graphics cards"),
+)
+
+
+@cache  # it cannot change while this program runs
+def engine_line() -> str:
+    """Return which engine computes here, and for which devices it was made."""
+    try:
+        number, _, variant = metadata.version("torch").partition("+")
+    except metadata.PackageNotFoundError:
+        return "The engine is not installed."
+    made = next((words for start, words in _VARIANTS if variant.startswith(start)), "as published")
+    return f"PyTorch {number}, {made}{f' ({variant})' if variant else ''}"
 
 
 def version() -> str:

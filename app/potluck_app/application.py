@@ -27,7 +27,7 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.going_on import downloaded, going_on, lost
+from potluck_app.viewmodels.going_on import News, going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
@@ -89,10 +89,10 @@ class Application(QObject):
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
-        self._told: ClusterState | None = None  # the state of which the tray has said what is news
-        self._downloaded: frozenset[str] = frozenset()  # ids of downloads that are known to be done
+        self._news = News()
         self._last_words = QTimer(self, singleShot=True, interval=_READ_MS)
         self._last_words.timeout.connect(self._after_last_words)
+        self._lends_when_connected = False
         self._waits_in_tray = False  # it started with the computer, and nobody has opened it yet
         self.backend.state_changed.connect(self._on_state)
         self.backend.connection_changed.connect(self._on_connection)
@@ -108,6 +108,7 @@ class Application(QObject):
             self.preferences.change(mode="worker")
         self.chat.start()
         if self.preferences.current.mode == "worker":
+            self._lends_when_connected = True  # unless it became the main computer meanwhile
             self._lend(hidden=hidden)
         elif hidden:
             self._waits_in_tray = True
@@ -215,6 +216,7 @@ class Application(QObject):
         if self.main is not None:
             discard(self.main)
             self.main = None
+        self.backend.set_role(worker=True).then(failed=self.backend.report)
         self._lend(hidden=False)
 
     def _clear_own_use(self) -> None:
@@ -230,7 +232,6 @@ class Application(QObject):
         from potluck_app.views.worker import WorkerWindow  # a window for chatting needs none
 
         self.backend.set_holder("worker")
-        self.backend.set_role(worker=True).then(failed=self.backend.report)
         self.worker = WorkerWindow(
             self.theme,
             self.backend,
@@ -265,8 +266,15 @@ class Application(QObject):
 
         self.tray = Tray(self.theme, self.backend, self, lends=lends)
         self.tray.open_requested.connect(self.show)
+        self.tray.settings_requested.connect(self._show_settings)
         self.tray.quit_requested.connect(self.stop_lending if lends else self._quit_all)
         self.tray.show()
+
+    def _show_settings(self) -> None:
+        """Show the settings of this computer; those of a helper are in its window."""
+        self.show()
+        if self.main is not None:
+            self.main.go(self.main.settings)
 
     def _say_in_tray(self, title: str, text: str) -> None:
         if self.tray is not None:
@@ -322,7 +330,9 @@ class Application(QObject):
             self._has_lost_node = True
         elif connection == "connected" and self._has_lost_node:
             self._has_lost_node = False
-            if self.worker is not None and not self._is_ending:
+            state = self.backend.state
+            is_main = state is not None and state.node.handed_over == "main"
+            if self.worker is not None and not self._is_ending and not is_main:
                 self.backend.set_role(worker=True).then(failed=self.backend.report)
 
     def _stop_waiting(self) -> None:
@@ -332,8 +342,8 @@ class Application(QObject):
 
     def _on_state(self, state: ClusterState) -> None:
         """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
-        self._tell_losses(state)
-        self._tell_downloads(state)
+        self._change_role(state)
+        self._tell(state)
         if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
             self.leave()
             return
@@ -345,18 +355,29 @@ class Application(QObject):
                 text = f"{request.name} wants to use this computer. Code {code}"
                 self._say_in_tray("Potluck", text)
 
-    def _tell_losses(self, state: ClusterState) -> None:
-        news, self._told = lost(self._told, state), state
-        if news and self.main is not None:
-            self._say_in_tray("Potluck", news)  # there is one only while the window is hidden
+    def _change_role(self, state: ClusterState) -> None:
+        """Show the other window when another computer became the main one, or this one did."""
+        became, lends = state.node.handed_over, self._lends_when_connected
+        self._lends_when_connected = False
+        if self._is_ending:
+            return
+        if became == "main" and self.worker is not None:
+            self._chat_here()
+        elif became == "helper" and self.main is not None:
+            self._drop_tray()
+            self._share()
+        elif lends:
+            self.backend.set_role(worker=True).then(failed=self.backend.report)
 
-    def _tell_downloads(self, state: ClusterState) -> None:
-        """Say in the tray that a download is done, and stay there until that can be read."""
-        news = downloaded(state, self._downloaded)
-        self._downloaded |= {d.id for d in state.downloads if d.state == "done"}
-        if news and self.main is not None and self.tray is not None:
+    def _tell(self, state: ClusterState) -> None:
+        """Say in the tray what is news: there is a tray only while the chat window is hidden."""
+        losses, done = self._news.of_losses(state), self._news.of_downloads(state)
+        if self.main is None or self.tray is None:
+            return
+        for news in filter(None, (losses, done)):
             self._say_in_tray("Potluck", news)
-            self._last_words.start()
+        if done:
+            self._last_words.start()  # it stays until that can be read
 
     def _is_hidden_for_nothing(self, state: ClusterState | None) -> bool:
         """Whether the chat window is hidden in the tray, and nothing goes on without it any more."""

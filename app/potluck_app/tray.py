@@ -77,10 +77,12 @@ class Tray(QObject):
 
     Signals:
         open_requested: the person wants to see the window.
+        settings_requested: the person wants to see its settings.
         quit_requested: the person wants to end the program, and what goes on in the background.
     """
 
     open_requested = Signal()
+    settings_requested = Signal()
     quit_requested = Signal()
 
     def __init__(
@@ -105,6 +107,8 @@ class Tray(QObject):
         self.free = self.menu.addAction("Free memory now")
         self.free.setToolTip(cluster.FREE_MEMORY)
         self.free.triggered.connect(lambda: backend.free_memory())
+        self.settings = self.menu.addAction("Settings")
+        self.settings.triggered.connect(self.settings_requested)
         self.menu.addSeparator()
         self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)

@@ -21,6 +21,9 @@ from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
 SILENCE_S = 35.0  # three missed heartbeats of an event stream
+HAND_OVER_S = (
+    180.0  # the model is freed, the other one answers, and helpers pair, each with a deadline
+)
 PAIRING_S = 90.0  # four exchanges of two programs, each with a deadline of its own
 HUB_S = 100.0  # the node gives the Hub 45 seconds, twice
 PREFILL_S = 600.0  # the first token of a very long prompt on slow computers
@@ -128,6 +131,11 @@ class Client:
 
     def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
         return self._post("/cluster/engine", request, engine.Engine)
+
+    def make_main(self, node_id: str, *, stop_answers: bool = False) -> schema.HandedOver:
+        path = f"/cluster/computers/{node_id}/main"
+        request = schema.MainRequest(stop_answers=stop_answers)
+        return self._post(path, request, schema.HandedOver, timeout_s=HAND_OVER_S)
 
     def examine(self) -> doctor.Diagnosis:
         return self._post("/cluster/doctor", None, doctor.Diagnosis)

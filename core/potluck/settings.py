@@ -213,6 +213,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes of the disk that other computers' models and conversations may take; None: half of the disk."""
     upload_limit_mbit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Mbit/s at which weights are sent to other computers at most; None: as fast as it goes."""
+    download_limit_mb: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """MB/s at which models are downloaded at most; None: as fast as it goes."""
     idle_unload_s: Annotated[float, Meta(gt=0, lt=1 << 40)] | None = 1800.0
     """A model that answers nobody for so many seconds is unloaded; None: never. Half an hour is longer than the pauses
     of a conversation: to load means that every computer reads its weights again, which takes up to minutes. It is

@@ -45,6 +45,28 @@ def test_a_report_has_versions_devices_and_the_log(log: Path) -> None:
     assert "node is up node=1111 port=47777" in text
 
 
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ("2.13.0+cpu", "PyTorch 2.13.0, for processors (cpu)"),
+        ("2.13.0+cu126", "PyTorch 2.13.0, for NVIDIA graphics cards (cu126)"),
+        ("2.13.0+rocm6.4", "PyTorch 2.13.0, for AMD graphics cards (rocm6.4)"),
+        ("2.13.0", "PyTorch 2.13.0, as published"),
+    ],
+)
+def test_the_engine_is_told_with_what_it_was_made_for(
+    monkeypatch: pytest.MonkeyPatch, version: str, line: str
+) -> None:
+    monkeypatch.setattr(about.metadata, "version", lambda name: version)
+
+    assert about.engine_line.__wrapped__() == line
+
+
+def test_the_engine_of_this_installation_is_in_the_report(log: Path) -> None:
+    assert about.engine_line() in about.report(home(), "6.11", log)
+    assert about.engine_line().startswith("PyTorch")
+
+
 def test_a_report_has_no_token_no_key_no_traceback_and_no_name_of_the_user(log: Path) -> None:
     text = about.report(home(), "6.11", log)
 

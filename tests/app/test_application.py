@@ -354,3 +354,61 @@ def test_a_worker_may_go_back_to_chatting(make: Make, server: Server, qtbot: QtB
     assert application.main is not None
     assert application.main.isVisible()
     qtbot.waitUntil(lambda: server.backend.roles[-1:] == [RoleRequest(worker=False)])
+
+
+def became(server: Server, role: str, handed_over: str) -> None:
+    node = msgspec.structs.replace(server.backend.state().node, role=role, handed_over=handed_over)
+    server.update(node=node)
+
+
+def test_the_tray_opens_the_settings(make: Make, server: Server, qtbot: QtBot) -> None:
+    application = going_on(make, server, qtbot, tray=True)
+    assert application.tray is not None
+    assert application.main is not None
+
+    application.tray.settings.trigger()
+
+    assert application.main.settings.isVisible()
+
+
+def test_a_helper_that_was_made_the_main_computer_shows_the_chat(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make()
+    application.start(worker=True)
+    connect(application, qtbot)
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])
+
+    became(server, "master", "main")
+
+    qtbot.waitUntil(lambda: application.main is not None)
+    assert application.worker is None
+    assert application.preferences.current.mode == "master"
+    qtbot.waitUntil(lambda: server.backend.roles[-1] == RoleRequest(worker=False))
+
+
+def test_one_that_was_made_it_without_its_window_never_lends_itself_again_by_itself(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make()
+    became(server, "master", "main")
+    application.start(worker=True)
+
+    qtbot.waitUntil(lambda: application.main is not None)
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=False)])
+
+
+def test_the_main_computer_that_handed_over_shows_that_it_helps(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make()
+    application.preferences.change(mode="master")
+    application.start()
+    connect(application, qtbot)
+
+    became(server, "worker", "helper")
+
+    qtbot.waitUntil(lambda: application.worker is not None)
+    assert application.main is None
+    assert application.preferences.current.mode == "worker"
+    qtbot.waitUntil(lambda: server.backend.roles == [RoleRequest(worker=True)])

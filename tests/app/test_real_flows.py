@@ -225,6 +225,53 @@ def test_a_chat_that_is_too_long_goes_on_in_a_new_one_with_a_summary(
     assert last(real).message.text
 
 
+def too_long(window: MainWindow, qtbot: QtBot, text: str) -> None:
+    """Send a message that is longer than the context, and wait for what can be done about it."""
+    window.chat.composer.text.setPlainText(text)
+    qtbot.mouseClick(window.chat.composer.button, LEFT)
+    until(qtbot, lambda: "longer than the context" in window.chat.advice.text)
+
+
+def test_a_message_that_is_too_long_may_be_shortened_in_a_new_chat(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    say(real, qtbot, "What is Potluck?")
+    long = "The study has a fast computer. " * 2000
+    too_long(real, qtbot, long)
+    before = real._chat.shown_id
+
+    click(real, "advice-new", qtbot)
+
+    assert real._chat.shown_id != before
+    assert real.chat.composer.text.toPlainText() == long.strip()
+    assert not real.chat.advice.text
+    say(real, qtbot, "Does anything leave my home network?")
+    assert real._chat.messages.rowCount() == 2
+
+
+def test_a_message_that_is_too_long_is_answered_with_a_longer_context(
+    real: MainWindow, qtbot: QtBot
+) -> None:
+    def context() -> int:
+        state = real._backend.live_state
+        return state.model.context if state is not None and state.model.state == "ready" else 0
+
+    say(real, qtbot, "What is Potluck?")
+    real._backend.load_context(128)
+    until(qtbot, lambda: context() == 128)
+    too_long(real, qtbot, "The study has a fast computer. " * 20)
+
+    click(real, "advice-longer", qtbot)
+    until(qtbot, lambda: "more memory" in real.chat.advice.text)
+    click(real, "advice-load", qtbot)
+    until(qtbot, lambda: context() == 1024)
+    qtbot.mouseClick(last(real).failure.retry, LEFT)
+    until_answered(real, qtbot)
+
+    assert last(real).message.text
+    assert stats(real).prompt_tokens > 128
+
+
 def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
     real: MainWindow, qtbot: QtBot
 ) -> None:

@@ -115,6 +115,11 @@ def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:
         tray.quit.trigger()
 
 
+def test_the_settings_are_asked_for(tray: Tray, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(tray.settings_requested):
+        tray.settings.trigger()
+
+
 def test_a_click_on_the_icon_opens_the_window(tray: Tray, qtbot: QtBot) -> None:
     icon = tray.findChild(QSystemTrayIcon)
     assert icon is not None

@@ -301,3 +301,25 @@ def test_a_change_of_nothing_says_what_there_is_to_change(
 
     assert potluck("computer", "laptop") == 2
     assert "--rename" in capsys.readouterr().err
+
+
+def test_a_computer_is_made_the_main_one(server: Server, potluck: Potluck, capsys: Output) -> None:
+    server.update(computers=(here(), computer("laptop", "2"), computer("attic", "3")))
+
+    assert potluck("make-main", "laptop", "--yes", "--stop-answers") == 0
+
+    assert server.backend.made_main == [("2" * 64, schema.MainRequest(stop_answers=True))]
+    said = capsys.readouterr()
+    assert "laptop is the main computer now, and this one helps it." in said.out
+    assert "To follow as soon as they can: attic." in said.err
+
+
+def test_nobody_is_made_the_main_computer_unasked(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    server.update(computers=(here(), computer("laptop", "2")))
+
+    assert potluck("make-main", "laptop") == 2
+
+    assert "must be confirmed at a terminal" in capsys.readouterr().err
+    assert not server.backend.made_main

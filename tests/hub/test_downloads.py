@@ -199,6 +199,38 @@ def test_second_download_waits_for_the_first(bench: Bench, quantised: Repo):
     asyncio.run(main())
 
 
+def test_queue_says_its_order_and_keeps_it_over_a_restart(
+    bench: Bench, quantised: Repo, tiny: Repo
+):
+    async def main() -> None:
+        async with bench.node() as downloads:
+            await held_at(bench, downloads)
+            for name in ("q8_0", "q4_k_m"):
+                await downloads.add("anna/tiny-GGUF", lambda _, n=name: n)
+            assert [view.place for view in downloads.views()] == [None, 1, 2]
+            before = [view.variant for view in downloads.views()]
+        async with bench.node() as downloads:
+            assert [view.variant for view in downloads.views()] == before
+            bench.hub.held.set()
+            await bench.until(downloads, lambda v: v.variant == before[2] and v.state == "done")
+            assert [view.place for view in downloads.views()] == [None, None, None]
+
+    asyncio.run(main())
+
+
+def test_limit_holds_for_who_downloads_and_another_one_at_once(bench: Bench):
+    async def main() -> None:
+        async with bench.node() as downloads:
+            downloads.limit(1e-6)  # MB/s: a second for each byte
+            await downloads.add("anna/tiny", first)
+            began = await bench.until(downloads, lambda v: v.state == "running" and v.done > 0)
+            assert began.done < began.total
+            downloads.limit(None)
+            await bench.until(downloads, is_in("done"))
+
+    asyncio.run(main())
+
+
 def test_wrong_bytes_are_deleted_and_said(bench: Bench):
     bench.hub.wrong = True
 

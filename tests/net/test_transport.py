@@ -63,6 +63,21 @@ def test_a_listener_on_every_address_has_both_ips(house, run, host: str) -> None
     run(main())
 
 
+def test_who_does_not_answer_is_named_beside_who_refused(house, run) -> None:
+    async def main() -> None:
+        computer = house.computer("desk")
+        with silent_socket() as silent, refused_port() as refused:
+            ports = (refused, silent)
+            addresses = [Address(host="127.0.0.1", port=port) for port in ports]
+            with pytest.raises(UnreachableError) as caught:
+                await dial_pairing(addresses, computer.identity, timeout_s=0.5)
+
+        assert f"127.0.0.1:{silent}: no answer within 0.5 seconds. Is it" in caught.value.message
+        assert f"at 127.0.0.1:{refused}: " in caught.value.message
+
+    run(main())
+
+
 def test_the_first_address_that_works_is_kept(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()

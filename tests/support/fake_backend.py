@@ -124,6 +124,7 @@ class FakeBackend:
         self.pieces: list[api.Piece] = []  # of every answer, in place of `script`
         self.embedding: tuple[float, ...] = ()  # of every prompt
         self.tested: list[str] = []
+        self.made_main: list[tuple[str, schema.MainRequest]] = []
         self.searches = 0
         self.listened: list[schema.ListenRequest] = []
         self.forgotten: list[str] = []
@@ -224,6 +225,10 @@ class FakeBackend:
     async def test_link(self, node_id: str) -> schema.LinkTest:
         self.tested.append(node_id)
         return schema.LinkTest(rtt_ms=0.5, bytes_per_s=1.1e8)
+
+    async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
+        self.made_main.append((node_id, request))
+        return schema.HandedOver(name="laptop", to_follow=("attic",))
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self.roles.append(request)

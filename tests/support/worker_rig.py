@@ -12,7 +12,7 @@ from potluck.cluster.computer import PATIENCE, Patience
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.worker.links import LinkTimes, WorkerLinks
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import PeerLostError
+from potluck.errors import NotAllowedError, PeerLostError
 from potluck.ids import HomeId
 from potluck.net.control_link import serve_control
 from potluck.net.identity import Identity
@@ -139,8 +139,12 @@ class Rig:
             devices=lambda: self.devices,
             removed=self.removed.append,
             changed=lambda: self.links.announce(),
+            handed_over=self._handed_over,
             times=LinkTimes(idle_s=idle_s, status_s=0.0),
         )
+
+    async def _handed_over(self, link: Link, message: Message) -> Message:
+        raise NotAllowedError("Nothing is handed over here.")
 
     async def _engine(self, device: DeviceId | None) -> Any:
         return self.engine

@@ -20,3 +20,9 @@ def sees(state: ClusterState | None) -> bool | None:
     if served is None:
         return None
     return False if served.is_guide else served.sees
+
+
+def why_blind(state: ClusterState | None) -> str:
+    """Why that model reads no pictures, although it has files for that; nothing: it has none."""
+    served = state.served[0] if state is not None and state.served else None
+    return served.blind or "" if served is not None else ""

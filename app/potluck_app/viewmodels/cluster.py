@@ -9,7 +9,7 @@ from potluck.api.schema import ClusterState, Computer, ModelState, Pairing, Stag
 from potluck_app import wording
 from potluck_app.tokens import Tone
 
-Choice: TypeAlias = Literal["rename", "pause", "resume", "limit", "test", "remove"]
+Choice: TypeAlias = Literal["rename", "pause", "resume", "limit", "test", "main", "remove"]
 """What the person can do with a computer."""
 JoinStep: TypeAlias = Literal["found", "asking", "confirm", "waiting", "refused", "failed"]
 

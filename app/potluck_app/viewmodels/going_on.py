@@ -44,3 +44,24 @@ def lost(before: ClusterState | None, state: ClusterState) -> str:
 
 def _name(model: str) -> str:
     return model.rpartition("/")[2]
+
+
+class News:
+    """What the tray has to say of a state, each thing once."""
+
+    def __init__(self) -> None:
+        self._before: ClusterState | None = None
+        self._done: frozenset[str] = frozenset()  # ids of downloads that are known to be done
+
+    def of_losses(self, state: ClusterState) -> str:
+        """The computers that were lost since the last state; nothing: none."""
+        before, self._before = self._before, state
+        return lost(before, state)
+
+    def of_downloads(self, state: ClusterState) -> str:
+        """The downloads that are done since the last state; nothing: none."""
+        done, self._done = (
+            self._done,
+            self._done | {d.id for d in state.downloads if d.state == "done"},
+        )
+        return downloaded(state, done)

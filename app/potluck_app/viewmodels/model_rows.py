@@ -197,7 +197,10 @@ def _download_line(download: Download) -> str:
     amount = f"{wording.size(download.done)} of {wording.size(download.total)}"
     match download.state:
         case "queued":
-            return f"Waits for the download before it · {wording.size(download.total)}"
+            before = "Waits for the download before it"
+            if download.place is not None and download.place > 1:
+                before = f"Waits for {download.place} downloads before it"
+            return f"{before} · {wording.size(download.total)}"
         case "paused":
             return f"Paused · {amount}"
         case "offline":

@@ -26,7 +26,7 @@ from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described, Menu
 
 _FIGURES = 0.45  # of the width of the card; longer figures get a line of their own
-_SIDE, _GAP = 16, 12  # pixels beside the parts of a computer's card, and between two of them
+_SIDE, _GAP = 16, 12  # pixels beside the parts of a card, and between two of them
 _NOTE_MS = 8000  # time to read what an action found out
 
 
@@ -71,7 +71,7 @@ class ModelCardView(QFrame):
             summary,
             self._explanation,
             parent=self,
-            margins=(20, 15, 20, 15),
+            margins=(_SIDE, 15, _SIDE, 15),
             spacing=10,
         )
 
@@ -255,6 +255,8 @@ class ComputerCardView(Described, QFrame):
         self._offer(menu, "options", "Limit memory…", "limit")
         if card.online and not card.is_self:
             self._offer(menu, "refresh", "Test the link", "test")
+            if card.removable:
+                self._offer(menu, "cluster", "Make main computer…", "main")
         if card.removable:
             menu.addSeparator()
             self._offer(menu, "trash", "Remove from this home…", "remove")

@@ -23,7 +23,7 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
-from potluck_app.viewmodels.answering import answering, sees
+from potluck_app.viewmodels.answering import answering, sees, why_blind
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
@@ -223,7 +223,8 @@ class ChatView(QWidget):
             self.pill.show_state(card.pill, card.tone)
             self.transcript.show_progress(card.line, card.progress)
             self._show_model(name, where, f"{name} answers on {where}.")
-        self.composer.set_model(name, sees=sees(state or before) is not False)
+        known = state or before
+        self.composer.set_model(name, sees=sees(known) is not False, why=why_blind(known))
         self._say_state()
         self.examples.setVisible(is_guide and bool(state or before))
         self.suggestion.want(is_guide and state is not None)

@@ -142,7 +142,7 @@ class Composer(QFrame):
         self.chips = Chips(theme, self._take_off)
         self.trouble = label("", "error", wrap=True, name="composer-trouble")
         self.trouble.hide()
-        self._model, self._sees = "", True
+        self._model, self._sees, self._why_blind = "", True, ""
         self.blind = label("", "error", wrap=True, name="composer-blind")
         self.blind.hide()
         self.add = IconButton(
@@ -165,9 +165,9 @@ class Composer(QFrame):
         self.setFocusProxy(self.text)
         self._enable()
 
-    def set_model(self, name: str, *, sees: bool) -> None:
-        """Say which model is written to, and before anything is sent whether it reads pictures."""
-        self._model, self._sees = name, sees
+    def set_model(self, name: str, *, sees: bool, why: str = "") -> None:
+        """Say which model is written to, and before anything is sent whether it reads pictures, or `why` not."""
+        self._model, self._sees, self._why_blind = name, sees, why
         self.text.setPlaceholderText(said(f"Message {name}"))
         self.add.setAccessibleName(self._attached())
         self._enable()
@@ -277,10 +277,9 @@ class Composer(QFrame):
         is_blind = not self._sees and any(each.picture for each in self._attachments)
         self.button.setEnabled(self._is_busy or not (is_empty or is_blind))
         if is_blind:
-            self.blind.setText(
-                f"{self._model} reads only text."
-                " Take the pictures off, or choose a model that sees."
-            )
+            only_text = f"{self._model} reads only text."
+            advice = "Take the pictures off, or choose a model that sees."
+            self.blind.setText(" ".join(filter(None, (only_text, self._why_blind, advice))))
         if is_blind and self.blind.isHidden():
             announce(self, self.blind.text())
         self.blind.setVisible(is_blind)

@@ -1,10 +1,10 @@
-"""What the menu of a computer does: rename, pause, limit, test the link, remove."""
+"""What the menu of a computer does: rename, pause, limit, test the link, make it the main one, remove."""
 
 from collections.abc import Callable
 
 from PySide6.QtWidgets import QWidget
 
-from potluck.api.schema import MAX_NAME, ComputerChange, LinkTest
+from potluck.api.schema import MAX_NAME, ComputerChange, HandedOver, LinkTest, MainRequest
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
@@ -76,6 +76,8 @@ class ComputerActions:
                 self._limit(card)
             case "test":
                 self._test(card)
+            case "main":
+                self._make_main(card)
             case "remove":
                 self._remove(card)
 
@@ -137,6 +139,36 @@ class ComputerActions:
             self._backend.report(problem)
 
         self._backend.test_link(card.node_id).then(tested, failed)
+
+    def _make_main(self, card: ComputerCard) -> None:
+        state = self._backend.live_state
+        is_asked = state is not None and bool(state.model.answering or state.model.waiting)
+        stopped = "The answer that is under way is stopped." if is_asked else ""
+        does = (
+            f"{card.name} answers from then on. This computer and the others help it. Your chats and"
+            " models stay on this computer, and what is loaded is freed."
+        )
+        undo = f"To undo it, make this computer the main one on {card.name}."
+        confirm(
+            self._parent,
+            title=f"Make {card.name} the main computer?",
+            text=" ".join(filter(None, (does, stopped, undo))),
+            action="Make main",
+            kind="primary",
+            on_confirmed=lambda: self._hand_over(card, stop_answers=is_asked),
+        )
+
+    def _hand_over(self, card: ComputerCard, *, stop_answers: bool) -> None:
+        """Have it take over. The window changes by itself when this computer helps."""
+        self._note(card.node_id, "Handing over…")
+
+        def failed(problem: Problem) -> None:
+            self._note(card.node_id, "")
+            self._backend.report(problem)
+
+        path = f"/cluster/computers/{card.node_id}/main"
+        body = MainRequest(stop_answers=stop_answers)
+        self._backend.call("POST", path, body, HandedOver).then(failed=failed)
 
     def _remove(self, card: ComputerCard) -> None:
         confirm(

@@ -1,11 +1,15 @@
 """The field in which another version of a message is written."""
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame
 
+from potluck_app.chats.values import Attachment
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.chips import Chips
 from potluck_app.views.composer import ComposerText
 from potluck_app.views.controls import button, label
 
@@ -18,7 +22,7 @@ class Editor(QFrame):
         text: of the version before.
         accessible_name: what is written.
         done: the word on the button that takes it.
-        may_be_empty: the version may have no text, beside what is attached to it.
+        attachments: what goes with the version, too.
 
     Signals:
         sent: the text of the version.
@@ -35,10 +39,10 @@ class Editor(QFrame):
         accessible_name: str,
         done: str,
         *,
-        may_be_empty: bool = False,
+        attachments: Sequence[Attachment] = (),
     ) -> None:
         super().__init__()
-        self._may_be_empty = may_be_empty
+        self._may_be_empty = bool(attachments)
         self.setProperty("composer", "focused")
         self.text = ComposerText(theme)
         self.text.setObjectName("editor-text")
@@ -49,7 +53,9 @@ class Editor(QFrame):
         self.send = button(done, "editor-send", self._submit, kind="primary")
         self.hint = label("The version before is kept.", "meta", wrap=True)
         foot = hbox((self.hint, 1), cancel, self.send, spacing=8)
-        vbox(self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
+        self.chips = Chips(theme)
+        self.chips.show_files(attachments)
+        vbox(self.chips, self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)
         self.text.moveCursor(self.text.textCursor().MoveOperation.End)
 
     def say_busy(self) -> None:

@@ -146,7 +146,10 @@ class ReplyMessage(QWidget):
             self._shown_text = ""
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
-        self._draw_from(first)
+        self._draw_from(first, grows=is_streaming)
+        last = self._blocks[-1] if self._blocks else None
+        if not is_streaming and isinstance(last, ProseView):
+            last.draw_whole()
         is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
         if is_waiting or "waiting" in self.__dict__:
             self.waiting.setVisible(is_waiting)
@@ -232,7 +235,7 @@ class ReplyMessage(QWidget):
         """The last block of code of this reply."""
         return next((b for b in reversed(self._blocks) if isinstance(b, CodeView)), None)
 
-    def _draw_from(self, first: int) -> None:
+    def _draw_from(self, first: int, *, grows: bool) -> None:
         blocks = self._splitter.blocks
         while len(self._blocks) > len(blocks):
             self._drop(self._blocks.pop())
@@ -251,7 +254,7 @@ class ReplyMessage(QWidget):
             if isinstance(view, CodeView) and isinstance(block, Code):
                 view.show_code(block)
             elif isinstance(view, ProseView) and isinstance(block, Prose):
-                view.show_markdown(block.text)
+                view.show_markdown(block.text, grows=grows and number == len(blocks) - 1)
 
     def _add(self, number: int, kind: type[ProseView] | type[CodeView]) -> ProseView | CodeView:
         view = next((spare for spare in self._spare if isinstance(spare, kind)), None)

@@ -32,6 +32,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.formulas import formulas_as_code
 from potluck_app.views.highlights import highlight
+from potluck_app.views.settling import cut_of
 from potluck_app.views.words import Described
 
 _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than labels
@@ -60,6 +61,9 @@ class ProseView(Described, QTextBrowser):
         super().__init__()
         self._theme = theme
         self._markdown = ""
+        self._settled = 0  # characters of it whose text does not change while it grows
+        self._settled_width = 0  # pixels, at which it was cut there
+        self._rest = 0  # the number of the first block behind it
         self._has_bars = False  # of quotes, and rules
         self.setAccessibleName("Reply")
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -69,13 +73,27 @@ class ProseView(Described, QTextBrowser):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
+        self.document().setUndoRedoEnabled(False)  # text that grows would keep all it was
         self.anchorClicked.connect(open_url)
         self.document().setDefaultFont(theme.ui_font())
         theme.changed.connect(self._on_theme)
 
-    def show_markdown(self, text: str) -> None:
-        if text != self._markdown:
-            self._markdown = text
+    def show_markdown(self, text: str, *, grows: bool = False) -> None:
+        """Show a text. One that `grows` is the one before with more behind it, and soon has more."""
+        if text == self._markdown and (grows or not self._settled):
+            return
+        goes_on = grows and text.startswith(self._markdown)
+        self._markdown = text
+        if goes_on and self._settled:
+            self._draw_rest()
+        else:
+            self._draw()
+        if grows:
+            self._settle()
+
+    def draw_whole(self) -> None:
+        """Draw a text whole that grows no more."""
+        if self._settled:
             self._draw()
 
     def markdown(self) -> str:
@@ -83,8 +101,14 @@ class ProseView(Described, QTextBrowser):
 
     def fit(self, width: int) -> None:
         """Wrap the text at this width, before the layout gives the widget its width."""
+        self._keep_whole(width)
         self.document().setTextWidth(width)
         self._fit()
+
+    def _keep_whole(self, width: int) -> None:
+        """Draw a paragraph whole again that was cut at the ends of its lines, if these are elsewhere now."""
+        if self._settled and width != self._settled_width:
+            self._draw()
 
     def highlight(self, pattern: re.Pattern[str]) -> int | None:
         """Mark these words. Returns the place of the first from the top, in pixels."""
@@ -95,6 +119,7 @@ class ProseView(Described, QTextBrowser):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._keep_whole(self.viewport().width())
         self._fit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
@@ -109,8 +134,47 @@ class ProseView(Described, QTextBrowser):
 
     def _draw(self) -> None:
         document = self.document()
+        self._settled = self._rest = 0
         document.setMarkdown(formulas_as_code(self._markdown), _FEATURES)
-        self._dress(document)
+        self._dress(document, document.begin())
+        self._fit()
+
+    def _draw_rest(self) -> None:
+        """Draw what follows the text that does not change."""
+        document = self.document()
+        number = self._rest
+        change = QTextCursor(document.findBlockByNumber(number))
+        change.beginEditBlock()
+        change.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
+        change.removeSelectedText()
+        change.setBlockFormat(QTextBlockFormat())  # it may have been a heading for a moment
+        change.setBlockCharFormat(QTextCharFormat())
+        change.setCharFormat(QTextCharFormat())
+        change.insertMarkdown(formulas_as_code(self._markdown[self._settled :]), _FEATURES)
+        self._dress(document, document.findBlockByNumber(number))
+        change.endEditBlock()
+        self._fit()
+
+    def _settle(self) -> None:
+        """Cut a long paragraph, so that its beginning is not drawn again while it grows."""
+        document = self.document()
+        block, source = document.lastBlock(), self._markdown[self._settled :]
+        is_plain = block.blockNumber() == self._rest and not block.textList()
+        if not is_plain or block.blockFormat().headingLevel() or _quote_level(block):
+            return
+        if (cut := cut_of(block, source, _FEATURES)) is None:
+            return
+        in_text, in_source = cut
+        cursor = QTextCursor(block)
+        cursor.setPosition(block.position() + in_text)
+        cursor.insertBlock()
+        above = QTextCursor(cursor.block().previous())
+        without_gap = QTextBlockFormat()
+        without_gap.setBottomMargin(0)
+        above.mergeBlockFormat(without_gap)
+        self._settled += in_source
+        self._settled_width = int(document.textWidth())
+        self._rest = cursor.blockNumber()
         self._fit()
 
     def _fit(self) -> None:
@@ -143,14 +207,15 @@ class ProseView(Described, QTextBrowser):
             block = following
         painter.end()
 
-    def _dress(self, document: QTextDocument) -> None:
-        """Give the text the line height, the gaps and the fonts of the design."""
+    def _dress(self, document: QTextDocument, block: QTextBlock) -> None:
+        """Give the text, from this block on, the line height, the gaps and the fonts of the design."""
         change = QTextCursor(document)
         change.beginEditBlock()  # else the text is laid out again after each change
-        _name_images(document)
-        _drop_line_above_rule(document)
-        self._has_bars = False
-        block = document.begin()
+        _name_images(block)
+        if not block.position():
+            _drop_line_above_rule(document)
+            self._has_bars = False
+            block = document.begin()
         while block.isValid():
             self._dress_block(block, is_last=not block.next().isValid())
             block = block.next()
@@ -239,9 +304,8 @@ def _drop_line_above_rule(document: QTextDocument) -> None:
         cursor.setBlockFormat(style)
 
 
-def _name_images(document: QTextDocument) -> None:
-    """Put a link in the place of each image, which is never fetched."""
-    block = document.begin()
+def _name_images(block: QTextBlock) -> None:
+    """Put a link in the place of each image from this block on: no image is ever fetched."""
     while block.isValid():
         images: list[tuple[int, QTextImageFormat]] = []
         iterator = block.begin()
@@ -251,7 +315,7 @@ def _name_images(document: QTextDocument) -> None:
                 images.append((iterator.fragment().position(), style.toImageFormat()))
             iterator += 1
         for position, image in reversed(images):
-            cursor = QTextCursor(document)
+            cursor = QTextCursor(block)
             cursor.setPosition(position)
             cursor.deleteChar()
             style = QTextCharFormat()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
-from potluck.api.schema import ClusterState
+from potluck.api.schema import ClusterState, RoleRequest
 from potluck.ids import grouped
 from potluck_app.backend import Backend
 from potluck_app.language import languages
@@ -33,6 +33,7 @@ _CHOICES: tuple[tuple[Choice, str], ...] = (
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
+_DOWNLOADING = ((0, "As fast as it goes"), (1, "1 MB/s"), (5, "5 MB/s"), (20, "20 MB/s"))
 _SENDING = ((0, "As fast as it goes"), (50, "50 Mbit/s"), (200, "200 Mbit/s"), (500, "500 Mbit/s"))
 
 
@@ -66,6 +67,7 @@ class SettingsView(QWidget):
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
+            self._downloading(),
             self._sending(),
             self._network(on_doctor),
             self.programs,
@@ -172,6 +174,19 @@ class SettingsView(QWidget):
             holder,
         )
 
+    def _downloading(self) -> QFrame:
+        holder, self.downloading = self._choice("download", _DOWNLOADING, self._limit_downloads)
+        return _section(
+            "Downloading models",
+            "How fast models are downloaded at most. One is downloaded at a time, in the order in which"
+            " they were chosen.",
+            holder,
+        )
+
+    def _limit_downloads(self, mb: int) -> None:
+        body = RoleRequest(download_limit_mb=mb)
+        self._backend.call("POST", "/cluster/role", body).then(failed=self._backend.report)
+
     def _choice(
         self, name: str, choices: Sequence[tuple[int, str]], choose: Callable[[int], object]
     ) -> tuple[QWidget, dict[int, QPushButton]]:
@@ -204,6 +219,7 @@ class SettingsView(QWidget):
         self.about.show_state(state)
         if node is not None:
             _check(self.unloading, node.idle_unload_s or 0)
+            _check(self.downloading, node.download_limit_mb or 0)
             _check(self.sending, node.upload_limit_mbit or 0)
         self.programs.show_state(state)
 

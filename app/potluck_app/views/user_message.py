@@ -128,7 +128,7 @@ class UserMessage(QWidget):
                 self._message.text,
                 "Another version of your message",
                 "Send",
-                may_be_empty=bool(self._message.attachments),
+                attachments=self._message.attachments,
             )
             self._editor.sent.connect(self._send)
             self._editor.cancelled.connect(self._close_editor)

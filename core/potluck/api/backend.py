@@ -21,6 +21,7 @@ from potluck.api.schema import (
     ClusterState,
     ComputerChange,
     Error,
+    HandedOver,
     Health,
     Invite,
     Joined,
@@ -28,6 +29,7 @@ from potluck.api.schema import (
     Listener,
     ListenRequest,
     LoadProgress,
+    MainRequest,
     Pairing,
     PlanRequest,
     PlanView,
@@ -379,6 +381,10 @@ class Backend(Answering, Protocol):
 
     async def test_link(self, node_id: str) -> LinkTest:
         """Measure the link to a connected computer now."""
+        ...
+
+    async def make_main(self, node_id: str, request: MainRequest) -> HandedOver:
+        """Make a connected computer the main one of the home, which this one helps then."""
         ...
 
     async def search(self) -> None:

@@ -163,6 +163,14 @@ def _computers(backend: Backend) -> Sequence[Operation]:
         ),
         Operation(
             method="POST",
+            path="/cluster/computers/{node_id}/main",
+            does="Make a computer the main one of the home: this one and the others help it then.",
+            run=lambda asked, at: backend.make_main(at["node_id"], asked),
+            takes=schema.MainRequest,
+            gives=schema.HandedOver,
+        ),
+        Operation(
+            method="POST",
             path="/cluster/role",
             does="Change what this computer does, and its settings.",
             run=lambda asked, _: backend.set_role(asked),

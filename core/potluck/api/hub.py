@@ -140,6 +140,7 @@ class Download(Struct, frozen=True, kw_only=True):
     total: int
     bytes_per_s: float | None = None
     eta_s: float | None = None
+    place: int | None = None  # in the queue, from 1, while it is `queued`
     message: str | None = None  # why it is `offline` or `failed`
     path: str | None = None  # the model, once it is `done`
 

@@ -32,6 +32,7 @@ ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 LayerCount = Annotated[int, Meta(ge=0, le=10_000)]
 
 Role: TypeAlias = Literal["idle", "master", "worker"]
+Became: TypeAlias = Literal["main", "helper"]
 ComputerState: TypeAlias = Literal[
     "found",  # seen on the network, not paired
     "asking",  # asked to pair; it has not answered yet
@@ -107,10 +108,13 @@ class Node(Struct, frozen=True, kw_only=True):
     withheld: Rule | None = None  # why it lends nothing by itself
     rules: Rules = Rules()
     leaving: bool = False  # it lends nothing new, and helps until the others do without it
+    # It became the home's main computer, or helps in place of being it, and nobody here has chosen its role since.
+    handed_over: Became | None = None
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
     memory_limit: int | None = None
     upload_limit_mbit: int | None = None
+    download_limit_mb: int | None = None  # MB/s
     idle_unload_s: float | None = None  # a model that answers nobody for so long is unloaded
 
 
@@ -207,6 +211,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     parameters: int = 0
     family: str = ""  # such as `qwen3`
     sees: bool | None = None  # whether it reads pictures
+    blind: str | None = None  # why it reads none although it has files for that; a sentence
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -312,6 +317,21 @@ class ComputerChange(Struct, frozen=True, kw_only=True):
     memory: Size | None = None  # bytes that plans use of it at most; 0 removes the limit
 
 
+class MainRequest(Struct, frozen=True, kw_only=True):
+    """POST /cluster/computers/{node_id}/main, answered by `HandedOver`: it becomes the main computer."""
+
+    stop_answers: bool = False  # else it is refused while an answer is under way
+
+
+class HandedOver(Struct, frozen=True, kw_only=True):
+    """This computer helps now."""
+
+    name: str  # of the main computer
+    to_follow: tuple[
+        str, ...
+    ] = ()  # the helpers that do not help it yet: they follow when they can
+
+
 class LinkTest(Struct, frozen=True, kw_only=True):
     """The answer to POST /cluster/computers/{node_id}/link: the link to it, measured now."""
 
@@ -338,6 +358,8 @@ class RoleRequest(Struct, frozen=True, kw_only=True):
     free_now: bool = False
     # Mbit/s at which weights are sent at most; 0 removes the limit.
     upload_limit_mbit: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    # MB/s at which models are downloaded at most; 0 removes the limit.
+    download_limit_mb: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     # Seconds after which a model that answers nobody is unloaded; 0: never.
     idle_unload_s: Annotated[float, Meta(ge=0, lt=1 << 40)] | None = None
     # Not stored: lend only until the last event stream with `holder=worker` ends.

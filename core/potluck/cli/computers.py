@@ -1,4 +1,4 @@
-"""`invite`, `pair`, `unpair`, `computer`, `devices`: the computers, and how they are paired."""
+"""`invite`, `pair`, `unpair`, `computer`, `make-main`, `devices`: the computers, and how they are paired."""
 
 import argparse
 import time
@@ -203,6 +203,30 @@ def computer(options: argparse.Namespace) -> int:
         put(f"{found.name}: {link.rtt_ms:.1f} ms, {format_bytes(link.bytes_per_s)}/s.")
     if change == ComputerChange() and not options.test:
         raise UsageError("Say what to do: --rename, --pause, --resume, --memory or --test.")
+    return 0
+
+
+def make_main(options: argparse.Namespace) -> int:
+    """Make another computer the main one of the home."""
+    client, started = open_client(options)
+    state = settle(client, options.waits, started=started)
+    found = _named([c for c in state.computers if c.paired and not c.is_self], options.target)
+    if not options.yes:
+        must_be_interactive("Making another computer the main one", "Use --yes to do it unasked.")
+        say(
+            f"{found.name} becomes the main computer, and this one helps it. Models and conversations"
+            " of this computer stay on it; what is loaded is freed."
+        )
+        if not ask(f"Make {found.name} the main computer?"):
+            say("Nothing was changed.")
+            return 1
+    done = client.make_main(found.node_id, stop_answers=options.stop_answers)
+    if options.json:
+        put_json(done)
+        return 0
+    put(f"{done.name} is the main computer now, and this one helps it.")
+    if done.to_follow:
+        say(f"To follow as soon as they can: {', '.join(done.to_follow)}.")
     return 0
 
 

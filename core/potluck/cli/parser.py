@@ -41,6 +41,7 @@ Commands for your computers:
   pair [NAME|ADDRESS]     add a computer: both screens show the same six digits
   unpair NAME             let a computer in no longer
   computer NAME           rename, pause or limit a computer, or test the link to it
+  make-main NAME          make it the main computer; this one and the others help it then
   devices                 the computers, what they have and how fast they are linked
   doctor                  what keeps computers from finding each other, and what to do
   engine                  PyTorch, which computes: install, stop, remove
@@ -190,6 +191,21 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
         "--memory", type=size, metavar="SIZE", help="use so much of it at most; 0: all of it"
     )
     computer.add_argument("--test", action="store_true", help="measure the link to it now")
+
+    main = _command(
+        commands,
+        "make-main",
+        "computers:make_main",
+        "Make a computer the main one of the home. This one and the other helpers help it from then on.\n"
+        "Models and conversations of this computer stay on it.",
+        "potluck make-main attic",
+    )
+    main.add_argument("target", metavar="NAME", help="its name, or its id")
+    main.add_argument("--yes", action="store_true", help="do not ask")
+    main.add_argument(
+        "--stop-answers", action="store_true", help="stop answers that are under way here"
+    )
+    add_json(main)
 
     devices = _command(
         commands,

@@ -29,6 +29,11 @@ from potluck.launch import find
 from potluck.settings import Folders, load_settings, save_settings
 from potluck.system.autostart import autostart
 
+_MAIN = (
+    "This computer is the main computer of the home now, and lends nothing. To chat: `potluck chat`."
+    " Ctrl-C ends this command."
+)
+
 
 def worker(options: argparse.Namespace) -> int:
     """Lend this computer until Ctrl-C, or until Potluck is shut down on it."""
@@ -49,8 +54,9 @@ def worker(options: argparse.Namespace) -> int:
         joined = client.join(options.join)
         say(f"Joined the home of {joined.name}.")
     is_worker = before.node.role == "worker"
+    lender = _Lender(options)
     try:
-        keep_going(options, client, lambda node, _: _lend(node, options))
+        keep_going(options, client, lambda node, _: lender.lend(node))
     except KeyboardInterrupt:
         if not is_worker:
             _leave(folders, options.waits)
@@ -125,38 +131,46 @@ def _leave(folders: Folders, waits: Waits) -> None:
             client.set_role(RoleRequest())
 
 
-def _lend(client: Client, options: argparse.Namespace) -> None:
-    """Lend this computer as long as the node runs."""
-    lease = RoleRequest(
-        worker=True,
-        memory=options.memory,
-        threads=options.threads,
-        while_held=True,
-    )
-    with closing(client.states("worker")) as states:
-        # From here on the node knows who holds the lease, and ends it with this process.
-        state = next(states, None)
-        if state is None:
-            return
-        client.set_role(lease)
-        say(f"{state.node.name} lends itself. Ctrl-C ends it.")
-        if state.engine is not None and state.engine.phase not in ("own", "ready"):
-            say(state.engine.message)
-        _follow(client, states)
+class _Lender:
+    """Lends this computer, unless it became the main one meanwhile: then it only holds the node."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._is_main = False
 
-def _follow(client: Client, states: Iterator[ClusterState]) -> None:
-    said = ""
-    answered: set[str] = set()
-    for state in states:
-        line = _status_line(state)
-        if line != said:
-            said = line
-            say(line)
-        for pairing in state.pairings:
-            if pairing.role == "worker" and pairing.id not in answered and pairing.code:
-                answered.add(pairing.id)
-                _answer(client, pairing)
+    def lend(self, client: Client) -> None:
+        """Lend this computer as long as the node runs."""
+        lease = RoleRequest(
+            worker=True,
+            memory=self._options.memory,
+            threads=self._options.threads,
+            while_held=True,
+        )
+        with closing(client.states("worker")) as states:
+            # From here on the node knows who holds the lease, and ends it with this process.
+            state = next(states, None)
+            if state is None:
+                return
+            if not self._is_main:
+                client.set_role(lease)
+                say(f"{state.node.name} lends itself. Ctrl-C ends it.")
+            if state.engine is not None and state.engine.phase not in ("own", "ready"):
+                say(state.engine.message)
+            self._follow(client, states)
+
+    def _follow(self, client: Client, states: Iterator[ClusterState]) -> None:
+        said = ""
+        answered: set[str] = set()
+        for state in states:
+            self._is_main |= state.node.handed_over == "main" and state.node.role != "worker"
+            line = _MAIN if self._is_main else _status_line(state)
+            if line != said:
+                said = line
+                say(line)
+            for pairing in state.pairings:
+                if pairing.role == "worker" and pairing.id not in answered and pairing.code:
+                    answered.add(pairing.id)
+                    _answer(client, pairing)
 
 
 def _answer(client: Client, pairing: Pairing) -> None:

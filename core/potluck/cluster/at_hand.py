@@ -82,6 +82,7 @@ class ModelsAtHand:
                 is_loaded=self._master.is_ready,
                 context=planned.context,
                 sees=model.config.tower is not None,
+                blind=model.blind,
             )
         if self._lent is not None and self._lent[0] == self._master.request:
             return self._lent[1]
@@ -129,6 +130,11 @@ class ModelsAtHand:
         )
 
     # --- answers
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether requests are answered at this moment, or wait for their model."""
+        return self._turns.is_used
 
     @contextmanager
     def turn(self, name: str | None) -> Iterator[ModelTurn]:

@@ -31,8 +31,9 @@ from potluck.cluster.library import NodeLibrary
 from potluck.cluster.loads import bench, progress_of
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
+from potluck.cluster.membership.handover import Handover
 from potluck.cluster.membership.membership import Members
-from potluck.cluster.membership.named import addresses_of
+from potluck.cluster.membership.named import addresses_of, homes_addresses
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
@@ -71,6 +72,7 @@ class Parts:
     lending: LendingSettings
     master: Master
     pairings: Pairings
+    handover: Handover
     upkeep: Upkeep
     library: NodeLibrary
     doctor: Doctor
@@ -115,9 +117,11 @@ class NodeBackend:
                 withheld=parts.worker.withheld,
                 rules=parts.lending.settings.rules,
                 leaving=parts.worker.is_leaving,
+                handed_over=parts.handover.news,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
                 memory_limit=parts.lending.settings.memory_limit,
+                download_limit_mb=parts.lending.settings.download_limit_mb,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
                 idle_unload_s=parts.lending.settings.idle_unload_s,
             ),
@@ -173,12 +177,7 @@ class NodeBackend:
 
     async def join(self, token: str) -> schema.Joined:
         parsed = PairingToken.parse(token)
-        addresses = [
-            address
-            for found in self._parts.discovery.peers()
-            if found.home is not None and parsed.is_of(found.home)
-            for address in found.addresses
-        ]
+        addresses = homes_addresses(parsed, self._parts.discovery.peers())
         member = await self._parts.pairings.join(parsed, addresses)
         authority = proofs.home_id(member.membership.authority)
         return schema.Joined(home_id=authority, name=member.master_name)
@@ -229,6 +228,23 @@ class NodeBackend:
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)
+        self._parts.library.downloads.limit(self._parts.lending.settings.download_limit_mb)
+        if request.worker is not None and not request.while_held:
+            self._parts.handover.chosen(worker=request.worker)
+
+    async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
+        if self._parts.activity.is_held("serve"):
+            raise UsageError(
+                "`potluck serve` answers programs on this computer. End it before another computer"
+                " becomes the main one."
+            )
+        done = await self._parts.handover.make_main(
+            NodeId(node_id), stop_answers=request.stop_answers
+        )
+        for port in list(self._listeners):  # a request to one would load a model here again
+            await self.close_listener(port)
+        self._parts.activity.touch()
+        return done
 
     # --- the model
 

@@ -31,6 +31,8 @@ class Patience:
     load_s: float = 6 * 3600.0  # a load that is stuck is ended by `load_silence_s`
     load_silence_s: float = 60.0  # a worker reports its progress all the time while it loads
     unload_s: float = 15.0
+    take_over_s: float = 15.0  # it writes a few files
+    follow_s: float = 60.0  # it pairs with another computer by token
 
 
 PATIENCE = Patience()

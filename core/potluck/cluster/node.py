@@ -34,6 +34,7 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.calls import CALL_S
+from potluck.cluster.membership.handover import LOOK_S as FOLLOW_S
 from potluck.cluster.node_parts import NodeDeadlines, NodeParts
 from potluck.cluster.runtime.keeper import Release
 from potluck.errors import PotluckError
@@ -129,6 +130,7 @@ class Node(NodeParts):
                 calls,
                 every(LOOK_S, self._look, what="looking at this computer"),
                 every(USE_S, self._look_at_use, what="keeping this computer awake"),
+                every(FOLLOW_S, self.handover.look, what="following the main computer"),
                 every(TRIM_S, _trim, what="giving memory back"),
                 self.link_watch.run(),
                 self.device_watch.run(),
@@ -240,7 +242,10 @@ class Node(NodeParts):
         if home is not None:
             self.discovery.drop(home.master)
         name = home.name if home is not None else "A home"
-        self.backend.notice("info", f"{name} has removed this computer.")
+        if event.home_id in self.handover.left:  # for the home of another main computer
+            self.handover.left.discard(event.home_id)
+        else:
+            self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()
 
     def _needed(self, event: StillNeeded) -> None:

@@ -27,6 +27,7 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.calls import MasterCalls
+from potluck.cluster.membership.handover import Handover, HandoverParts
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
@@ -156,6 +157,7 @@ class NodeParts:
             devices=lambda: self.processes.devices,
             removed=lambda home_id: self.events.publish(HomeLeft(home_id=home_id)),
             changed=self.events.changed,
+            handed_over=lambda link, message: self.handover.answer(link, message),
             needed=lambda master: self.events.publish(StillNeeded(master_name=master)),
         )
         self.discovery = Discovery(
@@ -221,6 +223,7 @@ class NodeParts:
             known=self.known,
             changed=self.activity.touch,
         )
+        self.library.downloads.limit(settings.download_limit_mb)
         self.at_hand = ModelsAtHand(
             master=self.master,
             library=self.library,
@@ -234,6 +237,20 @@ class NodeParts:
             sessions=folders.sessions,
             models=lambda: [model.path for model in self.known.list()],
             find=self.known.find,
+        )
+        self.handover = Handover(
+            HandoverParts(
+                identity=self.identity,
+                membership=self.membership,
+                discovery=self.discovery,
+                lending=self.lending,
+                events=self.events,
+                join=self.pairings.join,
+                invite=lambda: self.pairings.invite(self.presence.addresses())[0],
+                is_asked=lambda: self.at_hand.is_asked,
+                unload=self.master.unload,
+            ),
+            folders.config / "handover.json",
         )
         self.link_watch = LinkWatch(
             local=local,
@@ -267,6 +284,7 @@ class NodeParts:
                 lending=self.lending,
                 master=self.master,
                 pairings=self.pairings,
+                handover=self.handover,
                 upkeep=upkeep,
                 library=self.library,
                 doctor=doctor,

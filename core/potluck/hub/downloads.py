@@ -26,10 +26,12 @@ from potluck.hub.kept import KeptDownload
 from potluck.hub.orders import (
     Ended,
     Failed,
+    Limit,
     Order,
     Progress,
     Report,
 )
+from potluck.hub.pace import MB
 from potluck.hub.remote import Hub, require_known
 from potluck.hub.variants import RemoteVariant
 from potluck.reasons import reason
@@ -110,6 +112,7 @@ class Downloads:
         self._retry_at: dict[str, float] = {}
         self._progress: TransferProgress | None = None  # of the one that runs
         self._running: tuple[str, Process | None] | None = None
+        self._limit_mb: float | None = None
         self._stopped = asyncio.Condition()  # notified when none runs any more
         for kept in recall(file, list[KeptDownload]) or []:
             state = "queued" if kept.state in ("running", "offline") else kept.state
@@ -120,7 +123,11 @@ class Downloads:
 
     def views(self) -> tuple[Download, ...]:
         """All downloads, in the order in which they were asked for."""
-        return tuple(map(self._view, self._kept.values()))
+        queue = [kept.id for kept in self._kept.values() if kept.state == "queued"]
+        places = {download_id: place for place, download_id in enumerate(queue, 1)}
+        return tuple(
+            replace(self._view(kept), place=places.get(kept.id)) for kept in self._kept.values()
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -151,6 +158,20 @@ class Downloads:
         )
 
     # --- what clients ask for
+
+    def limit(self, mb: float | None) -> None:
+        """Take so many MB/s at most from now on; None: as fast as it goes."""
+        if mb == self._limit_mb:
+            return
+        self._limit_mb = mb
+        process = self._running[1] if self._running is not None else None
+        if process is not None and process.stdin is not None:
+            with suppress(OSError, RuntimeError):  # it ends just now
+                process.stdin.write(msgspec.json.encode(Limit(bytes_per_s=self._rate)) + b"\n")
+
+    @property
+    def _rate(self) -> float | None:
+        return None if self._limit_mb is None else self._limit_mb * MB
 
     async def add(
         self, model: str, choose: Callable[[Sequence[RemoteVariant]], str | None]
@@ -353,6 +374,7 @@ class Downloads:
             cache=str(self._cache),
             token=self._token(),
             endpoint=self._endpoint,
+            bytes_per_s=self._rate,
         )
 
     # --- the list

@@ -12,7 +12,7 @@ PART = ".potluck.incomplete"  # the end of the name of a file that is not whole 
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """The first and only line that the process reads. When its input ends after that, it ends, too."""
+    """The first line that the process reads. When its input ends after that, it ends, too."""
 
     model: str  # org/name
     revision: str  # the commit
@@ -20,6 +20,13 @@ class Order(Struct, frozen=True, kw_only=True):
     cache: str  # folder of the Hugging Face cache
     token: str | None = None
     endpoint: str | None = None  # of the Hub; None: the usual one
+    bytes_per_s: float | None = None  # at most, until a `Limit` comes; None: there is no limit
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """Each later line: how fast the process takes bytes from now on."""
+
+    bytes_per_s: float | None
 
 
 class Progress(Struct, frozen=True, tag=True):

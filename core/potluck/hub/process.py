@@ -22,6 +22,7 @@ from potluck.files import replace
 from potluck.hub.orders import (
     Ended,
     Failed,
+    Limit,
     Order,
     Progress,
     Report,
@@ -30,6 +31,7 @@ from potluck.hub.orders import (
     pointer_of,
     repository_folder,
 )
+from potluck.hub.pace import Pace
 from potluck.hub.sentences import explained
 from potluck.hub.variants import RemoteFile
 
@@ -45,8 +47,9 @@ _WHOLE = 200
 class Fetch:
     """Fetches the files of an order, and reports how far it is."""
 
-    def __init__(self, order: Order, report: Callable[[Report], None]) -> None:
+    def __init__(self, order: Order, report: Callable[[Report], None], pace: Pace) -> None:
         self._order = order
+        self._pace = pace
         self._cache = Path(order.cache)
         self._report = report
         self._there = {file.name: self._bytes_of(file) for file in order.files}  # on the disk
@@ -147,6 +150,7 @@ class Fetch:
                 out.write(piece)
                 digest.update(piece)
                 self._tell(file, out.tell())
+                self._pace.took(len(piece))
         return digest
 
     def _tell(self, file: RemoteFile, there: int) -> None:
@@ -176,9 +180,10 @@ def _link(blob: Path, pointer: Path) -> None:
 def main() -> None:
     """Fetch what the order on standard input says; report on standard output."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
-    threading.Thread(target=_end_with_node, daemon=True).start()
+    pace = Pace(order.bytes_per_s)
+    threading.Thread(target=_follow_node, args=[pace], daemon=True).start()
     try:
-        Fetch(order, _report).run()
+        Fetch(order, _report, pace).run()
     except PotluckError as error:
         _report(Failed(code=error.code, message=error.message, data=dict(error.data)))
     else:
@@ -190,10 +195,13 @@ def _report(report: Report) -> None:
     sys.stdout.buffer.flush()
 
 
-def _end_with_node() -> None:
-    """End when the input ends: then the node is gone, and nobody could end this process."""
-    sys.stdin.buffer.read()
-    os._exit(1)
+def _follow_node(pace: Pace) -> None:
+    """Take other limits, and end when the input ends: then the node is gone, and nobody could end this process."""
+    try:
+        for line in sys.stdin.buffer:
+            pace.limit(msgspec.json.decode(line, type=Limit).bytes_per_s)
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,8 @@ async def _race(
             winner = await race.run(addresses)
     except TimeoutError:
         winner = None
-        race.errors.append(UnreachableError(f"no answer within {timeout_s:g} seconds"))
+        silent = ", ".join(map(show, race.silent(addresses)))
+        race.errors.append(UnreachableError(f"{silent}: no answer within {timeout_s:g} seconds."))
     if winner is None:
         raise _most_telling(race.errors)
     return winner
@@ -172,10 +173,11 @@ class _Race(Generic[_L]):
         self.errors: list[PotluckError] = []
         self._attempt = attempt
         self._winner: _L | None = None
+        self._failed: list[asyncio.Event] = []  # set for each address that has failed
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, addresses: Sequence[Address]) -> _L | None:
-        failed = [asyncio.Event() for _ in addresses]
+        failed = self._failed = [asyncio.Event() for _ in addresses]
         try:
             async with asyncio.TaskGroup() as tasks:
                 for index, address in enumerate(addresses):
@@ -186,6 +188,11 @@ class _Race(Generic[_L]):
                 self._winner.close()
             raise
         return self._winner
+
+    def silent(self, addresses: Sequence[Address]) -> Sequence[Address]:
+        """Those that have neither answered nor failed."""
+        tried = zip(addresses, self._failed, strict=True)
+        return [address for address, failed in tried if not failed.is_set()]
 
     async def _run_one(self, address: Address, index: int, failed: list[asyncio.Event]) -> None:
         if index:

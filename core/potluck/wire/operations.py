@@ -29,6 +29,14 @@ from potluck.wire.cache_messages import (
     SendCache,
     TakeCache,
 )
+from potluck.wire.handover_messages import (
+    Follow,
+    Followed,
+    Invite,
+    Invited,
+    TakenOver,
+    TakeOver,
+)
 from potluck.wire.measuring_messages import (
     Blob,
     BlobReceived,
@@ -92,6 +100,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
         StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping, StillNeeded,
+        TakeOver, TakenOver, Invite, Invited, Follow, Followed,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
@@ -108,11 +117,11 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
-        StillNeeded,
+        StillNeeded, TakeOver, Invite, Follow,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
-        Expecting, PassedOn, Keeping,
+        Expecting, PassedOn, Keeping, TakenOver, Invited, Followed,
     ),
 }
 # fmt: on
@@ -140,6 +149,9 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     PassOn: PassedOn,
     Keep: Keeping,
     WantWheels: WheelsHere,
+    TakeOver: TakenOver,
+    Invite: Invited,
+    Follow: Followed,
 }
 """The answer type of each request; `error` may answer any request."""
 

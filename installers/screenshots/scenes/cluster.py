@@ -111,6 +111,11 @@ def cluster_remove(stage: Stage) -> QWidget:
 
 
 @scene
+def cluster_make_main(stage: Stage) -> QWidget:
+    return _question(stage, "main")
+
+
+@scene
 def cluster_test(stage: Stage) -> QWidget:
     window = _cluster(stage, home.home())
     window.cluster._note(home.MAC, "Testing the link…")

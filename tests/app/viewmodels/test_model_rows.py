@@ -104,6 +104,14 @@ def test_a_form_that_is_here_is_not_downloaded_again(name: str, variant: Variant
     assert hub_row(known, (entry("anna/other/x"),), None).path is None
 
 
+def test_a_download_says_how_many_come_before_it() -> None:
+    third = Download(
+        id="3", model="a/b", variant="Q4", state="queued", done=0, total=4 * 10**9, place=2
+    )
+
+    assert download_row(third).line == "Waits for 2 downloads before it · 4 GB"
+
+
 @pytest.mark.parametrize(
     ("state", "line", "can_pause", "can_resume"),
     [

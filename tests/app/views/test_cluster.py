@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from fake_backend import PLAN, computer
 from PySide6.QtCore import QCoreApplication, QEvent, Qt
-from PySide6.QtWidgets import QMenu, QScrollArea
+from PySide6.QtWidgets import QLabel, QMenu, QScrollArea
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.schema import ClusterState, ComputerChange, Invite, LinkTest, Transfer
+from potluck.api.schema import ClusterState, ComputerChange, Invite, LinkTest, MainRequest, Transfer
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.cluster import Segment
@@ -152,6 +152,23 @@ def choose(page: MainWindow, node_id: str, choice: str) -> None:
     menu = page.cluster._computers[node_id].menu()
     (action,) = [a for a in menu.actions() if a.objectName() == f"computer-{choice}"]
     action.trigger()
+
+
+def test_a_computer_is_made_the_main_one_after_a_question(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(MAC, model=running_model(answering=1)))
+
+    choose(page, MAC.node_id, "main")
+    question = next(q for q in page.cluster.findChildren(Confirmation) if q.isVisible())
+    said = " ".join(each.text() for each in question.findChildren(QLabel))
+    assert "Your chats and models stay on this computer" in said
+    assert "The answer that is under way is stopped." in said
+    path = f"/cluster/computers/{MAC.node_id}/main"
+    assert f"POST {path}" not in backend.paths()
+    qtbot.mouseClick(question.yes, LEFT)
+
+    assert backend.last(path).body == MainRequest(stop_answers=True)
 
 
 def test_a_computer_is_renamed_and_limited(

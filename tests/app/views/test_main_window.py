@@ -255,6 +255,21 @@ def test_how_fast_weights_are_sent_is_chosen(
     assert not any(each.isChecked() for each in window.settings.sending.values())
 
 
+def test_how_fast_models_are_downloaded_is_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    before = home()
+    backend.say(before)
+    assert button(window, "download-0").isChecked()
+
+    qtbot.mouseClick(button(window, "download-5"), LEFT)
+    assert backend.last("/cluster/role").body == RoleRequest(download_limit_mb=5)
+
+    backend.say(replace(before, node=replace(before.node, download_limit_mb=5)))
+    assert button(window, "download-5").isChecked()
+
+
 def test_when_an_unused_model_is_unloaded_is_chosen(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:

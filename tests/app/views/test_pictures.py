@@ -213,8 +213,8 @@ def test_thumbnails_are_whole_in_a_narrow_window(
         assert chips.rect().contains(thumb.rect().translated(thumb.mapTo(chips, QPoint(0, 0))))
 
 
-def serving(*, sees: bool | None, name: str = "org/Eye") -> ClusterState:
-    served = ServedModel(name=name, created=1, is_loaded=True, sees=sees)
+def serving(*, sees: bool | None, name: str = "org/Eye", blind: str | None = None) -> ClusterState:
+    served = ServedModel(name=name, created=1, is_loaded=True, sees=sees, blind=blind)
     return home(model=running_model(name=name), served=(served,))
 
 
@@ -238,6 +238,34 @@ def test_what_the_model_cannot_see_is_told_before_it_is_sent(
     assert composer.add.accessibleName() == "Attach texts and pictures"
     qtbot.keyClick(composer.text, Qt.Key.Key_Return)
     assert [m.attachments for m in backend.chats[-1]] == [(PHOTO,)]
+
+
+def test_why_a_model_that_could_see_does_not_is_told_with_the_picture(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    why = "mmproj.gguf cannot be read: it is too short."
+    backend.say(serving(sees=False, name="org/Blind", blind=why))
+
+    window.chat.composer.show_draft(Draft(text="What?", attachments=(PHOTO,)))
+
+    assert window.chat.composer.blind.text() == (
+        f"Blind reads only text. {why} Take the pictures off, or choose a model that sees."
+    )
+
+
+def test_the_pictures_of_a_message_are_seen_while_it_is_edited(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(serving(sees=True))
+    opened(window, qtbot, PHOTO)
+    backend.replies[-1].finished.emit(ReplyEnd())
+
+    own(window).open_editor()
+
+    editor = own(window)._editor
+    assert editor is not None
+    (thumb,) = editor.findChildren(Thumbnail)
+    qtbot.waitUntil(thumb.isVisible)
 
 
 def test_the_guide_does_not_see_and_of_a_model_that_is_not_loaded_nothing_is_said() -> None:

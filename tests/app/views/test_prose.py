@@ -60,3 +60,106 @@ def test_an_image_is_a_link_with_its_description(qtbot: QtBot, theme: Theme) -> 
 
     assert view.toPlainText() == "See [a cat] and [a dog]."
     assert 'href="http://x/2.png"' in view.toHtml()
+
+
+WORDS = "Potluck pools the **computers of one home**, and `each` of them computes [some layers](https://a.example). "
+
+
+def empty(theme: Theme, qtbot: QtBot, width: int = 400) -> ProseView:
+    view = ProseView(theme)
+    qtbot.addWidget(view)
+    view.show()
+    wrap(view, width)
+    return view
+
+
+def wrap(view: ProseView, width: int) -> None:
+    view.fit(width)
+    view.resize(width, view.height())
+
+
+def lines(view: ProseView) -> list[str]:
+    """The lines of a text as they are drawn."""
+    found: list[str] = []
+    block = view.document().begin()
+    while block.isValid():
+        layout, text = block.layout(), block.text()
+        for number in range(layout.lineCount()):
+            line = layout.lineAt(number)
+            start = line.textStart()
+            found.append(text[start : start + line.textLength()].rstrip())
+        block = block.next()
+    return found
+
+
+def bold(view: ProseView) -> list[str]:
+    found: list[str] = []
+    block = view.document().begin()
+    while block.isValid():
+        iterator = block.begin()
+        while not iterator.atEnd():
+            if iterator.fragment().charFormat().fontWeight() > 500:
+                found.append(iterator.fragment().text())
+            iterator += 1
+        block = block.next()
+    return found
+
+
+def grown(view: ProseView, text: str) -> None:
+    """Show a text as it comes, some characters at a time."""
+    for end in range(13, len(text) + 13, 13):
+        view.show_markdown(text[:end], grows=True)
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "\n- a point\n- another", "\n\n> said", "\n\n# Title\n\nmore"]
+)
+def test_a_long_paragraph_that_grows_looks_as_it_does_whole(
+    qtbot: QtBot, theme: Theme, tail: str
+) -> None:
+    text = (WORDS * 30).strip() + tail
+    growing, whole = empty(theme, qtbot), empty(theme, qtbot)
+    whole.show_markdown(text)
+
+    grown(growing, text)
+
+    assert len(text) - growing._settled < 1200  # of 3000: as much as twelve lines and the tail
+    assert lines(growing) == lines(whole)
+    assert "".join(bold(growing)) == "".join(bold(whole))
+    assert abs(growing.height() - whole.height()) <= 1
+
+    growing.draw_whole()  # it is at its end
+
+    assert growing.document().toPlainText() == whole.document().toPlainText()
+    assert growing.height() == whole.height()
+
+
+def test_its_lines_are_right_after_the_page_became_narrower(qtbot: QtBot, theme: Theme) -> None:
+    view, whole = empty(theme, qtbot), empty(theme, qtbot, 300)
+    grown(view, WORDS * 20)
+    whole.show_markdown(WORDS * 20)
+
+    wrap(view, 300)
+
+    assert lines(view) == lines(whole)
+    view.show_markdown(WORDS * 21, grows=True)
+    assert view._settled
+
+
+@pytest.mark.parametrize("start", ["**All of it ", "2 * 3 is ", "`code ", "<b> ", "[a ", "$x "])
+def test_what_may_still_get_an_end_is_not_cut(qtbot: QtBot, theme: Theme, start: str) -> None:
+    view = empty(theme, qtbot)
+
+    grown(view, start + "and many more words " * 60)
+
+    assert not view._settled
+
+
+def test_other_text_in_a_view_that_grew_is_shown_whole(qtbot: QtBot, theme: Theme) -> None:
+    view = empty(theme, qtbot)
+    grown(view, WORDS * 20)
+
+    view.show_markdown("Short.")
+
+    assert view.document().toPlainText() == "Short."
+    assert not view._settled

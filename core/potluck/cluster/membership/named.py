@@ -1,4 +1,4 @@
-"""The computer that a person names, among those that were found."""
+"""The computer that a person or a token names, among those that were found."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ from potluck.errors import NotFoundError, UsageError
 from potluck.net.advert import Found, parse_address
 from potluck.net.listener import DEFAULT_PORT
 from potluck.wire.messages import Address
+from potluck.wire.token import PairingToken
 
 
 def addresses_of(words: str, peers: Sequence[Found]) -> Sequence[Address]:
@@ -39,3 +40,9 @@ def named(words: str, peers: Sequence[Found]) -> Found | None:
         ids = ", ".join(f.node_id[:8] for f in matches)
         raise UsageError(f"Several computers are called {words}. Use one of their ids: {ids}.")
     return matches[0] if matches else None
+
+
+def homes_addresses(token: PairingToken, peers: Sequence[Found]) -> Sequence[Address]:
+    """Where the computers of a token's home were found; the token has addresses of its own, too."""
+    homes = (found for found in peers if found.home is not None and token.is_of(found.home))
+    return [address for found in homes for address in found.addresses]

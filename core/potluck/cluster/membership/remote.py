@@ -22,6 +22,14 @@ from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
+from potluck.wire.handover_messages import (
+    Follow,
+    Followed,
+    Invite,
+    Invited,
+    TakenOver,
+    TakeOver,
+)
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
@@ -240,6 +248,18 @@ class RemoteComputer:
             return  # it does not leave by itself
         with suppress(PotluckError):  # it is gone already
             await self.link.send(StillNeeded())
+
+    async def take_over(self) -> str:
+        """Have it be the main computer. Returns a token of its home, for this computer."""
+        return (await self._ask(TakeOver(), TakenOver, self._patience.take_over_s)).token
+
+    async def invite(self) -> str:
+        """A token of its home, for one more computer, when it has taken over."""
+        return (await self._ask(Invite(), Invited, self._patience.take_over_s)).token
+
+    async def follow(self, token: str) -> None:
+        """Have it join the home of this token."""
+        await self._ask(Follow(token=token), Followed, self._patience.follow_s)
 
     async def unload(self, epoch: int) -> None:
         await self._ask(Unload(epoch=epoch), Unloaded, self._patience.unload_s)

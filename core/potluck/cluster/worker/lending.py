@@ -68,6 +68,11 @@ class LendingSettings:
         self._tasks = TaskSet()
         worker.is_lending, worker.is_paused = self._saved.worker, self._saved.paused
 
+    @property
+    def saved(self) -> Settings:
+        """The settings that hold when no program lends this computer for a while."""
+        return self._saved
+
     def set_role(self, request: RoleRequest) -> None:
         """Lend as the owner asks.
 
@@ -193,6 +198,7 @@ def _changed(before: Settings, request: RoleRequest, now: float) -> Settings:
     """The settings after a request, at this Unix time."""
     paused, until = _pause(before, request, now)
     upload, idle_s = request.upload_limit_mbit, request.idle_unload_s
+    download = request.download_limit_mb
     return msgspec.structs.replace(
         before,
         worker=before.worker if request.worker is None else request.worker,
@@ -202,6 +208,7 @@ def _changed(before: Settings, request: RoleRequest, now: float) -> Settings:
         paused_until=until,
         rules=before.rules if request.rules is None else request.rules,
         upload_limit_mbit=before.upload_limit_mbit if upload is None else upload or None,
+        download_limit_mb=before.download_limit_mb if download is None else download or None,
         idle_unload_s=before.idle_unload_s if idle_s is None else idle_s or None,
     )
 

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from potluck.net.link import Link
 from potluck.net.measure import measure_to
 from potluck.net.transport import dial
 from potluck.tasks import TaskSet
+from potluck.wire.handover_messages import Follow, Invite, TakeOver
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
 from potluck.wire.messages import (
     Address,
@@ -61,6 +62,7 @@ class WorkerLinks:
     Args:
         removed: called when a home's master has removed this computer.
         changed: called when the displayed state has changed; the receiver must call `announce`.
+        handed_over: answers a master that hands its home over.
         needed: called with the name of a master whose model does not fit without this computer,
             which leaves.
     """
@@ -74,6 +76,7 @@ class WorkerLinks:
         devices: Callable[[], tuple[DeviceInfo, ...]],
         removed: Callable[[HomeId], None],
         changed: Callable[[], None],
+        handed_over: Callable[[Link, Message], Awaitable[Message]],
         needed: Callable[[str], None] = lambda _: None,
         times: LinkTimes | None = None,
     ) -> None:
@@ -83,6 +86,7 @@ class WorkerLinks:
         self._devices = devices
         self._removed = removed
         self._changed = changed
+        self._handed_over = handed_over
         self._needed_by = needed
         self._times = times if times is not None else LinkTimes()
         self._masters: dict[Link, Status | None] = {}  # the status that each was sent last
@@ -141,6 +145,8 @@ class WorkerLinks:
             case StillNeeded():
                 self._needed(link)
                 return None
+            case TakeOver() | Invite() | Follow():
+                return await self._handed_over(link, message)
             case Status():
                 return None
             case _:

@@ -1,0 +1,43 @@
+"""Messages by which the master of a home makes one of its workers the main computer in its place.
+
+The master stays the master of its own home. What is handed over are the computers: each of them, and the
+master itself, gets a token of the other computer's home, and joins it as a worker.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from potluck.wire.messages import Message
+
+TokenText = Annotated[str, Meta(min_length=1, max_length=512)]  # as `wire/token.py` writes it
+
+
+class TakeOver(Message, frozen=True, tag="take_over"):
+    """Be the main computer from now on, and lend nothing. Asked again, it gives another token."""
+
+
+class TakenOver(Message, frozen=True, tag="taken_over"):
+    """It is done: with this token the asking master joins this computer's home."""
+
+    token: TokenText
+
+
+class Invite(Message, frozen=True, tag="invite"):
+    """One more computer is to follow. Only who was taken over from may ask."""
+
+
+class Invited(Message, frozen=True, tag="invited"):
+    """A token for one computer."""
+
+    token: TokenText
+
+
+class Follow(Message, frozen=True, tag="follow"):
+    """Join the home of this token, in place of this one."""
+
+    token: TokenText
+
+
+class Followed(Message, frozen=True, tag="followed"):
+    """It is done, or was done before. The master may forget this computer."""
