@@ -66,7 +66,14 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
-from potluck.wire.rank_messages import AbortStep, JoinRanks, Partial
+from potluck.wire.rank_messages import (
+    AbortStep,
+    AnswerSums,
+    ChooseSums,
+    JoinRanks,
+    OfferSums,
+    Partial,
+)
 from potluck.wire.spare_messages import Keep, Keeping
 
 Table: TypeAlias = Mapping[str, type[Message]]
@@ -98,7 +105,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         ShowPicture, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
-    "ranks": _ALWAYS | table(JoinRanks, Partial, AbortStep),
+    "ranks": _ALWAYS | table(JoinRanks, OfferSums, AnswerSums, ChooseSums, Partial, AbortStep),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
 
