@@ -5,6 +5,7 @@
     --scheme int4
     --rounds 5            of all, in turns; medians count
     --quantile 0.1        of a round's steps: less than 0.5 where others use the computer too
+    --nice -10            than they are (root): two ranks that wait for each other suffer more than one process does
     --exchange shared     in memory; `links`: over their connections; `none`: ranks do not sum, which shows what sums take
 
 Two processes of one core each compute as ranks what one process of one core computes alone. Beside it, how fast one
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--scheme", default="int4")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--quantile", type=float, default=0.5)
     parser.add_argument("--exchange", default="shared,links,none")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
@@ -93,6 +95,7 @@ def compute(given: argparse.Namespace) -> None:
     from potluck.model.shares import Share, rank_config
 
     torch.set_num_threads(1)
+    os.nice(given.nice)
     device, session = torch.device("cpu"), SessionId("chat")
     whole = ModelConfig.from_dict(SHAPES[given.shape])
     config = rank_config(whole, Share(rank=rank, parts=(1,) * world), given.scheme)
