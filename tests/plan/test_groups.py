@@ -10,14 +10,7 @@ import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
 from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, Links, ModelShape
-from potluck.plan.groups import (
-    SHARED_SUM,
-    SUMS,
-    group_of,
-    groups_that_may_pay,
-    sums_ms,
-    with_groups,
-)
+from potluck.plan.groups import SUMS, group_of, groups_that_may_pay, sums_ms, with_groups
 from potluck.plan.placement import RANKS_GAIN, Plan, make_plan, make_problem
 from potluck.plan.prefill import time_to_first_token_ms
 from potluck.plan.route import Problem, route_cost_ms
@@ -53,20 +46,6 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
     assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.width / 1e5))
     assert group.cost.decode_ms == pytest.approx((0.75 * 4.0 + each,))
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
-
-
-def test_devices_of_one_computer_sum_in_memory_and_those_of_several_over_links(home: Home) -> None:
-    _, devices, links = home
-    first, second, other = devices
-    beside = replace(second, node=first.node, device="cpu:1")
-
-    inside = sums_ms(links, [first, beside], 8192)
-    across = sums_ms(links, [first, second], 8192)
-
-    assert inside == pytest.approx(SUMS * SHARED_SUM.ms(8192))
-    assert inside < across / 10
-    # one that is elsewhere has all of them sum over their connections
-    assert sums_ms(links, [first, beside, other], 8192) > across
 
 
 def test_what_ranks_cannot_share_each_of_them_has(home: Home) -> None:

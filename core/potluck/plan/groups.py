@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from math import gcd
 
-from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape, hop_between
+from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
 from potluck.plan.route import Problem
 from potluck.plan.spans import Span, span_in
 
@@ -19,8 +19,6 @@ MOST_MEMBERS = 4  # each sends its part to all others
 MOST_GROUPS = 40  # that are compared: all of five devices, and half a second
 PARTS = 64  # of a layer; measurements are no finer
 _ITEM = 4  # bytes of a number of a part, f32
-# A sum in memory that two processes of one computer share, 8 KiB and 2 MiB of `tests/bench_rank_links.py`.
-SHARED_SUM = HopCost(latency_ms=0.008, ms_per_byte=2e-7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +130,10 @@ def groups_that_may_pay(
 def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:
     """The time of a layer's sums, in each of which every member sends so many bytes to all others.
 
-    Between computers a part takes as long as a step to the next stage: here too, weights have just gone through the
-    caches. Only where all members are devices of one computer, they sum in memory that they share.
+    A part takes as long as a step to the next stage: here too, weights have just gone through the caches.
     """
-    others = len(members) - 1
-    if len({member.node for member in members}) == 1:
-        return SUMS * SHARED_SUM.ms(others * nbytes)
     hops = (hop_between(links, a.node, b.node) for a, b in permutations(members, 2))
+    others = len(members) - 1
     return SUMS * max(hop.latency_ms + others * nbytes * hop.ms_per_byte for hop in hops)
 
 
