@@ -125,10 +125,10 @@ class SharedSums:
         buffer = 2 * (step & 1) + (number & 1)
         place = self._memory.address + rank * RANK_BYTES + buffer * BUFFER_BYTES
         written = ctypes.c_int64.from_address(place)
-        began = time.monotonic()
+        began = time.perf_counter()
         while written.value != tag:
             self._look()
-            if time.monotonic() > began + AWAKE_S:
+            if time.perf_counter() > began + AWAKE_S:
                 break
             _YIELD()
         else:
@@ -138,7 +138,7 @@ class SharedSums:
             while written.value != tag:
                 time.sleep(_NAP_S)
                 self._look()
-                if time.monotonic() > began + self._patience_s:
+                if time.perf_counter() > began + self._patience_s:
                     raise PeerTimeoutError(
                         f"No part of a sum came within {self._patience_s:.0f} seconds. A part of the group"
                         " hangs, or is far too slow for it."
