@@ -9,9 +9,14 @@ import ctypes
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+# What the Qt wheels for Linux on Arm need: the last ones for an older C library are for these Pythons.
+QT_GLIBC = (2, 39)
+OLDER_QT_GLIBC = (2, 31)
+OLDER_QT_PYTHON = (3, 13)
 CUDA_13_DRIVER = 580  # the first driver series that runs CUDA 13
 CUDA_12_DRIVER = 525  # the first driver series that runs every CUDA 12
 CUDA_13_CAPABILITY = (7, 5)  # CUDA 13 does not run on GPUs older than Turing
@@ -39,6 +44,40 @@ def has_display(system: str, environ: Mapping[str, str]) -> bool:
     return system != "Linux" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
+def has_qt(
+    system: str, machine: str, libc: tuple[str, str], python: tuple[int, ...] = sys.version_info[:2]
+) -> bool:
+    """Return whether there are wheels of Qt for this system and Python.
+
+    Args:
+        system: the value of `platform.system()`.
+        machine: the value of `platform.machine()`.
+        libc: the value of `platform.libc_ver()`.
+        python: the version of Python.
+    """
+    if system != "Linux" or machine != "aarch64":
+        return True
+    name, version = libc
+    needed = OLDER_QT_GLIBC if python[:2] <= OLDER_QT_PYTHON else QT_GLIBC
+    return name == "glibc" and (version_in(version, r"^(\d+)\.(\d+)") or ()) >= needed
+
+
+def is_translated(system: str, ask: Callable[[Sequence[str]], str] | None = None) -> bool:
+    """Return whether Rosetta translates this Python for an Apple processor, so that the Mac looks like one of Intel."""
+    ask = ask or output_of
+    return system == "Darwin" and ask(["sysctl", "-n", "sysctl.proc_translated"]).strip() == "1"
+
+
+def python_machine(machine: str, built_for: str) -> str:
+    """Return the architecture of this Python. Windows on Arm runs those of x64 as well.
+
+    Args:
+        machine: the value of `platform.machine()`, which may be that of the processor.
+        built_for: the value of `sysconfig.get_platform()`.
+    """
+    return {"win-amd64": "AMD64", "win-arm64": "ARM64"}.get(built_for, machine)
+
+
 def draws_on_x11(environ: Mapping[str, str]) -> bool:
     """Return whether Qt draws on an X server; if there is Wayland, Qt prefers it."""
     return bool(environ.get("DISPLAY")) and not environ.get("WAYLAND_DISPLAY")
@@ -49,14 +88,16 @@ def torch_variant(system: str, machine: str, gpus: str | None) -> str | None:
 
     Args:
         system: the value of `platform.system()`.
-        machine: the value of `platform.machine()`.
+        machine: the architecture of this Python, as `platform.machine()` names it.
         gpus: lines "driver version, compute capability"; None: NVIDIA's tool is missing.
 
     Returns:
         The name of PyTorch's package index; None: the build on PyPI suits.
     """
-    if system == "Darwin" or (system == "Windows" and machine != "AMD64"):
+    if system == "Darwin":
         return None
+    if system == "Windows" and machine != "AMD64":
+        return "cpu"  # PyPI has none for Windows on Arm
     without_gpu = "cpu" if system == "Linux" else None
     cards = [line.split(",") for line in (gpus or "").splitlines() if line.count(",") == 1]
     try:

@@ -22,8 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +32,12 @@ from machine import (
     X11_LIBRARIES,
     draws_on_x11,
     has_display,
+    has_qt,
     missing_libraries,
-    nvidia_gpus,
     pip_version,
-    torch_variant,
     venv_version,
 )
+from pytorch import install_torch
 from terminal import SetupError, explain, run_logged, say
 
 MINIMUM_PYTHON = (3, 11)
@@ -50,11 +48,10 @@ LOG = VENV / "setup.log"
 STAMPS = VENV / "potluck-setup.json"
 LOCK = ROOT / ".venv.lock"  # not inside .venv, which is deleted before a new one is made
 
-# PyTorch's own indexes, as its "Get started" page names them. The builds on PyPI are CUDA for Linux
-# (3 GB) and CPU for Windows. A local version such as 2.13.0+cpu wins over PyPI's 2.13.0 when both
-# are offered.
-TORCH_INDEX = "https://download.pytorch.org/whl/"
-INDEX_TIMEOUT_S = 5
+NO_QT = (
+    "On Linux on Arm, Qt for Python needs glibc 2.39 (as in Debian 13 and Ubuntu 24.04), or a Python before"
+    " 3.14. Everything else works in the terminal."
+)
 
 
 @dataclass(frozen=True)
@@ -183,45 +180,27 @@ def apt_install(missing: Mapping[str, str]) -> None:
     run_logged(command, LOG, environ)
 
 
-def install_torch(requirement: str) -> None:
-    """Install the build of torch that suits this machine's GPU, system and drivers."""
-    if platform.system() == "Darwin" and platform.machine() == "x86_64":
-        raise SetupError(
-            "PyTorch is no longer made for Macs with an Intel processor, so this Mac cannot compute"
-            " layers. Use Potluck on a Mac with an Apple processor, on Windows or on Linux."
-        )
-    variant = torch_variant(platform.system(), platform.machine(), nvidia_gpus())
-    words = [requirement]
-    if variant is not None:
-        index = f"{TORCH_INDEX}{variant}"
-        try:
-            urllib.request.urlopen(f"{index}/torch/", timeout=INDEX_TIMEOUT_S).close()  # noqa: S310 (https)
-            words += ["--extra-index-url", index]
-        except (OSError, urllib.error.URLError):
-            say(f"    PyTorch's index for {variant} cannot be reached; taking what pip finds")
-    pip_install(*words)
-    if platform.system() == "Windows":
-        add_windows_runtime()
-
-
-def add_windows_runtime() -> None:
-    """Install Microsoft's C++ runtime if torch needs it: a new Windows lacks it (WinError 126)."""
-    check = [venv_python(), "-c", "import torch"]
-    if subprocess.run(check, capture_output=True).returncode == 0:
-        return
-    pip_install("msvc-runtime")
-    if subprocess.run(check, capture_output=True).returncode != 0:
-        raise SetupError(
-            "PyTorch does not start on this Windows. Install the Microsoft Visual C++"
-            " Redistributable (x64) from Microsoft's site, then start again."
-        )
+def install_potluck(*, qt: bool) -> None:
+    """Install the checkout, with the window where there is a Qt for it."""
+    if not qt:
+        say(f"    without the window: {NO_QT}")
+    pip_install("--editable", f"{ROOT}[window]" if qt else ROOT)
 
 
 # --- the steps ----------------------------------------------------------------------------------
 
 
-def needed_steps(words: Sequence[str], *, display: bool, x11: bool = False) -> list[Step]:
-    """Return the steps that these words need, in order."""
+def needed_steps(
+    words: Sequence[str], *, display: bool, x11: bool = False, qt: bool = True
+) -> list[Step]:
+    """Return the steps that these words need, in order.
+
+    Args:
+        words: of the command line.
+        display: whether a window can be seen.
+        x11: whether that is one on an X server.
+        qt: whether there is a Qt for this system.
+    """
     import tomllib  # only since Python 3.11
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -229,20 +208,27 @@ def needed_steps(words: Sequence[str], *, display: bool, x11: bool = False) -> l
     torch = next(d for d in dependencies if d.startswith("torch"))
     steps = [
         Step("venv", "a Python environment in .venv", "1", make_venv),
-        Step("torch", "PyTorch", key_of(torch), lambda: install_torch(torch)),
+        Step(
+            "torch",
+            "PyTorch",
+            key_of(torch),
+            lambda: install_torch(torch, venv_python(), pip_install),
+        ),
         Step(
             "potluck",
             "Potluck and what it needs",
-            key_of(dependencies, project["project"]["scripts"], ROOT),
-            lambda: pip_install("--editable", ROOT),
+            key_of(dependencies, project["project"]["scripts"], ROOT, qt),
+            lambda: install_potluck(qt=qt),
         ),
     ]
-    command = words[0] if words else ("window" if display else "demo")
+    command = words[0] if words else ("window" if display and qt else "demo")
+    if command == "test" and not qt:
+        raise SetupError(f"The tests need the window. {NO_QT}")
     for group in {"test": ["test"], "lint": ["test", "lint"]}.get(command, []):
         found = group_requirements(project["dependency-groups"], group)
         title = "the tools of the tests" if group == "test" else "the tools of the checks"
         steps.append(Step(group, title, key_of(found), lambda found=found: pip_install(*found)))
-    if platform.system() == "Linux" and command in ("window", "test"):
+    if platform.system() == "Linux" and command in ("window", "test") and qt:
         steps.append(qt_step("qt", "libraries for windows", QT_LIBRARIES))
     if platform.system() == "Linux" and command == "window" and x11:
         steps.append(qt_step("x11", "libraries for windows on X11", X11_LIBRARIES))
@@ -316,7 +302,7 @@ def do(todo: Sequence[Step]) -> None:
 # --- starting -----------------------------------------------------------------------------------
 
 
-def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
+def commands_for(words: Sequence[str], *, display: bool, qt: bool = True) -> list[list[str]]:
     """Return the commands to run, in order, with the environment's Python."""
     module = [str(venv_python()), "-m"]
     if words and words[0] == "test":
@@ -330,8 +316,9 @@ def commands_for(words: Sequence[str], *, display: bool) -> list[list[str]]:
             [*module, "basedpyright", "--pythonpath", str(venv_python())],
             [str(venv_python().with_name("lint-imports"))],
         ]
-    if not words and not display:
-        say("There is no display here, so this runs `potluck demo` in the terminal.\n")
+    if not words and not (display and qt):
+        why = NO_QT if display else "There is no display here."
+        say(f"{why} This runs `potluck demo` in the terminal.\n")
         words = ["demo"]
     return [[*module, "potluck", *words]]
 
@@ -360,8 +347,9 @@ def main(words: Sequence[str]) -> int:
         )
         return 1
     display = has_display(platform.system(), os.environ)
+    qt = has_qt(platform.system(), platform.machine(), platform.libc_ver())
     try:
-        set_up(needed_steps(words, display=display, x11=draws_on_x11(os.environ)))
+        set_up(needed_steps(words, display=display, x11=draws_on_x11(os.environ), qt=qt))
     except SetupError as error:
         say(f"\n{error}")
         return 1
@@ -373,7 +361,7 @@ def main(words: Sequence[str]) -> int:
         return 1
     if words and words[0] in ("test", "lint"):
         os.chdir(ROOT)
-    return start(commands_for(words, display=display))
+    return start(commands_for(words, display=display, qt=qt))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.files import make_folder, recall, write_atomically
+from potluck.files import make_folder, recall, replace, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -35,6 +35,54 @@ def test_what_cannot_be_written_leaves_the_old_one_and_nothing_else(tmp_path: Pa
     with pytest.raises(OSError, match="folder"):
         write_atomically(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+class Held:
+    """A file that another program holds for the first moves."""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+        self.waited_s = 0.0
+
+    def move(self, source: Path, target: Path) -> None:
+        if self.left:
+            self.left -= 1
+            raise PermissionError(13, "The process cannot access the file", str(target))
+        source.replace(target)
+
+    def pause(self, seconds: float) -> None:
+        self.waited_s += seconds
+
+
+def test_on_windows_a_held_file_is_replaced_as_soon_as_it_is_let_go(tmp_path: Path) -> None:
+    new, old, held = tmp_path / "new", tmp_path / "old", Held(3)
+    new.write_bytes(b"new")
+    old.write_bytes(b"old")
+
+    replace(new, old, system="win32", move=held.move, pause=held.pause)
+
+    assert old.read_bytes() == b"new"
+    assert not new.exists()
+
+
+def test_a_file_that_stays_held_is_an_error_within_a_second(tmp_path: Path) -> None:
+    held = Held(1000)
+
+    with pytest.raises(PermissionError):
+        replace(
+            tmp_path / "new", tmp_path / "old", system="win32", move=held.move, pause=held.pause
+        )
+    assert 0.5 < held.waited_s < 1.0
+
+
+def test_elsewhere_nobody_can_hold_a_file_and_an_error_is_final(tmp_path: Path) -> None:
+    held = Held(1)
+
+    with pytest.raises(PermissionError):
+        replace(
+            tmp_path / "new", tmp_path / "old", system="linux", move=held.move, pause=held.pause
+        )
+    assert held.waited_s == 0.0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")

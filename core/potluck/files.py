@@ -5,6 +5,8 @@ import logging
 import os
 import secrets
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +20,20 @@ _T = TypeVar("_T")
 _TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
+_HELD_WAITS_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+)  # between tries, while another program holds a file
+
+O_BINARY: int = getattr(os, "O_BINARY", 0)
+"""For `os.open`: Windows would else change the ends of lines."""
+
+# fdatasync does not flush the times; macOS and Windows have only fsync.
+flush_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def without_mark(data: bytes) -> bytes:
@@ -33,7 +49,7 @@ def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> Non
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY
     descriptor = os.open(temporary, flags, _PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -41,12 +57,43 @@ def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> Non
             if is_durable:
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if is_durable:
         sync_folder(path.parent)
+
+
+def replace(
+    source: Path,
+    target: Path,
+    *,
+    system: str = sys.platform,
+    move: Callable[[Path, Path], None] = os.replace,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Move a file to this name at once, in place of the file that has it.
+
+    On Windows neither may be open elsewhere. A reader of ours or a virus scanner holds a file for a moment,
+    so it is tried again for up to a second.
+
+    Args:
+        source: the file.
+        target: its new path, on the same disk.
+        system: as in `sys.platform`.
+        move: does it.
+        pause: sleeps so many seconds.
+
+    Raises:
+        OSError: it cannot be moved, or another program holds one of the files for longer.
+    """
+    for wait_s in _HELD_WAITS_S if system == "win32" else ():
+        try:
+            return move(source, target)
+        except PermissionError:
+            pause(wait_s)
+    return move(source, target)
 
 
 def make_folder(path: Path) -> None:

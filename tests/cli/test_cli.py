@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -159,6 +160,19 @@ def test_the_window_runs_in_this_process_with_the_same_home(
 
     assert potluck(app=name) == status
     assert (tmp_path / "seen").read_text() == f"{tmp_path / 'home'}[]"
+
+
+def test_a_window_without_qt_says_how_to_add_it(
+    potluck: Potluck, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on an older Linux on Arm, where a worker is installed without it."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "PySide6" else find_spec(name)
+    )
+
+    assert potluck(app="potluck_app") == 2
+    assert "pip install 'potluck[window]'" in capsys.readouterr().err
 
 
 def test_a_window_that_is_not_installed_is_told(

@@ -53,6 +53,7 @@ PLAN_JSON = {
     "alone": {"here": 80.0, "there": None},
     "explanation": PLAN.explanation,
     "readers": [],
+    "replicas": [],
 }
 
 

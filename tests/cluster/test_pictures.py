@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from potluck.api import openai
 from potluck.api.backend import Finished, GenerationRequest, Piece, Started
 from potluck.api.generation import of_chat
 from potluck.api.schema import PlanRequest
+from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.cluster.node import Node
 from potluck.errors import PromptError
 
@@ -133,6 +135,15 @@ def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
         assert other.prompt_token_ids == started.prompt_token_ids
         assert other.cached_tokens == 0
         assert different == greedy(seeing, png(2), other)
+
+        # Its pixels have their room as long as it is answered.
+        room = desk.backend._parts.at_hand._pixels
+        assert room.taken == 0
+        async with aclosing(desk.backend.generate(question(png(1)))) as events:
+            while not isinstance(await anext(events), Piece):
+                assert room.taken <= MOST_PREPARED
+            assert 0 < room.taken < MOST_PREPARED
+        assert room.taken == 0
 
         # A lost computer is planned around, and the picture is shown to the stages again.
         kill_engine(laptop)

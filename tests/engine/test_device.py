@@ -14,7 +14,6 @@ from potluck.engine.device import (
     compute_capability,
     compute_dtype,
     computing_with,
-    cpu_name,
     find_device,
     find_devices,
     is_lost,
@@ -23,6 +22,7 @@ from potluck.engine.device import (
 )
 from potluck.errors import UsageError
 from potluck.model.schemes import Scheme
+from potluck.system.processor import cpu_name
 
 GB = 10**9
 
@@ -34,14 +34,6 @@ def test_the_cpu_is_there_and_comes_last() -> None:
     assert device.memory_total == psutil.virtual_memory().total
     assert 0 < device.memory_free <= device.memory_total
     assert device.torch_device == torch.device("cpu")
-
-
-def test_the_processor_has_a_name() -> None:
-    name = cpu_name()
-
-    assert name
-    assert name == name.strip()
-    assert "\n" not in name
 
 
 def test_one_device_can_be_asked_for() -> None:

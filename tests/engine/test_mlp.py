@@ -153,3 +153,38 @@ def test_a_packed_mlp_holds_the_gates_of_few_tokens_at_a_time() -> None:
 
 def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_factors_of_what_experts_read_are_summed_in_32_bits(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(2)
+
+    def matrix(rows: int, width: int) -> Tensor:
+        return torch.randn(rows, width, generator=generator).to(dtype)
+
+    experts = [
+        GatedMlp(
+            FloatLinear(matrix(2 * SIZE, D), None, Products()),
+            FloatLinear(matrix(D, SIZE), None, Products()),
+            "silu",
+        )
+        for _ in range(COUNT)
+    ]
+    routing = Routing(
+        count=COUNT, per_token=1, normalise=False, function="sigmoid", scales_input=True
+    )
+    mix = MoE(Router(matrix(COUNT, D).float(), None, routing), experts)
+    x = matrix(7, D)
+
+    products = x.float() @ mix.router.matrix.T
+    factors, chosen = products.sigmoid().gather(1, products.argmax(1)[:, None]), products.argmax(1)
+    expected = torch.cat(
+        [
+            experts[index]((row * factor).to(dtype)[None])
+            for index, row, factor in zip(chosen.tolist(), x, factors, strict=True)
+        ]
+    )
+    y = mix(x)
+
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, expected)

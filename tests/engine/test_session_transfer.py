@@ -8,9 +8,10 @@ from tiny_models import SESSION, Pipeline, Reference, Sizes
 from torch import Tensor
 
 from potluck.engine import session_transfer, stage
-from potluck.engine.session_transfer import Piece, RowReceiver, RowSender
+from potluck.engine.session_transfer import Piece, RowReceiver, RowSender, bytes_moved
 from potluck.errors import InvalidStepError, NeedReplayError, OutOfMemoryError, PromptError
 from potluck.ids import SessionId
+from potluck.model.caches import FullCache, KeysAndValues, RecurrentCache, State, WindowCache
 from potluck.model.schemes import Cache, Scheme
 from potluck.wire.activation_messages import TensorHeader
 
@@ -239,6 +240,16 @@ def test_a_stage_says_what_it_has_no_room_for(
     with pytest.raises(OutOfMemoryError, match="moved to another computer"):
         one.expect_rows(SESSION, 0, 20, epoch=1)
     assert one.position(SessionId("chat")) == 0
+
+
+def test_windows_and_states_come_whole_and_count_so() -> None:
+    row = KeysAndValues(heads=1, size=4, number_bytes=4)  # 32 bytes
+    full, window = FullCache(row=row), WindowCache(row=row, window=100, chunk=20, slack=20)
+    state = RecurrentCache(row=State(shapes=((3, 3),)))
+    assert bytes_moved([full], 1000, 1010) == 10 * row.nbytes
+    assert bytes_moved([window], 1000, 1010) == 120 * row.nbytes
+    assert bytes_moved([state], 1000, 1010) == state.row.nbytes
+    assert bytes_moved([full, window], 0, 10) == 20 * row.nbytes
 
 
 def llama_with_little_memory(llama: Reference) -> stage.Stage:

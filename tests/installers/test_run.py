@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from installer import load, machine, terminal
+from installer import load, machine, pytorch, terminal
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from installer import load, machine, terminal
         ("Linux", "x86_64", "[N/A], [N/A]\n", "cpu"),
         ("Windows", "AMD64", None, None),
         ("Windows", "AMD64", "591.44, 12.0\n", "cu130"),
-        ("Windows", "ARM64", None, None),
+        ("Windows", "ARM64", None, "cpu"),  # PyPI has none
         ("Darwin", "arm64", None, None),
     ],
 )
@@ -32,6 +32,103 @@ def test_the_build_of_torch_follows_system_driver_and_card(
     system: str, processor: str, gpus: str | None, variant: str | None
 ) -> None:
     assert machine.torch_variant(system, processor, gpus) == variant
+
+
+@pytest.mark.parametrize(
+    ("system", "processor", "libc", "python", "qt"),
+    [
+        ("Linux", "x86_64", ("glibc", "2.31"), (3, 14), True),
+        ("Linux", "aarch64", ("glibc", "2.36"), (3, 11), True),  # Debian 12, Raspberry Pi OS 12
+        ("Linux", "aarch64", ("glibc", "2.36"), (3, 14, 1), False),
+        ("Linux", "aarch64", ("glibc", "2.28"), (3, 11), False),
+        ("Linux", "aarch64", ("glibc", "2.39"), (3, 14), True),
+        ("Linux", "aarch64", ("", ""), (3, 12), False),  # musl
+        ("Darwin", "arm64", ("", ""), (3, 14), True),
+        ("Windows", "ARM64", ("", ""), (3, 14), True),
+    ],
+)
+def test_only_an_older_linux_on_arm_lacks_qt(
+    system: str, processor: str, libc: tuple[str, str], python: tuple[int, ...], qt: bool
+) -> None:
+    assert machine.has_qt(system, processor, libc, python) is qt
+
+
+def test_where_there_is_no_qt_potluck_is_installed_without_the_window(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed: list[tuple[object, ...]] = []
+    monkeypatch.setattr(run, "pip_install", lambda *words: installed.append(words))
+
+    for qt in (True, False):
+        run.needed_steps(["worker"], display=True, qt=qt)[-1].run()
+
+    assert installed == [("--editable", f"{run.ROOT}[window]"), ("--editable", run.ROOT)]
+    assert "without the window" in capsys.readouterr().err
+
+
+def test_without_qt_a_display_shows_the_demo_and_says_why(
+    run: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [step.name for step in run.needed_steps([], display=True, x11=True, qt=False)]
+
+    assert names == ["venv", "torch", "potluck"]
+    assert run.commands_for([], display=True, qt=False)[0][-2:] == ["potluck", "demo"]
+    assert "glibc 2.39" in capsys.readouterr().err
+    with pytest.raises(run.SetupError, match="tests need the window"):
+        run.needed_steps(["test"], display=False, qt=False)
+
+
+def test_a_system_that_gets_qt_is_set_up_anew_with_the_window(run: ModuleType) -> None:
+    """Such as a Raspberry Pi that went from Debian 12 to 13."""
+    keys = {
+        qt: {step.name: step.key for step in run.needed_steps([], display=False, qt=qt)}
+        for qt in (True, False)
+    }
+
+    assert keys[True]["potluck"] != keys[False]["potluck"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "built_for", "architecture"),
+    [
+        ("ARM64", "win-amd64", "AMD64"),  # Windows on Arm runs programs of x64
+        ("ARM64", "win-arm64", "ARM64"),
+        ("AMD64", "win-amd64", "AMD64"),
+        ("aarch64", "linux-aarch64", "aarch64"),
+    ],
+)
+def test_on_windows_python_counts_and_not_the_processor(
+    processor: str, built_for: str, architecture: str
+) -> None:
+    assert machine.python_machine(processor, built_for) == architecture
+
+
+@pytest.mark.parametrize(("answer", "words"), [("1\n", "Apple silicon"), ("0\n", "no longer made")])
+def test_a_python_that_rosetta_translates_is_told_from_a_mac_of_intel(
+    monkeypatch: pytest.MonkeyPatch, answer: str, words: str
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "output_of", lambda _command: answer)
+
+    with pytest.raises(terminal.SetupError, match=words):
+        pytorch.install_torch("torch", Path("python"), lambda *_: pytest.fail("nothing suits it"))
+
+
+def test_windows_on_arm_without_torch_is_told_of_x64(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_words: str) -> None:
+        raise terminal.SetupError("No matching distribution found for torch")
+
+    def unreachable(*_words: object, **_values: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    monkeypatch.setattr("platform.machine", lambda: "ARM64")
+    monkeypatch.setattr("sysconfig.get_platform", lambda: "win-arm64")
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+
+    with pytest.raises(terminal.SetupError, match=r"(?s)No matching.*Python for\s+x64"):
+        pytorch.install_torch("torch", Path("python"), refuse)
 
 
 @pytest.mark.parametrize(

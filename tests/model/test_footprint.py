@@ -17,6 +17,7 @@ from potluck.model.footprint import (
 from potluck.model.mixers import AttentionSpec
 from potluck.model.schemes import Cache
 from potluck.model.tensor_formats import weight_bytes
+from potluck.plan.shape import shape_of
 
 CACHES: tuple[Cache, Cache] = ("full", "int8")
 FIELDS: dict[str, object] = {
@@ -104,6 +105,33 @@ def test_each_end_of_the_model_counts_where_it_is() -> None:
 def test_what_is_computed_with_is_bounded_by_the_chunk() -> None:
     per_token = working_bytes(CONFIG, 100_001) - working_bytes(CONFIG, 100_000)
     assert per_token == row_bytes(CONFIG, 4) + 5 * MAX_CHUNK_TOKENS
+
+
+def test_only_the_stage_that_reads_pictures_has_memory_for_its_tower() -> None:
+    eye = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "patch_size": 14}  # fmt: skip
+    sees = ModelConfig.from_dict(
+        {
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "text_config": FIELDS | {"architectures": None, "model_type": "mistral"},
+            "vision_config": eye,
+        }
+    )
+    assert sees.tower is not None
+    first, last = (
+        stage_footprint(sees, [2], embedding=is_first, head=not is_first, scheme="f32", context=100)
+        for is_first in (True, False)
+    )
+
+    assert last.working == working_bytes(CONFIG, 100)
+    # Of 2,048 cells: what attention makes of their patches, and the rows of kept pictures.
+    assert first.working > last.working + 4 * 2048 * 4 * 14 * 64 + (64 << 20)
+    shape = shape_of(sees, "f32", context=100)
+    assert shape.picture_bytes == first.working - last.working
+    own, middle = (
+        shape.stage_memory(range(1), first=is_first, last=False) for is_first in (True, False)
+    )
+    assert own - middle == shape.embedding_bytes + shape.picture_bytes
 
 
 def test_of_a_layers_halves_the_larger_one_counts() -> None:

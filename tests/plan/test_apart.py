@@ -131,6 +131,16 @@ def test_whoever_is_named_reads_and_the_others_answer(
     assert sorted(names(reading.plan)) == ["Mac", "PC"]
 
 
+def test_who_reads_is_not_said_to_lend_nothing(sizes: Sizes, home: list[DeviceCost]) -> None:
+    plan, reading = planned(sizes, home, "PC")
+    assert reading is not None
+    assert "0 B" not in plan.explanation
+    assert "PC gets nothing" not in plan.explanation
+    assert plan.alone[home[1].node] == pytest.approx(1000 / 32, rel=0.2)  # it holds the model
+    with pytest.raises(InvalidLayersError, match="PC reads prompts for the others"):
+        planned(sizes, home, "PC", layers=[("PC", 4), ("Mac", 6)])
+
+
 def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
     sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
 ) -> None:
@@ -180,3 +190,30 @@ def test_the_link_sets_the_pace_of_a_long_prompt(sizes: Sizes, home: list[Device
     first = [first_token_ms(slow, plan, reading.plan, tokens) for tokens in (3000, 4000)]
 
     assert first[1] - first[0] == pytest.approx(1000 * 2.5, rel=0.05)
+
+
+def test_a_computer_with_an_older_program_neither_reads_for_others_nor_is_read_for(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    mac, pc = home
+    old = [mac, replace(pc, moves_caches=False)]
+    assert planned(sizes, old)[1] is None
+    with pytest.raises(InvalidLayersError, match="PC cannot take part where some computers read"):
+        planned(sizes, old, "PC")
+
+    attic = replace(
+        mac, node=pc.node[:-1] + "9", name="Attic", decode_ms=(0.1,), moves_caches=False
+    )
+    everyone = [mac, pc, attic]
+    three = replace(
+        sizes,
+        links={
+            (a.node, b.node): LinkCost(rtt_ms=0.2, bytes_per_s=1e8)
+            for a in everyone
+            for b in everyone
+            if a is not b
+        },
+    )
+    plan, reading = planned(three, everyone, "PC")
+    assert reading is not None
+    assert (names(plan), names(reading.plan)) == (["Mac"], ["PC"])

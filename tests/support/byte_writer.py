@@ -12,8 +12,9 @@ from fake_cluster import run
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.completion import complete
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.text.grammar_process import Grammar, TokenSets

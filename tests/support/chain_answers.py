@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fake_chain import FakeChain, next_token
 
-from potluck.cluster.driver.attached import Room
+from potluck.cluster.driver.attached import Room, Speed
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
@@ -17,6 +17,7 @@ from potluck.wire.activation_messages import Sampling
 
 GREEDY = Sampling()
 _ONE_STRETCH = Stretches()
+_SPEED = Speed()
 
 
 @asynccontextmanager
@@ -33,6 +34,8 @@ async def attached(
     keeps_sessions: bool = False,
     stretches: Stretches = _ONE_STRETCH,
     clock: Callable[[], float] = time.perf_counter,
+    speed: Speed = _SPEED,
+    is_replica: bool = False,
 ) -> AsyncGenerator[Pipeline, None]:
     """Yield a pipeline over this chain, attached to the generator; shut it at the end."""
     pipeline = Pipeline(
@@ -52,6 +55,8 @@ async def attached(
         context=context,
         room=Room(room, "Laptop"),
         chunk_tokens=lambda _: chunk_tokens,
+        speed=speed,
+        is_replica=is_replica,
     )
     try:
         yield pipeline
@@ -85,6 +90,8 @@ def on_a_chain(
                 keeps_sessions=False,
                 stretches=stretches,
                 clock=clock,
+                speed=_SPEED,
+                is_replica=False,
                 **options,
             ),
         ):

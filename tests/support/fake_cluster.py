@@ -26,6 +26,7 @@ from potluck.wire.messages import (
     RankPlace,
 )
 from potluck.wire.spare_messages import Keep, Keeping
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 _T = TypeVar("_T")
 
@@ -67,7 +68,7 @@ class FakeComputer:
         )
         self.machine = ""
         self.is_local = False
-        self.version = 1  # of the protocol that it speaks: it knows no rank groups
+        self.version = max(PROTOCOL_VERSIONS)  # of the protocol that it speaks
         self.pause: str | None = None  # why it is about to leave
         self.stores_weights = False  # True: it already has every tensor that it is assigned
         self.calls: list[str] = []

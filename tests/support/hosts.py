@@ -43,8 +43,12 @@ def can_make_namespaces() -> bool:
 class Host:
     """One computer of the home."""
 
-    def __init__(self, name: str, home: Path, namespace: str | None) -> None:
+    def __init__(
+        self, name: str, home: Path, namespace: str | None = None, *, core: Path = CORE
+    ) -> None:
+        """`core` has the program that it runs."""
         self.name = name
+        self._core = core
         self.home = home
         self._namespace = namespace
         self._running: list[subprocess.Popen[str]] = []
@@ -55,7 +59,9 @@ class Host:
         return {
             **os.environ,
             "POTLUCK_HOME": str(self.home),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(CORE), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(self._core), os.environ.get("PYTHONPATH")])
+            ),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
         }

@@ -22,3 +22,4 @@ def load(name: str, folder: Path = INSTALLERS) -> ModuleType:
 machine = load("machine")
 terminal = load("terminal")
 lock = load("lock")
+pytorch = load("pytorch")

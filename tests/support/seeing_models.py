@@ -17,6 +17,7 @@ from potluck.engine.payload import Activations, from_payload
 from potluck.engine.session import Output, StepTokens
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
+from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import TensorHeader
 
 IMAGE_TOKEN = 7
@@ -51,6 +52,16 @@ _SIGLIP = {
     "patch_size": 4,
     "vision_use_head": False,
 }
+_CLIP = _SIGLIP | {"model_type": "clip_vision_model", "num_hidden_layers": 3}
+_INTERNVL = _SIGLIP | {"image_size": [32, 32], "patch_size": [4, 4]}
+_GEMMA_4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 16,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 8,
+    "use_bidirectional_attention": "vision",
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 _PIXTRAL = _SIGLIP | {"model_type": "pixtral", "image_size": 64, "head_dim": 8}
 
 
@@ -84,6 +95,23 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _EYE,
         {},
     ),
+    "qwen 3 with experts": (
+        "Qwen3VLMoe",
+        {
+            "rope_parameters": _rope(4, 2, 2),
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+        },
+        _EYE | {"deepstack_visual_indexes": [0, 2]},
+        {},
+    ),
+    "qwen 2": (
+        "Qwen2VL",
+        {"head_dim": None, "rope_parameters": _rope(2, 1, 1)},
+        _EYE | {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2},
+        {},
+    ),
     "gemma 3": (
         "Gemma3",
         {"sliding_window": 8, "query_pre_attn_scalar": 16},
@@ -95,6 +123,71 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"model_type": "mistral", "sliding_window": None},
         _PIXTRAL,
         {"spatial_merge_size": 2},
+    ),
+    "gemma 4": (
+        "Gemma4",
+        _GEMMA_4,
+        {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "patch_size": 4,
+            "pooling_kernel_size": 3,
+            "position_embedding_size": 40,
+            "standardize": True,
+        },
+        {},
+    ),
+    "gemma 4, without a tower": (
+        "Gemma4Unified",
+        _GEMMA_4,
+        {
+            "patch_size": 4,
+            "pooling_kernel_size": 3,
+            "mm_embed_dim": 24,
+            "mm_posemb_size": 8,
+            "output_proj_dims": 24,
+        },
+        {},
+    ),
+    "pixtral": (
+        "Llava",
+        {"model_type": "mistral", "sliding_window": None},
+        _PIXTRAL,
+        {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+    ),
+    "llava": ("Llava", {"model_type": "llama"}, _CLIP, {}),
+    "internvl": (
+        "InternVL",
+        {"model_type": "qwen3"},
+        _INTERNVL | {"attention_bias": True},
+        {},
+    ),
+    "internvl, large": (
+        "InternVL",
+        {"model_type": "qwen2", "head_dim": None},
+        _INTERNVL | {"norm_type": "rms_norm", "use_qk_norm": True},
+        {},
+    ),
+    "llama 4": (
+        "Llama4",
+        {
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 40,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 16,
+        },
+        _SIGLIP
+        | {
+            "intermediate_size": 64,
+            "projector_input_dim": 24,
+            "projector_output_dim": 24,
+            "vision_output_dim": 24,
+        },
+        {},
     ),
 }
 
@@ -127,29 +220,49 @@ class SeeingModel:
         assert tower is not None
         seen = (self.ids == IMAGE_TOKEN).int()[None]
         channels = self.numbers.permute(2, 0, 1)
-        if not tower.axes:
-            sizes = torch.tensor([[self.picture.height, self.picture.width]])
-            extra = {"token_type_ids": seen} if tower.facts.sees_ahead else {"image_sizes": sizes}
-            return {"pixel_values": channels[None], **extra}
-        patch, merge = tower.patch, tower.merge
-        rows, columns = self.picture.height // patch, self.picture.width // patch
-        x = channels.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
-        x = x.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
-        x = x.expand(*x.shape[:5], 2, *x.shape[6:]).reshape(rows * columns, -1)
-        grid = torch.tensor([[1, rows, columns]])
-        return {"pixel_values": x, "image_grid_thw": grid, "mm_token_type_ids": seen}
+        if tower.axes:
+            return {**_qwen_patches(channels, tower), "mm_token_type_ids": seen}
+        if tower.facts.patch_form == "pixels":
+            return {**_gemma_4_patches(self.numbers, tower), "mm_token_type_ids": seen}
+        if tower.square:
+            squares = torch.stack(channels.split(tower.square, 1))
+            more = {"token_type_ids": seen} if tower.facts.sees_ahead else {}
+            return {"pixel_values": squares, **more}
+        sizes = torch.tensor([[self.picture.height, self.picture.width]])
+        return {"pixel_values": channels[None], "image_sizes": sizes}
 
     def logits(self, ids: Tensor | None = None) -> Tensor:
         """Those of `transformers` for these token ids, whose picture is this one."""
-        one = self if ids is None else replace(self, ids=ids)
+        one, model = self if ids is None else replace(self, ids=ids), self.reference.model
         with torch.inference_mode():
-            return self.reference.model(one.ids[None].long(), **one.inputs()).logits[0].float()
+            if hasattr(model, "multi_modal_projector"):
+                # Llama 4 of `transformers` 5.24 fails where it makes its result.
+                embedded = model.get_input_embeddings()(one.ids[None].long())
+                embedded[0, one.ids == IMAGE_TOKEN] = one.rows()
+                return model.language_model(inputs_embeds=embedded).logits[0].float()
+            inputs = one.inputs()
+            if hasattr(model, "create_masks_for_generate") and "mm_token_type_ids" in inputs:
+                inputs["attention_mask"] = one.masks(inputs["mm_token_type_ids"])
+            return model(one.ids[None].long(), **inputs).logits[0].float()
+
+    def masks(self, seen: Tensor) -> Any:
+        """Those that `transformers` makes for `generate`: Gemma 4's `forward` makes others for 12B."""
+        model, count = self.reference.model, len(self.ids)
+        if not hasattr(model.config.get_text_config(), "use_bidirectional_attention"):
+            return None
+        return model.create_masks_for_generate(
+            model.config, torch.zeros(1, count, 1), None, None, torch.arange(count)[None], seen
+        )
 
     def rows(self) -> Tensor:
         """Those of the tower of `transformers`, with what is added in the first layers behind them."""
         inputs = {k: v for k, v in self.inputs().items() if "token_type" not in k}
+        model = self.reference.model
         with torch.inference_mode():
-            found = self.reference.model.model.get_image_features(**inputs)
+            if (projector := getattr(model, "multi_modal_projector", None)) is not None:  # Llama 4
+                found = model.get_image_features(**inputs)
+                return projector(found.last_hidden_state.flatten(0, -2))
+            found = model.model.get_image_features(**inputs)
         rows = found.pooler_output
         rows = torch.cat(list(rows)) if isinstance(rows, tuple | list) else rows.flatten(0, -2)
         deep = getattr(found, "deepstack_features", None) or ()
@@ -160,6 +273,23 @@ class SeeingModel:
         config = self.reference.config
         assert config.tower is not None
         return PromptPictures.of(self.ids.tolist(), [self.picture], IMAGE_TOKEN, config.tower)
+
+
+def _qwen_patches(channels: Tensor, tower: TowerSpec) -> dict[str, Any]:
+    patch, merge = tower.patch, tower.merge
+    rows, columns = channels.shape[1] // patch, channels.shape[2] // patch
+    x = channels.reshape(3, rows // merge, merge, patch, columns // merge, merge, patch)
+    x = x.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
+    x = x.expand(*x.shape[:5], 2, *x.shape[6:]).reshape(rows * columns, -1)
+    return {"pixel_values": x, "image_grid_thw": torch.tensor([[1, rows, columns]])}
+
+
+def _gemma_4_patches(numbers: Tensor, tower: TowerSpec) -> dict[str, Any]:
+    patch = tower.patch
+    rows, columns = numbers.shape[0] // patch, numbers.shape[1] // patch
+    x = numbers.reshape(rows, patch, columns, patch, 3).transpose(1, 2).reshape(rows * columns, -1)
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(1)
+    return {"pixel_values": x[None], "image_position_ids": places[None]}
 
 
 def make_seeing_model(
@@ -184,7 +314,7 @@ def make_seeing_model(
     config = getattr(transformers, f"{kind}Config")(
         text_config=text,
         vision_config=eye,
-        image_token_id=token,
+        **{"image_token_index" if kind in ("Llava", "Llama4") else "image_token_id": token},
         tie_word_embeddings=False,
         **whole,
     )
@@ -195,12 +325,15 @@ def make_seeing_model(
         for name, parameter in model.named_parameters():
             center = 1.0 if "norm" in name else -2.0 if name.endswith("A_log") else 0.0
             parameter.copy_(center + 0.2 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in model.named_buffers():
+            if ".std_" in name:
+                buffer.copy_(torch.randn(buffer.shape, generator=generator))
     model.save_pretrained(folder)
     read = ModelConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     assert read.tower is not None
-    is_square = kind == "Gemma3"
-    side = read.tower.patch * read.tower.merge
-    height, width = (32, 32) if is_square else (5 * side, 3 * side)
+    side, square = read.tower.cell_side, read.tower.square
+    height, width = (square, square) if square else (5 * side, 3 * side)
+    height *= 2 if read.tower.facts.is_tiled else 1
     pixels = torch.randint(256, (height, width, 3), generator=generator, dtype=torch.uint8)
     picture = Picture(
         name="ab" * 32,

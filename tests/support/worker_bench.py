@@ -22,6 +22,7 @@ from potluck.wire.messages import (
     Need,
     NodeInfo,
 )
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 MY_HOME, ANAS_HOME = HomeId("aa" * 32), HomeId("bb" * 32)
 
@@ -33,6 +34,7 @@ class FakeMaster:
         self.peer = NodeInfo(node_id=home, name=name, version="0", os="Linux", arch="x")
         self.peer_role = role
         self.home = home
+        self.version = max(PROTOCOL_VERSIONS)
         self.sent: list[Message] = []
         self.is_gone = False
 

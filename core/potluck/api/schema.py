@@ -173,6 +173,7 @@ class PlanView(Struct, frozen=True, kw_only=True):
     readers: tuple[
         StageView, ...
     ] = ()  # a copy of the model that reads long prompts for these stages
+    replicas: tuple[tuple[StageView, ...], ...] = ()  # the other times that the model is held
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
@@ -361,6 +362,8 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     context: ContextLength | None = None
     # How many are answered at once: the plan gives so many the most tokens together.
     users: Annotated[int, Meta(ge=1, le=32)] = 1
+    # How many times the model is held, each time whole and on computers of its own.
+    replicas: Annotated[int, Meta(ge=1, le=16)] = 1
 
 
 class LoadProgress(Struct, frozen=True, kw_only=True):

@@ -130,6 +130,8 @@ def add_model(parser: argparse.ArgumentParser, *, guide: bool = True) -> None:
         default=(),
         help="computers that read long prompts for the others, each set with a copy of the model",
     )
+    times = "hold the model N times, each on computers of its own, for several answers at once (1)"
+    add_count(group, "--replicas", 16, times, default=1)
     wait = "wait until N other computers take part"
     add_count(group, "--workers", 64, wait, least=0, default=0)
     add_count(group, "--context", 1 << 20, "how many tokens a conversation may have")

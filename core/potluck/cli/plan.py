@@ -34,6 +34,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     alone: dict[str, float | None]
     explanation: str
     readers: tuple[PlannedStage, ...] = ()  # who reads long prompts for these stages
+    replicas: tuple[tuple[PlannedStage, ...], ...] = ()  # the other times that the model is held
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -66,6 +67,7 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
         workers=options.workers,
         context=options.context,
         users=options.users,
+        replicas=options.replicas,
     )
 
 
@@ -78,15 +80,18 @@ def put_plan(view: PlanView) -> None:
     """Print the plan for people."""
     put(f"{view.model} in {view.scheme}, {view.context} tokens of context")
     rows: list[tuple[str, ...]] = []
-    for stage in (*view.stages, *view.readers):
+    replicas = [(number, stage) for number, own in enumerate(view.replicas, 2) for stage in own]
+    stages = [("", stage) for stage in view.stages]
+    stages += [("prompts: ", stage) for stage in view.readers]
+    stages += [(f"replica {number}: ", stage) for number, stage in replicas]
+    for part, stage in stages:
         start, stop = stage.layers
         parts = ["embedding"] if stage.embedding else []
         share = f"{100 * stage.share:.0f} % of " if stage.group else ""
         parts += [f"{share}layers {start} to {stop - 1}"] if stop > start else []
         parts += ["head"] if stage.head else []
-        rows.append((stage.node, stage.device, ", ".join(parts), f"{stage.predicted_ms:.2f} ms"))
-        if stage in view.readers:
-            rows[-1] = (*rows[-1][:2], f"prompts: {rows[-1][2]}", rows[-1][3])
+        computes = part + ", ".join(parts)
+        rows.append((stage.node, stage.device, computes, f"{stage.predicted_ms:.2f} ms"))
     put_table(("COMPUTER", "DEVICE", "COMPUTES", "A TOKEN TAKES"), rows)
     put(f"Together: {view.predicted_tokens_per_s:.1f} tokens/s predicted for one user.")
     if view.users > 1 and view.users_tokens_per_s is not None:

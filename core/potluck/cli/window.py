@@ -19,6 +19,12 @@ def window(options: argparse.Namespace) -> int:
     _check_display()
     if importlib.util.find_spec(options.app) is None:
         raise UsageError("The window is not installed. The commands work: potluck --help")
+    if importlib.util.find_spec("PySide6") is None:
+        raise UsageError(
+            "The window is not installed: it needs Qt, which `pip install 'potluck[window]'` adds. (On Linux on"
+            " Arm that takes glibc 2.39, as in Debian 13 and Ubuntu 24.04, or a Python before 3.14.) The"
+            " commands work: potluck --help"
+        )
     sys.argv[1:] = []
     runpy.run_module(
         options.app, run_name="__main__", alter_sys=True

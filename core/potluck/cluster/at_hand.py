@@ -17,7 +17,8 @@ from potluck.api.backend import Loading, Waiting
 from potluck.api.schema import PlanRequest, ServedModel
 from potluck.cluster.activity import Activity
 from potluck.cluster.chosen import served
-from potluck.cluster.driver.completion import LoadedModel
+from potluck.cluster.driver.loaded_model import LoadedModel
+from potluck.cluster.driver.pixel_room import PixelRoom
 from potluck.cluster.library import NodeLibrary
 from potluck.cluster.loads import progress_of
 from potluck.cluster.master.deployment import Deployment
@@ -59,6 +60,7 @@ class ModelsAtHand:
         self._activity = activity
         self._clock = clock
         self._turns = ModelTurns(lambda: self.first().name)
+        self._pixels = PixelRoom()
         self._lent: tuple[PlanRequest, ServedModel] | None = (
             None  # the last model that was asked for
         )
@@ -177,6 +179,7 @@ class ModelsAtHand:
             vocab_size=planned.model.config.vocab_size,
             tower=planned.model.config.tower,
             blind=planned.model.blind,
+            pixels=self._pixels,
         )
         return deployment, loaded
 

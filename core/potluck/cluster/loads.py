@@ -60,6 +60,9 @@ async def bench(
         deployment, generator = await master.ready(request.plan)
         if deployment is not mine:
             raise UsageError("Another model was loaded meanwhile. Measure again.")
+        if deployment.planned.replicas_wanted > 1:
+            yield BenchProgress(state="measuring", message="Loading the other replicas")
+            await master.replicas.settled()
         yield BenchProgress(state="measuring", message="Measuring the links")
         used = [worker for worker in members.available() if deployment.uses(worker.node_id)]
         await master.measurements.links.measure(members.local, used, anew=True)

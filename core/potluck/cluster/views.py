@@ -29,6 +29,7 @@ from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.net.transport import show
 from potluck.plan.placement import Plan
+from potluck.plan.replicas import explain_replicas
 from potluck.wire.messages import Address, DeviceInfo
 
 # Begin and end of each phase on the progress bar of a load, which only moves forward.
@@ -51,9 +52,14 @@ def device(info: DeviceInfo) -> schema.Device:
     return msgspec.convert(info, schema.Device, from_attributes=True)
 
 
-def plan_view(planned: Planned, *, epoch: int) -> PlanView:
-    """Convert a plan. Epoch 0 means that it is not in force."""
+def plan_view(
+    planned: Planned, *, epoch: int, replicas: Sequence[Planned] | None = None
+) -> PlanView:
+    """Convert a plan. Epoch 0 means that it is not in force. `replicas`: the other ones now; None: as planned."""
     plan = planned.plan
+    others = [p.plan for p in replicas] if replicas is not None else planned.replicas
+    together = planned.together_tokens_per_s if replicas is None else None
+    held = explain_replicas((plan, *others), together) if others else ""
     reads = "" if planned.reading is None else planned.reading.explanation
     return PlanView(
         model_id=planned.model.manifest.model_id,
@@ -62,15 +68,26 @@ def plan_view(planned: Planned, *, epoch: int) -> PlanView:
         context=planned.context,
         epoch=epoch,
         stages=_stages(planned),
+        replicas=tuple(_stages(planned.of_replica(other)) for other in others),
         readers=() if planned.of_readers is None else _stages(planned.of_readers),
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
         explanation="\n".join(
-            filter(None, (plan.explanation, reads, planned.note, *planned.warnings))
+            filter(
+                None,
+                (
+                    held,
+                    plan.explanation,
+                    *(other.explanation for other in others),
+                    reads,
+                    planned.note,
+                    *planned.warnings,
+                ),
+            )
         ),
         warnings=planned.warnings,
-        users=plan.users,
-        users_tokens_per_s=plan.users_tokens_per_s,
+        users=sum(one.users for one in (plan, *others)),
+        users_tokens_per_s=sum(one.users_tokens_per_s for one in (plan, *others)),
     )
 
 
@@ -98,9 +115,9 @@ def _stages(planned: Planned) -> tuple[StageView, ...]:
     )
 
 
-def deployment_plan(deployment: Deployment) -> PlanView:
-    """The plan that is in force or being put into force."""
-    view = plan_view(deployment.planned, epoch=deployment.epoch)
+def deployment_plan(deployment: Deployment, replicas: Sequence[Planned] | None = None) -> PlanView:
+    """The plan that is in force or being put into force. `replicas`: the other ones now; None: as planned."""
+    view = plan_view(deployment.planned, epoch=deployment.epoch, replicas=replicas)
     return msgspec.structs.replace(
         view, explanation="\n".join(filter(None, (view.explanation, *deployment.notes)))
     )
@@ -191,7 +208,7 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
         message=message,
         progress=load_fraction(state, deployment) if phase != "none" else None,
         tokens_per_s=tokens_per_s,
-        plan=deployment_plan(deployment) if deployment is not None else None,
+        plan=None if deployment is None else deployment_plan(deployment, master.replicas.planned),
         context=planned.context if planned is not None else 0,
         answering=turns.running if turns is not None else 0,
         waiting=waiting,
@@ -284,10 +301,14 @@ class ComputerViews:
     def _memory_lent(self, node_id: NodeId) -> int:
         """Bytes of weights and caches of this master's model on a computer."""
         deployment = self._master.deployment
-        stages = deployment.planned.plan.stages if deployment is not None else ()
-        if (reading := self._master.readers.deployment) is not None:
-            stages = (*stages, *reading.planned.plan.stages)
+        both = [*([] if deployment is None else [deployment]), *self._beside()]
+        stages = [stage for each in both for stage in each.planned.plan.stages]
         return sum(stage.memory for stage in stages if stage.node == node_id)
+
+    def _beside(self) -> list[Deployment]:
+        """What is loaded, or being loaded, beside the deployment in force."""
+        reading = self._master.readers.deployment
+        return [*([] if reading is None else [reading]), *self._master.replicas.deployments]
 
     def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
         copy = self._master.spares.copies.get(node_id)
@@ -312,9 +333,10 @@ class ComputerViews:
         deployment, phase = self._master.deployment, self._master.state.phase
         tasks = deployment.tasks if deployment is not None else ()
         tasks = [task for task in tasks if task.stage.node == node_id]
-        if not tasks and (reading := self._master.readers.deployment) is not None:
-            tasks = [task for task in reading.tasks if task.stage.node == node_id]
-            phase = "ready" if self._master.readers.is_ready else reading.phase
+        beside = (each for each in self._beside() if each.uses(node_id))
+        if not tasks and (other := next(beside, None)) is not None:
+            tasks = [task for task in other.tasks if task.stage.node == node_id]
+            phase = other.phase if other.pipeline is None else "ready"
         if not tasks:
             return "ready", None, None
         starts, stops = zip(*(task.assign.layers for task in tasks), strict=True)

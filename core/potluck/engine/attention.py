@@ -41,7 +41,7 @@ class Step:
     """What the layers share of one session's tokens in a forward pass."""
 
     __slots__ = (
-        "_causal", "_chunks", "_device", "_spans", "ahead", "angles", "choice", "end", "exchange", "ids",
+        "_ahead", "_causal", "_chunks", "_device", "_in_windows", "_spans", "angles", "choice", "end", "exchange", "ids",
         "position", "rotaries", "tokens",
     )  # fmt: skip
 
@@ -57,6 +57,7 @@ class Step:
         lag: int = 0,
         places: Tensor | None = None,
         ahead: Sequence[tuple[int, int]] = (),
+        in_windows: bool = False,
     ) -> None:
         """Begin a step of so many tokens.
 
@@ -70,8 +71,10 @@ class Step:
             lag: by how much rope's positions are less.
             places: rope's positions in place of these, (3, T), of rows of pictures.
             ahead: where rows of the step begin and end that all see each other, as those of a picture may.
+            in_windows: whether they do so in layers with a window alone.
         """
-        self.ids, self.rotaries, self.exchange, self.ahead = ids, rotaries, exchange, ahead
+        self.ids, self.rotaries, self.exchange = ids, rotaries, exchange
+        self._ahead, self._in_windows = ahead, in_windows
         self.position, self.tokens, self.end = position, tokens, position + tokens
         if places is None:
             self.angles = [rotary.angles(position - lag, tokens) for rotary in rotaries]
@@ -83,6 +86,10 @@ class Step:
         self._causal: Tensor | None = None
         # What the last layer with an indexer has chosen, if more is cached than the tokens see.
         self.choice: Choice | None = None
+
+    def ahead(self, window: int | None) -> Sequence[tuple[int, int]]:
+        """Where rows begin and end that all see each other, in a layer with this window."""
+        return () if window is None and self._in_windows else self._ahead
 
     def span(self, window: int | None) -> Span:
         if (span := self._spans.get(window)) is None:
@@ -99,17 +106,20 @@ class Step:
     def causal(self) -> Tensor:
         """(T, end), True where a query sees a token: a causal span as a mask."""
         if self._causal is None:
-            self._causal = self._mask(0, None)
+            self._causal = self._mask(0, None, ())
         return self._causal
 
     def _make_span(self, window: int | None) -> Span:
         if window is None or window >= self.end:  # no window is shorter than what is cached
-            mask = self._mask(0, None) if self.ahead else None
+            ahead = self.ahead(window)
+            mask = self._mask(0, None, ahead) if ahead else None
             return Span(0, self.end, mask, is_causal=self.tokens > 1 and mask is None)
         start = max(0, self.position + 1 - window)
         if self.tokens == 1:
             return Span(start, window, None, is_causal=False)
-        return Span(start, self.end - start, self._mask(start, window), is_causal=False)
+        return Span(
+            start, self.end - start, self._mask(start, window, self._ahead), is_causal=False
+        )
 
     def _make_chunk_span(self, size: int) -> Span:
         start = self.position - self.position % size
@@ -122,11 +132,11 @@ class Step:
             mask = (keys <= queries) & (keys >= queries - queries % size)
         return Span(start, self.end - start, mask, is_causal=False)
 
-    def _mask(self, start: int, window: int | None) -> Tensor:
+    def _mask(self, start: int, window: int | None, ahead: Sequence[tuple[int, int]]) -> Tensor:
         queries = torch.arange(self.position, self.end, device=self._device)[:, None]
         keys = torch.arange(start, self.end, device=self._device)
         mask = keys <= queries
-        for begin, end in self.ahead:
+        for begin, end in ahead:
             mask[begin:end] |= keys < self.position + end
         if window is not None:
             mask &= keys > queries - window
@@ -183,17 +193,26 @@ class Attention:
         is_late = self.spec.qk_norm_after_rope
         if self.qk_norm is not None and not is_late:
             normed = qkv if self.spec.value_norm else qk
-            normed.copy_(self.qk_norm(normed))
+            self._norm_heads(normed)
         if self._rope is not None:
             cos, sin, query_factors = step.angles[self._rope]
-            rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
+            self._rotate(qk if self._partial is None else qk[..., : self._partial], cos, sin)
             if query_factors is not None:
                 qkv[:, :H].mul_(query_factors)
         if self.qk_norm is not None and is_late:
-            qk.copy_(self.qk_norm(qk))
+            self._norm_heads(qk)
         cache.write(step.position, qkv[:, H:])
         mixed = self.attend(qkv[:, :H], cache, step)
         return mixed if gates is None else mixed * gates.sigmoid()
+
+    def _rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> None:
+        """Rotate heads (T, H, dim) in place."""
+        rotate(x, cosines, sines)
+
+    def _norm_heads(self, x: Tensor) -> None:
+        """Norm heads (T, H, K) in place."""
+        assert self.qk_norm is not None
+        x.copy_(self.qk_norm(x))
 
     def _without_gates(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, keys and values alone, and the gates (T, H·K)."""

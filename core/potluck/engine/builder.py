@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.accelerator import (
-    find_graphs,
-)
+from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
@@ -366,24 +364,27 @@ class _Builder(MatrixBuilder):
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
         if isinstance(down, PackedLinear):
             return PackedMlp(gate_up, down, spec.activation, self.scratch)
-        apply = gate if self.generated is None else self.generated.gate
+        apply = self._ops.gate if self.generated is None else self.generated.gate
         return GatedMlp(gate_up, down, spec.activation, apply)
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
         routing = spec.experts.routing
         mlps = [self._mlp(prefix, spec.expert(index)) for index in range(routing.count)]
+        scales_input, placed, together = routing.scales_input, None, None
+        if self.run_kernels is None:
+            gate = self._ops.gate
+            placed = experts_of(mlps, spec.activation, gate, scales_input=scales_input)
+        else:
+            together = make_together(
+                mlps, spec.activation, self.generated, self.scratch, scales_input=scales_input
+            )
         return MoE(
             self._router(prefix, spec),
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             route=route if self.generated is None else self.generated.route,
-            together=make_together(
-                mlps,
-                spec.activation,
-                self.generated,
-                self.scratch,
-                scales_input=routing.scales_input,
-            ),
+            together=together or placed,
+            waits=placed is None,
         )
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:

@@ -6,14 +6,9 @@ and for each GPU that has memory of its own.
 """
 
 import logging
-import os
-import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -21,6 +16,7 @@ import torch
 
 from potluck.errors import UsageError
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.system.processor import cpu_name, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +24,6 @@ Kind = Literal["cuda", "mps", "cpu"]
 
 CPU_RESERVE = 0.2  # of all RAM: the desktop, a browser, our own processes
 GPU_RESERVE = 1_500_000_000  # bytes: the desktop's windows, CUDA's own context and workspaces
-
-_ASK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +178,6 @@ def computing_with(threads: int | None = None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def usable_cores() -> int:
-    """Real cores that this process may use."""
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):  # a container may own fewer than there are
-        cores = min(cores, len(os.sched_getaffinity(0)))
-    return cores
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; on a CPU, calls return when they have."""
     match device.type:
@@ -319,42 +305,3 @@ _MEMORY: Mapping[Kind, Callable[[int], tuple[int, int]]] = {
     "cpu": _ram,
 }
 """The total and free bytes of the device with this index."""
-
-
-def cpu_name() -> str:
-    """The processor's name as its maker writes it, or at least its architecture."""
-    ask: dict[str, Callable[[], str]] = {
-        "linux": _linux_cpu_name,
-        "darwin": lambda: _answer("sysctl", "-n", "machdep.cpu.brand_string"),
-        "win32": _windows_cpu_name,
-    }
-    try:
-        name = ask.get(sys.platform, platform.processor)()
-    except (OSError, subprocess.SubprocessError):
-        name = ""
-    return " ".join(name.split()) or platform.processor() or platform.machine()
-
-
-def _linux_cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model"):  # `Model` on a Raspberry Pi
-            return value
-    return ""
-
-
-def _windows_cpu_name() -> str:
-    if sys.platform != "win32":
-        return ""
-    import winreg  # exists on Windows alone
-
-    key = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as processor:
-        return str(winreg.QueryValueEx(processor, "ProcessorNameString")[0])
-
-
-def _answer(*command: str) -> str:
-    done = subprocess.run(  # noqa: S603  # our own words, nothing from outside
-        command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
-    )
-    return done.stdout

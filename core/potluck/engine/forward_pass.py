@@ -121,7 +121,7 @@ class ForwardPass:
         ids = self._ids(tokens)
         places = None if tokens.places is None else tokens.places.tensor
         tower = self._weights.config.tower
-        sees_ahead = tower is not None and tower.facts.sees_ahead
+        sees_ahead = None if tower is None else tower.facts.sees_ahead
         return Step(
             tokens.position,
             tokens.length,
@@ -132,8 +132,9 @@ class ForwardPass:
             lag=tokens.lag,
             places=places,
             ahead=[(some.begin, some.begin + some.rows) for some in tokens.pictures]
-            if sees_ahead
+            if sees_ahead is not None
             else (),
+            in_windows=sees_ahead == "windows",
         )
 
     def _received(self, tokens: StepTokens, part: Step) -> Tensor:

@@ -1,5 +1,7 @@
 """Attention by kernels that are generated for this computer's CPU."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -54,18 +56,20 @@ class GeneratedAttention(Attention):
         """Attention of tokens whose rows of `project` have norm and rope: (T, H·K)."""
         if self.spec.in_chunks:
             return self._attend_in_chunks(q, cache, step)
-        if step.ahead:
-            return self._attend_ahead(q, cache, step)
+        if ahead := step.ahead(self.window):
+            return self._attend_ahead(q, cache, step.position, ahead)
         return self.attend_all(q, cache, step.position)
 
-    def _attend_ahead(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+    def _attend_ahead(
+        self, rows: Tensor, cache: LayerCache, position: int, ahead: Sequence[tuple[int, int]]
+    ) -> Tensor:
         """Attention of a step with rows that see each other: those by torch, what is between them by kernels."""
         mixed, begin = list[Tensor](), 0
-        for first, end in (*step.ahead, (len(rows), len(rows))):
+        for first, end in (*ahead, (len(rows), len(rows))):
             if first > begin:
-                mixed.append(self.attend_all(rows[begin:first], cache, step.position + begin))
+                mixed.append(self.attend_all(rows[begin:first], cache, position + begin))
             if end > first:
-                mixed.append(self._attend_each_other(rows[first:end], cache, step.position + first))
+                mixed.append(self._attend_each_other(rows[first:end], cache, position + first))
             begin = end
         return torch.cat(mixed)
 

@@ -154,7 +154,7 @@ class MoE:
     the order of their indices, also where kernels compute one token.
     """
 
-    __slots__ = ("_route", "_together", "experts", "router", "shared")
+    __slots__ = ("_route", "_together", "experts", "router", "shared", "waits")
 
     def __init__(
         self,
@@ -164,10 +164,20 @@ class MoE:
         *,
         route: Route = route,
         together: Together | None = None,
+        waits: bool = True,
     ) -> None:
-        """`together` computes the same as the experts; None: each is computed by itself."""
+        """Make a mixture.
+
+        Args:
+            router: what chooses experts.
+            experts: all of them.
+            shared: the one that each token goes through.
+            route: how experts are chosen.
+            together: what computes the same as the experts; None: each is computed by itself.
+            waits: whether one token waits until it is known here which experts its device has chosen.
+        """
         self.router, self.experts, self.shared = router, tuple(experts), shared
-        self._route, self._together = route, together
+        self._route, self._together, self.waits = route, together, waits
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it.
@@ -201,7 +211,7 @@ class MoE:
                 if scales is not None:
                     factor = factor * scales[index]
                 if self.router.routing.scales_input:
-                    y = self.experts[index]((x[rows] * factor).to(x.dtype))
+                    y = self.experts[index]((x[rows] * factor).to(x.dtype)).float()
                 else:
                     y = self.experts[index](x[rows]) * factor
                 total.index_add_(0, rows, y)

@@ -14,13 +14,22 @@ from potluck.engine.kernels import Kernels
 from potluck.model.families.facts import NormKind
 
 Norm = Callable[[Tensor, Sequence[int], Tensor | None, float], Tensor]
-"""The norm of an f32 tensor over a last axis of this shape: with weights or none, and epsilon."""
+"""The norm of a tensor over a last axis of this shape: with f32 weights or none, and epsilon. It is computed in f32, and
+given in the dtype of the tensor."""
+
+
+def torch_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
+    """The norm by torch's operator."""
+    if x.dtype == torch.float32:
+        return torch.rms_norm(x, shape, weight, eps)
+    return torch.rms_norm(x.float(), shape, weight, eps).to(x.dtype)
 
 
 def plain_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
-    """`torch.rms_norm` from squares, their mean and a quotient, which every device has."""
-    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    return normed if weight is None else normed * weight
+    """The same from squares, their mean and a quotient, which every device has."""
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (normed if weight is None else normed * weight).to(x.dtype)
 
 
 class _Weighted:
@@ -43,15 +52,13 @@ class RmsNorm(_Weighted):
     kind: NormKind = "root mean square"
 
     # `F.rms_norm` is the same as `torch.rms_norm`, but first checks for overrides, which takes time.
-    def __init__(self, weight: Tensor, eps: float, norm: Norm = torch.rms_norm) -> None:
+    def __init__(self, weight: Tensor, eps: float, norm: Norm = torch_norm) -> None:
         self.weight = weight
         self.shape = tuple(weight.shape[-1:])
         self.eps, self._norm = eps, norm
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.float32:
-            return self._norm(x, self.shape, self.weight, self.eps)
-        return self._norm(x.float(), self.shape, self.weight, self.eps).to(x.dtype)
+        return self._norm(x, self.shape, self.weight, self.eps)
 
 
 class LayerNorm(RmsNorm):
@@ -84,9 +91,7 @@ class BiasedLayerNorm(LayerNorm):
 
     __slots__ = ("bias",)
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, eps: float, norm: Norm = torch.rms_norm
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float, norm: Norm = torch_norm) -> None:
         super().__init__(weight, eps, norm)
         self.bias = bias
 
@@ -110,15 +115,15 @@ class QkNorm(_Weighted, ABC):
 class HeadNorm(QkNorm):
     """A norm over each head."""
 
-    __slots__ = ("_eps", "_heads", "_norm", "_per_head", "_shape")
+    __slots__ = ("_heads", "_norm", "_shape", "eps", "per_head")
 
     def __init__(
-        self, weight: Tensor, heads: Sequence[int], eps: float, norm: Norm = torch.rms_norm
+        self, weight: Tensor, heads: Sequence[int], eps: float, norm: Norm = torch_norm
     ) -> None:
         self.weight = weight  # (2 or 3, K): for queries, for keys, for values
         self._shape = tuple(weight.shape[-1:])
-        self._heads, self._eps, self._norm = tuple(heads), eps, norm
-        self._per_head = weight.new_empty((sum(heads), weight.shape[-1]))
+        self._heads, self.eps, self._norm = tuple(heads), eps, norm
+        self.per_head = weight.new_empty((sum(heads), weight.shape[-1]))  # see `spread`
 
     @property
     def nbytes(self) -> int:
@@ -127,12 +132,12 @@ class HeadNorm(QkNorm):
     def spread(self) -> None:
         """Copy the weights to each head. Call it when they are loaded."""
         rows = zip(self.weight, self._heads, strict=True)
-        self._per_head = torch.cat(
+        self.per_head = torch.cat(
             [row.expand(heads, -1) for row, heads in rows]
         )  # (H + Hkv or more, K)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._norm(x.float(), self._shape, None, self._eps).mul_(self._per_head)
+        return self._norm(x.float(), self._shape, None, self.eps).mul_(self.per_head)
 
 
 class ProjectionNorm(QkNorm):
@@ -141,7 +146,7 @@ class ProjectionNorm(QkNorm):
     __slots__ = ("_eps", "_norm", "_sizes")
 
     def __init__(
-        self, weight: Tensor, sizes: Sequence[int], eps: float, norm: Norm = torch.rms_norm
+        self, weight: Tensor, sizes: Sequence[int], eps: float, norm: Norm = torch_norm
     ) -> None:
         self.weight = weight  # (H·K + Hkv·K,)
         self._sizes, self._eps, self._norm = list(sizes), eps, norm

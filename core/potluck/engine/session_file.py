@@ -19,12 +19,12 @@ from torch import Tensor
 
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.session_cache import SessionCache
+from potluck.files import O_BINARY, replace
 from potluck.model.caches import Held
 
 PIECE = 4 << 20  # bytes that are copied at once: that takes about a millisecond
 _MAX_HEADER = 4 << 20  # bytes
 _CHECKSUM_BYTES = 32
-_BINARY = getattr(os, "O_BINARY", 0)  # Windows
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class NewFile:
         self._path, self._header, self._checksum = path, header, header.checksum()
         # A name that begins with a dot is a file that is not whole yet.
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY
         self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
         try:
             header.put(self._file)
@@ -164,7 +164,7 @@ class NewFile:
         self._file.seek(0)
         msgspec.structs.replace(self._header, metadata=whole).put(self._file)
         self._file.close()
-        self._temporary.replace(self._path)
+        replace(self._temporary, self._path)
 
     def discard(self) -> None:
         """Delete it, if it is not finished."""

@@ -85,6 +85,14 @@ class MovedLayer(NamedTuple):
         return memory[:, :, first - begin : stop - begin]
 
 
+def bytes_moved(specs: Iterable[CacheSpec], begin: int, end: int) -> int:
+    """Bytes that come for the tokens from `begin` to `end`. Windows and states come whole, whatever is there."""
+    return sum(
+        spec.row.nbytes * (end - begin if isinstance(spec, FullCache) else _rows_apart(spec, end))
+        for spec in specs
+    )
+
+
 def bytes_apart(specs: Iterable[CacheSpec], begin: int, end: int) -> int:
     """Bytes that a `RowReceiver` takes beside the session's cache."""
     if not begin:

@@ -18,13 +18,14 @@ from potluck.engine.session_transfer import (
     RowSender,
     beyond_one_transfer,
     bytes_apart,
+    bytes_moved,
     moved_layers,
 )
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
-from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes, session_bytes
+from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
-        moved = session_bytes(self.caches, end) - session_bytes(self.caches, position)
+        moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
         self._choose_rope(known, position, end + 1)

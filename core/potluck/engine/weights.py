@@ -10,7 +10,6 @@ from math import prod
 import torch
 
 from potluck.engine.builder import build_weights
-from potluck.engine.device import usable_cores
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.memory import out_of_memory
 from potluck.engine.ngram_table import TableTarget
@@ -23,6 +22,7 @@ from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config
 from potluck.model.stored import find_stored
+from potluck.system.processor import usable_cores
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; eight are faster than the disks of a home
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import HubError, IntegrityError, OfflineError, PotluckError
+from potluck.files import replace
 from potluck.hub.orders import (
     Ended,
     Failed,
@@ -80,7 +81,7 @@ class Fetch:
         if not blob.exists():
             part = part_of(self._cache, order.model, file)
             self._fetch_bytes(file, part)
-            part.replace(blob)
+            replace(part, blob)
         _link(blob, pointer_of(self._cache, order.model, order.revision, file))
 
     def _fetch_bytes(self, file: RemoteFile, part: Path) -> None:
@@ -169,7 +170,7 @@ def _link(blob: Path, pointer: Path) -> None:
     try:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except OSError:
-        blob.replace(pointer)
+        replace(blob, pointer)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from potluck.model.tokenizer_folder import (
     read_folder,
     utf8,
 )
+from potluck.model.vision.layouts import Layout
 from potluck.model.vision.pictures import PictureFormat
 
 ChatMessage: TypeAlias = Mapping[str, object]
@@ -150,14 +151,14 @@ class ChatFormat:
         return self.encode(text, add_special=self._template is None)
 
     def encode_with_pictures(
-        self, text: str, form: PictureFormat, sizes: Sequence[tuple[int, int]]
+        self, text: str, form: PictureFormat, layouts: Sequence[Layout]
     ) -> tuple[list[int], int]:
         """The token ids of a text of `render_chat` with pictures, and the one that stands for a row of them.
 
         Args:
             text: has the model's mark for each picture.
             form: how the model takes pictures.
-            sizes: height and width of each picture, in pixels.
+            layouts: of each picture.
 
         Raises:
             PromptError: the text has more or fewer marks than there are pictures.
@@ -165,15 +166,15 @@ class ChatFormat:
         facts = form.facts
         token = self.token_id(facts.token)
         texts = text.split(facts.mark)
-        if token is None or len(texts) != len(sizes) + 1:
+        if token is None or len(texts) != len(layouts) + 1:
             raise PromptError(
-                f"The conversation has {len(sizes)} pictures, and its text {len(texts) - 1} times the mark"
+                f"The conversation has {len(layouts)} pictures, and its text {len(texts) - 1} times the mark"
                 f" {facts.mark}, by which this model knows where they stand. Leave the mark out of messages."
             )
-        for number, (height, width) in enumerate(sizes):
-            texts[number] += form.text(height, width)
+        for number, layout in enumerate(layouts):
+            texts[number] += form.text(layout)
         ids = self.encode_rendered("".join(texts))
-        cells = [form.cells(height, width) for height, width in sizes]
+        cells = [form.cells(*layout.pixels) for layout in layouts]
         if ids.count(token) != sum(rows * columns for rows, columns in cells):
             raise PromptError(
                 f"A message has the text {facts.token}, which stands for a part of a picture. Leave it out."

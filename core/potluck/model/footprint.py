@@ -15,7 +15,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
-from potluck.model.vision.spec import MOST_ROWS, TowerSpec
+from potluck.model.vision.spec import TowerSpec
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
@@ -88,7 +88,7 @@ def stage_footprint(
     return Footprint(
         weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
         cache=session_bytes((config.layers[layer].cache(sizes) for layer in layers), context),
-        working=working_bytes(config, context),
+        working=working_bytes(config, context, embedding=embedding),
     )
 
 
@@ -100,12 +100,13 @@ def usable_memory(free: int, kind: str, scheme: Scheme) -> int:
     return free if kind == "cpu" or scheme not in PACKED_SCHEMES else int(free * _GPU_SHARE)
 
 
-def working_bytes(config: ModelConfig, context: int) -> int:
+def working_bytes(config: ModelConfig, context: int, *, embedding: bool = False) -> int:
     """Return the bytes of a stage's working memory, beside weights and caches.
 
     They are the memory for a chunk of a prompt in the larger half of a layer, a row of logits, and
     the last step's hidden states, which are kept in case the step is repeated. Both halves of a
-    layer have its input, their norm and their output.
+    layer have its input, their norm and their output. A stage with the `embedding` reads pictures as well:
+    in place of a chunk, and beside one it keeps their rows.
     """
     chunk = min(MAX_CHUNK_TOKENS, context)
     halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
@@ -117,19 +118,21 @@ def working_bytes(config: ModelConfig, context: int) -> int:
     streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
     chunks = max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
-    return chunks if config.tower is None else max(chunks, _tower_bytes(config.tower))
+    if config.tower is None or not embedding:
+        return chunks
+    return max(chunks, _tower_bytes(config.tower)) + kept_picture_bytes(config.tower)
 
 
 def _tower_bytes(tower: TowerSpec) -> int:
-    """Bytes for the largest picture in a vision tower, and for the rows of those that are kept.
+    """Bytes for the largest picture in a vision tower.
 
     They are a patch's input, norm and output, queries, keys and values as they come, in their order and turned, and
     the widest matrix in f32. The memory of an MLP is less: it takes some patches at a time.
     """
-    cells = _most_cells(tower)
+    cells = tower.rows_at_once
     widest = tower.width * max(tower.intermediate, 3 * tower.width)
-    reading = _ITEM * (cells * (tower.cell * 14 * tower.width + tower.row) + widest)
-    return reading + kept_picture_bytes(tower)
+    reading = cells * tower.cell * 14 * tower.width
+    return _ITEM * (reading + tower.rows_of_picture * tower.row + widest)
 
 
 def kept_picture_bytes(tower: TowerSpec) -> int:
@@ -138,13 +141,7 @@ def kept_picture_bytes(tower: TowerSpec) -> int:
     A step may hold the end of a large picture, some small ones, and the beginning of another large one: were any of
     them forgotten for the others, it could never be computed.
     """
-    return max(_KEPT_PICTURE_BYTES, 3 * _ITEM * _most_cells(tower) * tower.row)
-
-
-def _most_cells(tower: TowerSpec) -> int:
-    """Rows of the largest picture."""
-    is_free = tower.side == 0 or tower.facts.is_stretched
-    return MOST_ROWS if is_free else (tower.side // tower.merge) ** 2
+    return max(_KEPT_PICTURE_BYTES, 3 * _ITEM * tower.rows_of_picture * tower.row)
 
 
 def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:

@@ -65,11 +65,20 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
     is_one = (found["block"] or "") == facts.block and found["matrix"] in matrices
     if not is_one or int(found["number"]) >= config.num_layers or shape[:1] != (count,):
         return []
-    plain = TRANSPOSED if facts.stacked == "columns" else WEIGHT
+    plain = TRANSPOSED if _is_turned(config, experts, found["matrix"], shape) else WEIGHT
     suffix = plain if found["part"] is None else found["part"].replace("_", ".")
     is_cut = found["matrix"] == facts.stacked_gates
     parts = (facts.gate, facts.up) if is_cut else (found["matrix"],)
     return _cut(found["layer"], [part + suffix for part in parts], shape, nbytes)
+
+
+def _is_turned(config: ModelConfig, experts: Experts, matrix: str, shape: Shape) -> bool:
+    """Whether an expert's matrix is stored as (in, out)."""
+    if experts.facts.stacked != "either":
+        return experts.facts.stacked == "columns"
+    is_last = matrix == experts.facts.down
+    width = experts.intermediate_size if is_last else config.hidden_size
+    return len(shape) > 1 and shape[1] == width  # of a square one, as published
 
 
 def _mlx_slices(

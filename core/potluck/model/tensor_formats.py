@@ -125,6 +125,12 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     return _HIGHER_PRECISION if is_higher else layers
 
 
+def has_super_blocks(config: ModelConfig, scheme: Scheme) -> bool:
+    """Whether a scheme holds any matrix of a model's layers, or its head, in super-blocks."""
+    formats, stored = _FORMATS[scheme], config.quantization
+    return INT4_SUPER in (formats.head, _as_stored(formats.layers, stored))
+
+
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:
     """Bytes of a tensor in memory."""
     if is_table(name):

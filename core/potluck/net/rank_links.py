@@ -90,7 +90,7 @@ class RankLinks:
         for link in self._links.values():
             link.send_nowait(message, mine)
         parts: dict[int, memoryview] = {self.rank: mine}
-        ends_at = time.monotonic() + self._patience_s
+        ends_at = time.perf_counter() + self._patience_s
         while True:
             for peer in self._links:
                 if peer not in parts and (part := self._part(peer, step, number, len(mine))):
@@ -206,7 +206,7 @@ class RankLinks:
     def _ready(self, ends_at: float) -> list[tuple[selectors.SelectorKey, int]]:
         """What can be done now; nothing: look again at what has ended, and at the time."""
         self._choose_events()
-        now = time.monotonic()
+        now = time.perf_counter()
         if now > ends_at:
             self.close()
             raise PeerTimeoutError(
@@ -216,12 +216,12 @@ class RankLinks:
         while True:
             if ready := self._select(0):
                 return ready
-            if time.monotonic() > now + AWAKE_S:
+            if time.perf_counter() > now + AWAKE_S:
                 break
             _YIELD()
         with self._waiting():
             while not (ready := self._select(_LOOK_S)):
-                if self._is_any_closed or time.monotonic() > ends_at:
+                if self._is_any_closed or time.perf_counter() > ends_at:
                     break
         return ready
 

@@ -79,7 +79,7 @@ def plan_apart(
         devices: all that may be used; the first one is the master's.
         wanted: names of the computers that are to read prompts; none: no certain ones.
         may_choose: whether a computer is chosen, if one pays.
-        answering: makes the plan of these devices; those that are not to be used lend no memory.
+        answering: makes the plan of these devices; those that are not to be used are apart.
         stop: once it returns True, what was found so far is returned.
 
     Raises:
@@ -101,13 +101,19 @@ def _read_by(
     stop: Stop,
 ) -> tuple[Plan, Reading]:
     names = labels(devices)
-    readers = {devices[find_device(devices, names, name)].node for name in wanted}
+    reading = [devices[find_device(devices, names, name)] for name in wanted]
+    if old := [device.name for device in reading if not device.moves_caches]:
+        raise InvalidLayersError(
+            f"{old[0]} cannot take part where some computers read prompts for others: its Potluck is"
+            " too old. Update it there."
+        )
+    readers = {device.node for device in reading}
     others = {device.node for device in devices} - readers
     if not others:
         raise InvalidLayersError(
             "All computers that are here are to read prompts, and none is left to answer. Name fewer."
         )
-    plan = answering(_without(devices, readers), stop=stop)
+    plan = answering(_without(devices, readers | _too_old(devices)), stop=stop)
     reader = _plan_of(sizes, _without(devices, others))
     if any(stage.is_ranked for stage in plan.stages):
         raise InvalidLayersError(
@@ -135,16 +141,16 @@ def _best_reading(
     most_ms = min(usual / GAIN, usual - LEAST_GAIN_MS)
     used = {stage.node for stage in plan.stages}
     is_ranked = any(stage.is_ranked for stage in plan.stages)
-    nodes = {device.node for device in devices}
-    for node in sorted(nodes - used if len(used) == 1 else nodes):
+    nodes, old = {device.node for device in devices}, _too_old(devices)
+    for node in sorted((nodes - used if len(used) == 1 else nodes) - old):
         if stop():
             break
         try:
             reader = _plan_of(sizes, _without(devices, nodes - {node}))
             if answer_ms(sizes, plan, reader) > most_ms:
                 continue  # it gains nothing even if it is not missed
-            is_kept = node not in used and not is_ranked
-            rest = plan if is_kept else answering(_without(devices, {node}), stop=stop)
+            is_kept = node not in used and not is_ranked and not used & old
+            rest = plan if is_kept else answering(_without(devices, {node} | old), stop=stop)
         except (PlanError, UsageError):
             continue
         ms = answer_ms(sizes, rest, reader)
@@ -216,18 +222,23 @@ def _is_alike(sizes: Sizes, plan: Plan, reading: Plan) -> bool:
     return not sizes.is_int8 or len({stage.device.startswith("cpu") for stage in stages}) == 1
 
 
+def _too_old(devices: Sequence[DeviceCost]) -> set[NodeId]:
+    """The computers that neither send the caches of prompts nor take them."""
+    return {device.node for device in devices if not device.moves_caches}
+
+
 def _without(devices: Sequence[DeviceCost], nodes: set[NodeId]) -> list[DeviceCost]:
-    """The devices, of which those of these computers lend no memory.
+    """The devices, of which those of these computers have no layers.
 
     None is chosen to compute layers together with others: ranks have a part of every row, and neither send nor
     take caches. Groups that are asked for by hand are still made.
     """
-    return [replace(d, memory=0 if d.node in nodes else d.memory, can_rank=False) for d in devices]
+    return [replace(d, is_apart=d.node in nodes, can_rank=False) for d in devices]
 
 
 def _plan_of(sizes: Sizes, devices: Sequence[DeviceCost]) -> Plan:
-    """The plan of those that lend memory; the driver runs on the first computer nevertheless."""
-    wanted = [device for k, device in enumerate(devices) if not k or device.memory]
+    """The plan of those that may have layers; the driver runs on the first computer nevertheless."""
+    wanted = [device for k, device in enumerate(devices) if not k or not device.is_apart]
     return make_plan(sizes.shape, wanted, sizes.links, measured_tokens=sizes.measured_tokens)
 
 

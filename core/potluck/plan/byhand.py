@@ -108,6 +108,12 @@ def check_sum(layers: Sequence[tuple[str, int]], num_layers: int) -> None:
 
 
 def _check_memory(needed: int, i: int, devices: Sequence[DeviceCost], names: Sequence[str]) -> None:
+    if devices[i].is_apart:
+        raise InvalidLayersError(
+            f"{names[i]} reads prompts for the others, so it cannot answer them as well. Leave it out of"
+            " --layers, or out of --prefill.",
+            name=names[i],
+        )
     if needed > devices[i].memory:
         raise NotEnoughMemoryError(needed, devices[i].memory, names[i])
 

@@ -33,6 +33,7 @@ class ModelShape:
     cache_bytes: tuple[int, ...]  # for each kind, of a session that fills the context
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
+    picture_bytes: int = 0  # working memory more beside the embedding, where pictures are read
     hidden_bytes: int  # one token's hidden state on the wire
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
@@ -109,10 +110,11 @@ class ModelShape:
         )
 
     def ends_memory(self, *, first: bool, last: bool) -> int:
-        """Bytes of the first and the last stage besides the layers: embedding and head."""
+        """Bytes of the first and the last stage besides the layers: embedding, what reads pictures, and head."""
+        reading = self.picture_bytes * first
         if first and last and self.tied:
-            return max(self.embedding_bytes, self.head_bytes)  # the shared matrix counts once
-        return self.embedding_bytes * first + self.head_bytes * last
+            return reading + max(self.embedding_bytes, self.head_bytes)  # the shared matrix once
+        return reading + self.embedding_bytes * first + self.head_bytes * last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,8 @@ class DeviceCost:
     prefill_ms: tuple[float, ...]  # of one prefill chunk in one layer, for each kind
     head_ms: float  # final norm, lm_head and sampling, once per token
     can_rank: bool = True  # it may compute layers together with others
+    moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
+    is_apart: bool = False  # it has another part, and can have no layers of this plan
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from potluck.errors import format_bytes
+from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
 from potluck.plan.groups import RankGroup
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
@@ -16,6 +17,7 @@ _NO_SHARE = "its memory or the number of layers leaves no share for it"
 class Alone:
     """The speed of one computer without the others."""
 
+    node: NodeId
     name: str
     tokens_per_s: float | None
     missing: int = 0  # bytes that it lacks if the model does not fit
@@ -43,6 +45,11 @@ class Decision:
         """How many of the devices are no groups."""
         return len(self.devices) - len(self.groups)
 
+    @property
+    def candidates(self) -> list[int]:
+        """The devices that could have layers of this plan."""
+        return [i for i in range(self.singles) if not self.devices[i].is_apart]
+
     def parts(self, i: int) -> Sequence[int]:
         """The devices that a device consists of: a group's members, or it alone."""
         return (i,) if i < self.singles else self.groups[i - self.singles].members
@@ -59,11 +66,13 @@ def explain(decision: Decision) -> str:
         lines += _alternative(decision)
     else:
         used = {part for i in route.devices for part in decision.parts(i)}
-        idle = [i for i in range(decision.singles) if i not in used]
+        idle = [i for i in decision.candidates if i not in used]
         lines += [f"{decision.names[i]} gets nothing: {_why_idle(decision, i)}." for i in idle]
         lines += _gap(decision)
-    if len(decision.alone) > 1:
-        lines.append(" ".join(_alone(alone) for alone in decision.alone))
+    here = {decision.devices[i].node for i in decision.candidates}
+    alone = [_alone(one) for one in decision.alone if one.node in here]
+    if len(alone) > 1:
+        lines.append(" ".join(alone))
     return "\n".join(lines)
 
 
@@ -149,7 +158,11 @@ def _tables(decision: Decision) -> list[str]:
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
     problem, route = decision.problem, decision.route
     i = route.devices[k]
-    others = [problem.layer_ms(other) for other in range(problem.size) if other != i]
+    others = [
+        problem.layer_ms(other)
+        for other, device in enumerate(decision.devices)
+        if other != i and not device.is_apart
+    ]
     reasons: list[str] = []
     if others and problem.layer_ms(i) < min(others):
         reasons.append("it is the fastest")

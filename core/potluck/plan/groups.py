@@ -112,7 +112,7 @@ def groups_that_may_pay(
     """
     if not any(shape.divided) or shape.disk_bytes:
         return ()
-    able = [i for i, device in enumerate(devices) if device.can_rank and device.memory > 0]
+    able = [i for i, device in enumerate(devices) if _may_rank(device)]
     found: list[RankGroup] = []
     for size in range(2, min(len(able), MOST_MEMBERS) + 1):
         for members in combinations(able, size):
@@ -125,6 +125,10 @@ def groups_that_may_pay(
                 found.append(group)
     found.sort(key=lambda group: (sum(group.cost.decode_ms), group.members))
     return tuple(found[:MOST_GROUPS])
+
+
+def _may_rank(device: DeviceCost) -> bool:
+    return device.can_rank and device.memory > 0 and not device.is_apart
 
 
 def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:

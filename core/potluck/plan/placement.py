@@ -129,7 +129,7 @@ def make_plan(
     names = labels(devices)
     _check_workers(problem)
 
-    alone = _alone(shape, devices, problem, stop)
+    alone = _alone(shape, devices, links, stop)
     singles, groups = problem, tuple[RankGroup, ...]()
     homely = _with_tables_at_home(problem, shape, devices, near)
     best = _best_near(problem, homely, [], devices, near, stop)
@@ -343,14 +343,17 @@ def make_problem(
 
     return Problem(
         held=held_bytes(shape),
-        spans=tuple(span_of(shape, device.decode_ms, device.memory) for device in devices),
+        spans=tuple(
+            span_of(shape, device.decode_ms, 0 if device.is_apart else device.memory)
+            for device in devices
+        ),
         head_ms=tuple(device.head_ms for device in devices),
         enter_ms=tuple(ms(master, device.node, TOKEN_MESSAGE_BYTES) for device in devices),
         leave_ms=tuple(ms(device.node, master, TOKEN_MESSAGE_BYTES) for device in devices),
         hop_ms=tuple(
             tuple(ms(a.node, b.node, shape.hidden_bytes) for b in devices) for a in devices
         ),
-        workers=tuple(bits.get(device.node, 0) for device in devices),
+        workers=tuple(0 if device.is_apart else bits.get(device.node, 0) for device in devices),
         min_workers=min_workers,
     )
 
@@ -411,9 +414,10 @@ def joined(names: Sequence[str], group: RankGroup) -> str:
 
 
 def _alone(
-    shape: ModelShape, devices: tuple[DeviceCost, ...], problem: Problem, stop: Stop
+    shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links, stop: Stop
 ) -> dict[NodeId, Alone]:
     """The speed of each computer without the others, while the driver still runs on the master."""
+    problem = make_problem(shape, [replace(device, is_apart=False) for device in devices], links)
     result: dict[NodeId, Alone] = {}
     devices_of: dict[NodeId, list[int]] = {}
     for i, device in enumerate(devices):
@@ -421,15 +425,15 @@ def _alone(
     names = computer_names(devices)
     for node, own in devices_of.items():
         name = names[node]
-        alone = replace(problem.only(own), min_workers=0)
+        alone = problem.only(own)
         if route := best_route(alone, stop):
-            result[node] = Alone(name=name, tokens_per_s=_rate(route.ms))
+            result[node] = Alone(node=node, name=name, tokens_per_s=_rate(route.ms))
             continue
         if len(own) == 1:  # its only device would need that much more memory
             lacking = shape.model_memory - devices[own[0]].memory
         else:
             lacking = missing_memory(shape, alone, stop)
-        result[node] = Alone(name=name, tokens_per_s=None, missing=lacking)
+        result[node] = Alone(node=node, name=name, tokens_per_s=None, missing=lacking)
     return result
 
 

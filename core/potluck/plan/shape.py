@@ -5,6 +5,7 @@ from math import prod
 
 from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
@@ -44,6 +45,8 @@ def shape_of(
         cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
+        picture_bytes=working_bytes(config, context, embedding=True)
+        - working_bytes(config, context),
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         width=config.width,

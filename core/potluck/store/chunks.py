@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import RLock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
-from potluck.files import make_folder, sync_folder
+from potluck.files import make_folder, replace, sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.reasons import reason
 from potluck.store.inventory import Inventory
@@ -217,7 +217,7 @@ class ChunkStore:
             make_folder(path.parent)
             flush(file)
             with self._mutex:
-                file.replace(path)
+                replace(file, path)
                 self.inventory.note(digest, path.stat().st_size, self.clock())
         except OSError as error:
             raise StoreError(f"A tensor cannot be stored: {reason(error)}.") from error

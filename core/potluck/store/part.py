@@ -7,21 +7,18 @@ restart, or after a write that failed half-way.
 import errno
 import hashlib
 import io
-import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
+from potluck.files import flush_data, replace
 from potluck.ids import Digest, short
 from potluck.reasons import reason
 
 PART = ".part"
 BUFFER_SIZE = 1 << 20  # fits a core's L2 cache, so that the copy is cheap next to SHA-256
-
-# fdatasync does not flush the times; macOS and Windows have only fsync.
-flush_data = getattr(os, "fdatasync", os.fsync)
 
 
 class Part:
@@ -74,7 +71,7 @@ class Part:
         """
         with disk_errors(self.digest):
             _flush(self.path)
-            self.path.replace(path)
+            replace(self.path, path)
         self.is_whole = False
 
     def _rehash(self) -> None:

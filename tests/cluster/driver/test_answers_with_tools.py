@@ -23,8 +23,8 @@ from potluck.api.backend import (
     ToolSpec,
     ToolUse,
 )
-from potluck.cluster.driver.completion import LoadedModel
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.errors import GrammarError, PromptError
 from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults

@@ -19,7 +19,8 @@ from potluck.api.backend import (
     TokenPrompt,
 )
 from potluck.cluster.driver import completion
-from potluck.cluster.driver.completion import LoadedModel, complete, tokens_of
+from potluck.cluster.driver.completion import complete, tokens_of
+from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import ContextExceededError, EngineError, PromptError
 from potluck.model.chat import ChatFormat

@@ -18,8 +18,9 @@ from potluck.api.backend import (
     SamplingOptions,
     TextPrompt,
 )
-from potluck.cluster.driver.completion import LoadedModel, complete
+from potluck.cluster.driver.completion import complete
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.errors import GrammarError, PromptError
 from potluck.model.defaults import GenerationDefaults
 

@@ -68,7 +68,6 @@ def test_the_ranks_of_a_group_know_each_other_and_one_of_them_stands_in_the_chai
 ) -> None:
     async def main() -> None:
         desk, laptop, mac = three()
-        laptop.version = mac.version = RANKS_SINCE
         layers = (("Desk", 1), ("Laptop+Mac", 3))
         deployment = await deployment_on(model, desk, laptop, mac, layers=layers)
         pipeline = await deployment.start()
@@ -98,7 +97,7 @@ def test_the_ranks_of_a_group_know_each_other_and_one_of_them_stands_in_the_chai
 def test_a_rank_with_an_older_program_is_named(model: LocalModel) -> None:
     async def main() -> None:
         desk, laptop, _ = three()
-        desk.version = RANKS_SINCE
+        laptop.version = RANKS_SINCE - 1
         deployment = await deployment_on(model, desk, laptop, layers=(("Desk+Laptop", 4),))
         with pytest.raises(VersionMismatchError, match="Laptop cannot compute layers together"):
             await deployment.start()
@@ -176,7 +175,6 @@ def test_of_several_computers_that_a_stage_calls_the_one_it_names_is_to_blame(
     async def main() -> None:
         desk, laptop, mac = three()
         attic = FakeComputer("Attic", 4)
-        laptop.version = mac.version = RANKS_SINCE
         ids = {c.name: c.node_id for c in (desk, laptop, mac, attic)} | {
             "Stranger": NodeId("ee" * 32)
         }

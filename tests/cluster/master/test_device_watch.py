@@ -15,6 +15,7 @@ from potluck.cluster.master.measurements import NEEDED
 from potluck.errors import EngineError
 from potluck.plan.deviation import WEIGHED_S
 from potluck.store.registry import LocalModel
+from potluck.wire.versions import RANKS_SINCE
 
 ANY = PlanRequest(context=64)
 _TOKENS = 10  # in a window
@@ -26,6 +27,7 @@ class Watched:
     def __init__(self, model: LocalModel) -> None:
         self.home = Home(model, deadlines=PlanningDeadlines(improve_s=0.0, settle_s=0.0))
         self.attic = FakeComputer("Attic", 3, ms=15.0)
+        self.attic.version = self.home.laptop.version = RANKS_SINCE - 1  # groups are not weighed
         self.home.desk._ms, self.home.laptop._ms = 1000.0, 10.0
         self.home.computers.workers.append(self.attic)
         self.told: list[DeviceChanged] = []

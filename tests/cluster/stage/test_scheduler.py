@@ -247,10 +247,16 @@ def test_room_for_a_prompt_goes_first_too_and_is_told_from_what_takes_no_time() 
     bench.chunk("a")
     bench.put(ExpectCache(epoch=1, session="b", step=1, transfer="t", position=0, end=9))
     bench.open("c")
+    bench.put(OpenSession(epoch=1, session="d", source="a", position=4))  # a copy of gigabytes
     kinds: list[str] = []
     while (group := bench.scheduler.next()) is not None:
         kinds.append(group.kind)
-    assert kinds == ["room", "control", "chunk"]
+    assert kinds == [
+        "room",
+        "control",
+        "chunk",
+        "room",
+    ]  # the copy is made when its source has come so far
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """Pictures of strangers become what the image processors of `transformers` make of them, or an error in words."""
 
+import importlib
 import io
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from potluck.cluster.driver.model_text import Picture
 from potluck.cluster.text import pictures
@@ -16,26 +20,36 @@ from potluck.cluster.text.pictures import prepare_pictures
 from potluck.errors import PromptError
 from potluck.model.vision.pictures import PictureFacts, PictureFormat
 
-QWEN = PictureFormat(
-    facts=PictureFacts(size="area", mark="", token="x"),
+
+def prepared(files: list[bytes], form: PictureFormat) -> list[Picture]:
+    return [each.picture for each in prepare_pictures(files, form)]
+
+
+def form(size: Any, **changes: Any) -> PictureFormat:
+    return PictureFormat(
+        facts=PictureFacts(size=size, mark="", token="x"),
+        **{
+            "square": 0,
+            "least": 1,
+            "most": 1,
+            "rows": 2048,
+            "resample": 3,
+            "mean": (0.5, 0.5, 0.5),
+            "deviation": (0.5, 0.5, 0.5),
+            **changes,
+        },
+    )
+
+
+QWEN = form(
+    "area",
     side=28,
-    square=0,
     least=56 * 56,
     most=28 * 28 * 1280,
-    resample=3,
     mean=(0.48145466, 0.4578275, 0.40821073),
     deviation=(0.26862954, 0.26130258, 0.27577711),
 )
-GEMMA = PictureFormat(
-    facts=PictureFacts(size="square", mark="", token="x"),
-    side=56,
-    square=224,
-    least=1,
-    most=1,
-    resample=2,
-    mean=(0.5, 0.5, 0.5),
-    deviation=(0.5, 0.5, 0.5),
-)
+GEMMA = form("square", side=56, square=224, resample=2)
 
 
 def drawn(mode: str, size: tuple[int, int]) -> Image.Image:
@@ -54,11 +68,15 @@ def saved(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
-def turned() -> bytes:
-    """A photograph of a telephone that was held upright."""
+def _turned(how: int) -> Image.Exif:
     exif = Image.Exif()
-    exif[0x0112] = 6
-    return saved(drawn("RGB", (120, 80)), "JPEG", exif=exif)
+    exif[0x0112] = how
+    return exif
+
+
+def turned(how: int) -> bytes:
+    """A photograph of a telephone that was held in one of eight ways."""
+    return saved(drawn("RGB", (120, 80)), "JPEG", exif=_turned(how))
 
 
 FILES = {
@@ -67,7 +85,27 @@ FILES = {
     "grey": saved(drawn("L", (64, 65))),
     "palette": saved(drawn("P", (70, 60))),
     "one pixel": saved(drawn("RGB", (1, 1))),
-    "turned by EXIF": turned(),
+    "turned by EXIF": turned(6),
+    **{f"turned by EXIF {how}": turned(how) for how in (2, 3, 4, 5, 7, 8)},
+    "alpha of a palette": saved(drawn("P", (50, 61)), transparency=3),
+    "grey with alpha": saved(drawn("LA", (47, 31))),
+    "one bit": saved(drawn("L", (40, 33)).convert("1")),
+    "cmyk": saved(drawn("CMYK", (61, 45)), "JPEG"),
+    "a line": saved(drawn("RGB", (190, 1))),
+    "a column": saved(drawn("RGB", (3, 350))),
+    "webp of films, its first frame": saved(
+        drawn("RGB", (60, 50)),
+        "WEBP",
+        lossless=True,
+        save_all=True,
+        append_images=[Image.new("RGB", (60, 50), "red")],
+    ),
+    "png of films, its first frame": saved(
+        drawn("RGB", (60, 50)),
+        "PNG",
+        save_all=True,
+        append_images=[Image.new("RGB", (60, 50), "red")],
+    ),
     "webp": saved(drawn("RGB", (90, 70)), "WEBP", lossless=True),
     "gif, its first frame": saved(
         drawn("P", (60, 50)), "GIF", save_all=True, append_images=[Image.new("P", (60, 50), 9)]
@@ -85,12 +123,11 @@ def numbers(picture: Picture) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", FILES)
 def test_pictures_are_those_of_the_processors(name: str) -> None:
-    from transformers.image_utils import load_image
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    image = load_image(Image.open(io.BytesIO(FILES[name])))
-    (qwen,) = prepare_pictures([FILES[name]], QWEN)
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
+    (qwen,) = prepared([FILES[name]], QWEN)
     theirs = Qwen2VLImageProcessorPil()(images=[image], return_tensors="pt")
 
     rows, columns = qwen.height // 14, qwen.width // 14
@@ -99,9 +136,118 @@ def test_pictures_are_those_of_the_processors(name: str) -> None:
     ours = ours[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
     assert (ours.reshape(rows * columns, -1) - theirs["pixel_values"]).abs().max() < 1e-5
 
-    (gemma,) = prepare_pictures([FILES[name]], GEMMA)
+    (gemma,) = prepared([FILES[name]], GEMMA)
     square = Gemma3ImageProcessorPil()(images=[image], return_tensors="pt")["pixel_values"]
     assert (numbers(gemma) - square[0]).abs().max() < 1e-5
+
+
+def tower_input(picture: Picture, square: int) -> torch.Tensor:
+    """(tiles, 3, S, S), or with one tile of another size."""
+    shown = numbers(picture)
+    return torch.stack(shown.split(square, 1)) if square else shown[None]
+
+
+MODELS: dict[str, tuple[PictureFormat, str, dict[str, object]]] = {
+    "pixtral": (
+        form("edge", side=16, most=200, mean=QWEN.mean, deviation=QWEN.deviation),
+        "pixtral.image_processing_pil_pixtral.PixtralImageProcessorPil",
+        {"size": {"longest_edge": 200}, "patch_size": {"height": 16, "width": 16}},
+    ),
+    "llava": (
+        form("crop", side=14, square=56, mean=QWEN.mean, deviation=QWEN.deviation),
+        "llava.image_processing_pil_llava.LlavaImageProcessorPil",
+        {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}},
+    ),
+    "internvl": (
+        form("grid", side=28, square=56, rows=12),
+        "got_ocr2.image_processing_pil_got_ocr2.GotOcr2ImageProcessorPil",
+        {
+            "size": {"height": 56, "width": 56},
+            "crop_to_patches": True,
+            "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("model", MODELS)
+def test_pictures_are_those_of_other_processors(model: str, name: str) -> None:
+    ours_is, theirs_is, options = MODELS[model]
+    module, kind = theirs_is.rsplit(".", 1)
+    processor = getattr(importlib.import_module(f"transformers.models.{module}"), kind)(**options)
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
+
+    (ours,) = prepared([FILES[name]], ours_is)
+    theirs = processor(images=[image], return_tensors="pt")["pixel_values"]
+
+    found = tower_input(ours, ours_is.square)
+    assert found.shape == theirs.shape
+    assert (found - theirs).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pictures_are_those_of_the_processor_of_gemma_4(name: str) -> None:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
+    ours_is = form("budget", side=48, rows=70, mean=(0, 0, 0), deviation=(1, 1, 1))
+    (ours,) = prepared([FILES[name]], ours_is)
+    theirs = Gemma4ImageProcessorPil(max_soft_tokens=70)(images=[image], return_tensors="pt")
+
+    rows, columns = ours.height // 16, ours.width // 16
+    patches = numbers(ours).permute(1, 2, 0).reshape(rows, 16, columns, 16, 3).transpose(1, 2)
+    found = patches.reshape(rows * columns, -1)
+    assert theirs["num_soft_tokens_per_image"].tolist() == [rows * columns // 9]
+    assert (found - theirs["pixel_values"][0, : rows * columns]).abs().max() < 1e-5
+
+
+def test_tiles_of_a_canvas_stand_one_below_the_other_in_black() -> None:
+    """Llama 4: of 40 x 56 pixels in tiles of 32, two lines of two, and the whole picture."""
+    image = drawn("RGB", (56, 40))
+    (found,) = prepared([saved(image)], form("canvas", side=16, square=32, rows=16, resample=2))
+
+    pixels = np.frombuffer(found.pixels, np.uint8).reshape(5, 32, 32, 3)
+    whole = np.zeros((64, 64, 3), np.uint8)
+    whole[:40, :56] = np.asarray(image)
+    assert (pixels[1] == whole[:32, 32:]).all()
+    assert (pixels[2] == whole[32:, :32]).all()
+    small = image.resize((32, 32), Image.Resampling.BILINEAR)
+    assert (pixels[4] == np.asarray(small)).all()
+
+
+_PEAK = """
+import resource, sys
+import test_pictures
+data = open(sys.argv[1], "rb").read()
+test_pictures.prepared([test_pictures.FILES["grey"]], test_pictures.QWEN)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+test_pictures.prepared([data], test_pictures.QWEN)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its peak is told in KiB on Linux alone")
+@pytest.mark.parametrize(("mode", "most"), [("RGB", 2.2), ("RGBA", 3.3)])
+def test_a_photo_of_20_megapixels_takes_a_few_times_its_pixels(
+    mode: str, most: float, tmp_path: Path
+) -> None:
+    """Upright, and once more as it is turned; with alpha, in four colours and in three."""
+    small = drawn(mode, (684, 456))
+    file = tmp_path / "photo"
+    small.resize((5472, 3648)).save(
+        file, "JPEG" if mode == "RGB" else "PNG", exif=_turned(6), compress_level=1
+    )
+
+    peak = subprocess.run(
+        [sys.executable, "-c", _PEAK, file],
+        cwd=Path(__file__).parent,
+        check=True,
+        capture_output=True,
+    )
+
+    assert int(peak.stdout) * 1024 < most * 3 * 5472 * 3648
 
 
 def test_grey_of_16_bits_is_as_bright_as_grey_of_8_bits() -> None:
@@ -109,13 +255,13 @@ def test_grey_of_16_bits_is_as_bright_as_grey_of_8_bits() -> None:
     deep = Image.fromarray(np.asarray(grey, dtype=np.uint16) * 257)
     assert deep.mode.startswith("I;16")
 
-    (found,), (expected,) = (prepare_pictures([saved(one)], GEMMA) for one in (deep, grey))
+    (found,), (expected,) = (prepared([saved(one)], GEMMA) for one in (deep, grey))
 
     assert found.pixels == expected.pixels
 
 
 def test_a_picture_has_its_name_from_its_content() -> None:
-    one, same, other = prepare_pictures(
+    one, same, other = prepared(
         [FILES["grey"], saved(Image.open(io.BytesIO(FILES["grey"])), "PNG", compress_level=1), FILES["alpha"]],
         QWEN,
     )  # fmt: skip
@@ -169,7 +315,7 @@ def test_bytes_that_are_changed_at_random_end_in_a_picture_or_in_words() -> None
 
 
 def test_more_pixels_than_a_prompt_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_MOST_PREPARED", 3 * 224 * 224)
+    monkeypatch.setattr(pictures, "MOST_PREPARED", 3 * 224 * 224)
 
     assert len(prepare_pictures([FILES["grey"]], GEMMA)) == 1
     with pytest.raises(PromptError, match="too many"):

@@ -21,12 +21,15 @@ from potluck.errors import (
     PeerLostError,
     RemoteProtocolError,
     StaleEpochError,
+    VersionMismatchError,
 )
 from potluck.ids import Digest
 from potluck.store.fetch import send_tensors
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
 from potluck.wire.messages import Ping, StepFailed, Unload, Unloaded, WarmingUp
+from potluck.wire.spare_messages import Keep
+from potluck.wire.versions import PROTOCOL_VERSIONS
 
 
 def test_an_assignment_is_answered_with_what_is_missing(bench: Bench, model: LocalModel) -> None:
@@ -308,5 +311,26 @@ def test_a_refused_assignment_leaves_the_loan_as_it_is(bench: Bench, model: Loca
 
         assert bench.worker.lease is not None
         assert bench.worker.lease.is_loaded
+
+    run(main())
+
+
+def test_a_master_with_an_older_program_is_told_so_before_anything_is_measured_or_kept(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        bench.mine.version = min(PROTOCOL_VERSIONS)
+        message = msgspec.structs.replace(assign(model, 0, 2), scheme="int4")
+        config = dict(model.manifest.config)
+        profile = Profile(config=config, scheme="int4", tokens=8)
+        keep = Keep(config=config, scheme="int4", layers=(0,), embedding=False, head=False)
+        for each in (message, profile, keep):
+            with pytest.raises(
+                VersionMismatchError, match="Desk cannot share weights in int4, since"
+            ):
+                await bench.worker.handle(bench.mine, each)
+        assert bench.worker.lease is None
+
+        await bench.take(assign(model, 0, 2), model)  # in a scheme that both know
 
     run(main())

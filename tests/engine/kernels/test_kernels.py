@@ -38,6 +38,48 @@ def test_a_path_that_cannot_run_is_refused() -> None:
         best_kernels(path="mmx")
 
 
+def test_where_no_program_may_make_code_torch_computes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a macOS app without the entitlement, whose process would be killed at the first call."""
+
+    def refuse() -> None:
+        raise OSError(1, "Failed to allocate executable memory")
+
+    monkeypatch.setattr("llvmlite.binding.check_jit_execution", refuse)
+
+    assert best_kernels().name == "reference"
+    assert "executable memory" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [(set(), "neon"), ({"dotprod"}, "dotprod"), ({"dotprod", "i8mm"}, "i8mm")],
+)
+def test_an_arm_processor_has_what_its_system_says_where_llvm_does_not_ask(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], name: str
+) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_process_triple", lambda: "aarch64-unknown-linux-gnu")
+    monkeypatch.setattr(
+        "llvmlite.binding.get_host_cpu_features", lambda: {"neon": True, "sve": False}
+    )
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "generic")
+    monkeypatch.setattr("potluck.engine.kernels.paths.arm_features", lambda: frozenset(features))
+
+    assert host_paths()[0].name == name
+
+
+def test_a_processor_of_another_kind_is_not_asked_for_features_of_arm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_process_triple", lambda: "x86_64-unknown-linux-gnu")
+    monkeypatch.setattr(
+        "potluck.engine.kernels.paths.arm_features", lambda: pytest.fail("bits mean other things")
+    )
+
+    assert host_paths()[-1].name == "generic"
+
+
 def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> None:
     x, weight = random(5, 70), random(70, seed=1)
 

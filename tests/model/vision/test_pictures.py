@@ -5,6 +5,7 @@ from seeing_models import SEEING, TEXT
 
 from potluck.errors import PromptError
 from potluck.model.config import ModelConfig
+from potluck.model.vision.layouts import Layout
 from potluck.model.vision.pictures import PictureFormat, picture_format
 from potluck.model.vision.spec import MOST_ROWS
 
@@ -13,8 +14,22 @@ NAMES = {
     "qwen 3.5": "Qwen3_5ForConditionalGeneration",
     "gemma 3": "Gemma3ForConditionalGeneration",
     "mistral 3": "Mistral3ForConditionalGeneration",
+    "gemma 4": "Gemma4ForConditionalGeneration",
+    "pixtral": "LlavaForConditionalGeneration",
+    "llava": "LlavaForConditionalGeneration",
+    "internvl": "InternVLForConditionalGeneration",
+    "llama 4": "Llama4ForConditionalGeneration",
 }
-TYPES = {"qwen 2.5": "qwen2_5_vl_text", "qwen 3.5": "qwen3_5_text", "gemma 3": "gemma3_text"}
+TYPES = {
+    "qwen 2.5": "qwen2_5_vl_text",
+    "qwen 3.5": "qwen3_5_text",
+    "gemma 3": "gemma3_text",
+    "gemma 4": "gemma4_text",
+    "internvl": "qwen3",
+    "llama 4": "llama4_text",
+    "llava": "llama",
+}
+SIZES = [(1, 1), (7, 300), (300, 7), (480, 640), (641, 479), (3000, 4000), (33, 32), (90, 61)]
 
 
 def form_of(variant: str, **given: object) -> PictureFormat:
@@ -27,9 +42,13 @@ def form_of(variant: str, **given: object) -> PictureFormat:
         **whole,
     }
     read = ModelConfig.from_dict(config)
-    form = picture_format(read.architecture, read.tower, given)
+    form = picture_format(read.tower, given)
     assert form is not None
     return form
+
+
+def text_of(variant: str, height: int, width: int) -> str:
+    return form_of(variant).text(Layout(size=(height, width)))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (480, 640), (3000, 4000), (33, 32)])
@@ -38,7 +57,7 @@ def test_the_sizes_of_qwen_are_those_of_its_processor(size: tuple[int, int]) -> 
 
     form = form_of("qwen 2.5", min_pixels=1024, max_pixels=60000)
 
-    assert form.size(*size) == smart_resize(*size, 8, 1024, 60000)
+    assert form.layout(*size).pixels == smart_resize(*size, 8, 1024, 60000)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 300), (480, 640), (3000, 4000), (33, 32)])
@@ -51,29 +70,88 @@ def test_the_sizes_of_pixtral_are_those_of_its_processor(size: tuple[int, int]) 
     form = form_of("mistral 3", size={"longest_edge": 200})
     image = np.empty((*size, 3), dtype=np.uint8)
 
-    assert form.size(*size) == get_resize_output_image_size(image, 200, 8)
+    assert form.layout(*size).pixels == get_resize_output_image_size(image, 200, 8)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_sizes_of_gemma_4_are_those_of_its_processor(size: tuple[int, int]) -> None:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import (
+        get_aspect_ratio_preserving_size,
+    )
+
+    form = form_of("gemma 4", max_soft_tokens=70)
+
+    assert form.layout(*size).pixels == get_aspect_ratio_preserving_size(*size, 4, 70 * 9, 3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_tiles_of_internvl_are_those_of_its_processor(size: tuple[int, int]) -> None:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+    form = form_of("internvl")
+    columns, rows = get_optimal_tiled_canvas(size, (32, 32), 1, 12)
+    layout = form.layout(*size)
+
+    assert layout.tiles == (rows, columns)
+    assert layout.size == (rows * 32, columns * 32)
+    count = rows * columns + (rows * columns > 1)
+    assert layout.pixels == (count * 32, 32)
+    assert form.text(layout) == "<img>" + "<IMG_CONTEXT>" * 16 * count + "</img>"
+
+
+@pytest.mark.parametrize(
+    ("size", "frame", "resized"),
+    [
+        ((1, 1), (32, 32), (32, 32)),
+        ((7, 300), (32, 320), (7, 300)),
+        ((641, 479), (160, 96), (128, 96)),
+        ((3000, 4000), (96, 128), (96, 128)),
+        ((33, 32), (64, 32), (33, 32)),
+        ((50, 100), (64, 128), (50, 100)),
+        ((65, 31), (96, 32), (65, 31)),
+        ((97, 333), (64, 224), (64, 219)),
+    ],
+)
+def test_the_tiles_of_llama_4_are_those_of_its_processor(
+    size: tuple[int, int], frame: tuple[int, int], resized: tuple[int, int]
+) -> None:
+    """The values are what `get_best_fit` and `get_max_res_without_distortion` give, whose module needs torchvision."""
+    layout = form_of("llama 4").layout(*size)
+
+    assert (layout.frame, layout.size) == (frame, resized)
+    assert layout.tiles == (frame[0] // 32, frame[1] // 32)
+
+
+def test_the_text_of_llama_4_names_tiles_lines_and_the_whole() -> None:
+    form, tile = form_of("llama 4"), "<|patch|>" * 16
+    line = f"{tile}<|tile_x_separator|>{tile}<|tile_y_separator|>"
+
+    assert form.text(form.layout(20, 20)) == f"<|image_start|><|image|>{tile}<|image_end|>"
+    assert form.layout(60, 60).pixels == (5 * 32, 32)
+    two = f"<|image_start|>{line}{line}<|image|>{tile}<|image_end|>"
+    assert form.text(form.layout(60, 60)) == two
 
 
 def test_no_picture_has_more_rows_than_a_laptop_bears() -> None:
-    for variant in ("qwen 2.5", "qwen 3.5", "mistral 3"):
-        rows, columns = form_of(variant).cells(*form_of(variant).size(4000, 5000))
+    for variant in ("qwen 2.5", "qwen 3.5", "mistral 3", "pixtral"):
+        rows, columns = form_of(variant).cells(*form_of(variant).layout(4000, 5000).pixels)
         assert 0.75 * MOST_ROWS < rows * columns <= MOST_ROWS
 
 
 def test_what_is_far_longer_than_wide_is_refused() -> None:
     with pytest.raises(PromptError, match="Cut it"):
-        form_of("qwen 3.5").size(10, 2001)
+        form_of("qwen 3.5").layout(10, 2001)
 
 
 def test_the_text_of_a_picture_has_a_token_for_each_row_of_the_tower() -> None:
-    assert form_of("qwen 3.5").text(16, 24) == "<|image_pad|>" * 6
-    assert form_of("mistral 3").text(16, 16) == "[IMG][IMG][IMG_BREAK][IMG][IMG][IMG_END]"
+    assert text_of("qwen 3.5", 16, 24) == "<|image_pad|>" * 6
+    assert text_of("mistral 3", 16, 16) == "[IMG][IMG][IMG_BREAK][IMG][IMG][IMG_END]"
     gemma = form_of("gemma 3")
-    assert gemma.size(480, 640) == (32, 32)
+    assert gemma.layout(480, 640).pixels == (32, 32)
     rows = "<image_soft_token>" * 16
-    assert gemma.text(32, 32) == f"\n\n<start_of_image>{rows}<end_of_image>\n\n"
+    assert gemma.text(gemma.layout(32, 32)) == f"\n\n<start_of_image>{rows}<end_of_image>\n\n"
 
 
 def test_a_model_of_text_takes_no_pictures() -> None:
     config = ModelConfig.from_dict({"architectures": ["MistralForCausalLM"], **TEXT})
-    assert picture_format(config.architecture, config.tower, {}) is None
+    assert picture_format(config.tower, {}) is None

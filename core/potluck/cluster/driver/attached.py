@@ -17,6 +17,17 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a pipeline is, as planned, by which replicas are compared: seconds of a token of an answer, and of a prompt."""
+
+    token_s: float = 0.1
+    prompt_token_s: float = 0.01
+
+
+_SPEED = Speed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
     """A pipeline, and what conversations must know to run on it; see `Generator.attach`."""
 
@@ -25,6 +36,8 @@ class Attached:
     room: Room | None
     chunk_tokens: Callable[[int], int]
     reader: Reader | None = None  # reads long prompts for it; None: nobody does
+    speed: Speed = _SPEED
+    is_leaving: bool = False  # whether it is chosen for no other answers
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raise PromptError if these tokens and one after them are not possible."""

@@ -4,8 +4,8 @@ import logging
 import secrets
 import statistics
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, closing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -26,9 +26,9 @@ from potluck.api.openai import StageTiming, Timings
 from potluck.cluster.driver.answer_text import AnswerText
 from potluck.cluster.driver.calling import answer_constraint
 from potluck.cluster.driver.echo import echo_of
-from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.grammar import Grammar
-from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, conversation_of
+from potluck.cluster.driver.loaded_model import LoadedModel
+from potluck.cluster.driver.model_text import EncodedPrompt, conversation_of
 from potluck.cluster.driver.pictures import NO_PICTURES, Pictures, PromptPictures
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import (
@@ -36,12 +36,9 @@ from potluck.errors import (
     EngineError,
     GrammarError,
     PromptError,
-    UsageError,
 )
 from potluck.model.defaults import GenerationDefaults
 from potluck.model.detokenizer import Detokenizer
-from potluck.model.pooling import LAST
-from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import Sampling, TokenBias
 
 logger = logging.getLogger(__name__)
@@ -53,39 +50,6 @@ _ONLY_TEXT = (
     "This model reads only text here, and a message has a picture. Leave it out, or ask a model whose vision tower"
     " Potluck computes, as safetensors or as GGUF with its mmproj beside it: README.md names them."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model that is loaded and can answer.
-
-    Attributes:
-        text: its tokenizer and its chat template.
-        defaults: sampling that its makers recommend.
-        generator: computes its tokens.
-        stage_names: the computer of each stage, in the order of the pipeline.
-        vocab_size: how many token ids its weights know; a tokenizer may know others.
-        pooling: which hidden states are its embedding: see `potluck.model.pooling`.
-        tower: what reads its pictures; None: it reads text alone.
-        blind: why it does, although there is a file with a tower; a sentence.
-    """
-
-    text: ModelText
-    defaults: GenerationDefaults
-    generator: Generator
-    stage_names: tuple[str, ...]
-    vocab_size: int
-    pooling: str = LAST
-    tower: TowerSpec | None = None
-    blind: str | None = None
-
-    def check_embeds(self) -> None:
-        """Raise UsageError for a model whose embeddings are not that of the last token."""
-        if self.pooling != LAST:
-            raise UsageError(
-                f"The embeddings of this model are made of several tokens ({self.pooling}), and Potluck"
-                " gives that of the last token alone. Ask for those of another model."
-            )
 
 
 @dataclass(slots=True)
@@ -146,19 +110,20 @@ async def complete(
     Raises:
         PromptError: the prompt is empty, too long, or not of this model's vocabulary; or the known
             tokens are.
+        TooManyRequestsError: there was no room for its pictures.
         GrammarError: the constraint is invalid, or costs too much.
         PeerError, EngineError: the pipeline broke; the message names the computer.
     """
     watch = _Stopwatch(now, now())
-    encoded = await _encode(loaded, request.prompt)
-    _check_ids(request.known, loaded.vocab_size)
-    _check_ids([token_id for token_id, _ in request.sampling.logit_bias], loaded.vocab_size)
-    _check_known(request.known, loaded.generator.context)
-    grammar = await _grammar(loaded, request, encoded)
-    with closing(grammar) if grammar is not None else nullcontext():
-        async with aclosing(_answer(loaded, request, encoded, grammar, watch)) as events:
-            async for event in events:
-                yield event
+    async with _encoded(loaded, request.prompt) as encoded:
+        _check_ids(request.known, loaded.vocab_size)
+        _check_ids([token_id for token_id, _ in request.sampling.logit_bias], loaded.vocab_size)
+        _check_known(request.known, loaded.generator.context)
+        grammar = await _grammar(loaded, request, encoded)
+        with closing(grammar) if grammar is not None else nullcontext():
+            async with aclosing(_answer(loaded, request, encoded, grammar, watch)) as events:
+                async for event in events:
+                    yield event
 
 
 async def _grammar(
@@ -272,13 +237,32 @@ async def tokens_of(loaded: LoadedModel, prompt: Prompt) -> Tokens:
     Raises:
         PromptError: as `complete`.
     """
-    ids = (await _encode(loaded, prompt)).token_ids
+    async with _encoded(loaded, prompt) as encoded:
+        ids = encoded.token_ids
     vocabulary = loaded.text.vocabulary
     detokenizer = Detokenizer(vocabulary)
     text = "".join([*map(detokenizer.push, ids), detokenizer.flush()])
     pieces = tuple(vocabulary.raw(token_id) or b"" for token_id in ids)
     context = loaded.generator.context
     return Tokens(token_ids=tuple(ids), pieces=pieces, text=text, context=context)
+
+
+@asynccontextmanager
+async def _encoded(loaded: LoadedModel, prompt: Prompt) -> AsyncIterator[EncodedPrompt]:
+    """A prompt as token ids, with the room of its pixels as long as the `with` block lasts.
+
+    Raises:
+        PromptError: as `_encode`.
+        TooManyRequestsError: there was no room.
+    """
+    if not isinstance(prompt, ChatPrompt) or not any(turn.pictures for turn in prompt.turns):
+        yield await _encode(loaded, prompt)
+        return
+    _check_sees(loaded, prompt)
+    async with loaded.pixels.held() as keep:
+        encoded = await _encode(loaded, prompt)
+        keep(sum(len(picture.pixels) for picture in encoded.pictures))
+        yield encoded
 
 
 async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
@@ -290,7 +274,6 @@ async def _encode(loaded: LoadedModel, prompt: Prompt) -> EncodedPrompt:
     match prompt:
         case ChatPrompt():
             _check_length(_characters(prompt), loaded.generator.context)
-            _check_sees(loaded, prompt)
             encoded = await loaded.text.encode_chat(conversation_of(prompt))
         case TextPrompt(text, _, suffix) if suffix:
             _check_length(len(text) + len(suffix), loaded.generator.context)

@@ -219,6 +219,17 @@ class Conversation:
         self.pipeline, self.context = pipeline, context
         self.open()
 
+    @property
+    def is_cached(self) -> bool:
+        """Whether it has caches on a pipeline that works."""
+        return self.cached > 0 and self.pipeline is not None and self.pipeline.broken is None
+
+    def leave(self) -> None:
+        """Give up its caches, where they are: it goes on with another pipeline."""
+        if self.pipeline is not None:
+            self.pipeline.close(self.session)
+        self.forget_caches()
+
     def choose_rope(self) -> None:
         """Begin with empty caches, if so many tokens have other rotary frequencies than what is cached.
 

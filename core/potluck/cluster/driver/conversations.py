@@ -23,15 +23,16 @@ class Conversations:
         """A conversation that no request uses, to answer this prompt in; there must be one, or room.
 
         It is the one that the prompt goes on with. A prompt that only begins like another one gets a copy
-        of that one's caches so far, so that both can go on.
+        of that one's caches so far, so that both can go on. One that has its caches on another pipeline loses
+        them, unless there is something to copy on this one.
         """
         free = [each for each in self._all if each.turn is None]
-        best = max(free, key=lambda each: each.shares(prompt), default=None)
-        if best is not None and best.is_continued_by(prompt, losing=self._limits.fork_tokens):
-            if best.pipeline is not pipeline:
-                best.forget_caches()
+        if best := self._continued([each for each in free if each.pipeline is pipeline], prompt):
             return best
         source = self._source(prompt, pipeline)
+        if (best := self._continued(free, prompt)) and (source is None or not best.is_cached):
+            best.leave()
+            return best
         if len(self._all) >= self._limits.conversations:
             oldest = min(free, key=lambda each: each.last_used)
             if oldest is source:
@@ -41,6 +42,14 @@ class Conversations:
         chosen = Conversation(name) if source is None else source.fork(name, prompt)
         self._all.append(chosen)
         return chosen
+
+    def _continued(
+        self, some: Sequence[Conversation], prompt: Sequence[int]
+    ) -> Conversation | None:
+        """The one of these that has computed most of the prompt, if the prompt goes on with it."""
+        best = max(some, key=lambda each: each.shares(prompt), default=None)
+        is_it = best is not None and best.is_continued_by(prompt, self._limits.fork_tokens)
+        return best if is_it else None
 
     def drop(self, conversation: Conversation) -> None:
         """Forget a conversation and its caches."""

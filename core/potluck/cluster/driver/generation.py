@@ -1,9 +1,9 @@
-"""Tokens from whichever pipeline is attached: prompts in chunks, then one token at a time.
+"""Tokens from whichever pipelines are attached: prompts in chunks, then one token at a time.
 
 The next turn of a conversation finds its `Conversation`, whose caches have all tokens but the new
 ones. A prompt that only begins like another conversation gets a copy of its caches so far. When a stage has lost its caches (`need_replay`), or
 another pipeline is attached, the missing tokens are sent again, and the answer goes on where it
-was.
+was. Of several replicas of the model, each answer runs on one (`places.py`), and goes on on another one if that is lost.
 """
 
 import asyncio
@@ -11,10 +11,9 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from potluck.api.backend import Progress, Reading
-from potluck.cluster.driver.attached import Attached, Room
+from potluck.cluster.driver.attached import Attached, Room, Speed
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.grammar import Grammar
@@ -22,6 +21,7 @@ from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.places import Places
 from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.steps_ahead import StepsAhead
@@ -29,7 +29,6 @@ from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
 from potluck.cluster.loss import CACHE_LOST, cannot_go_on, lost_too_often
 from potluck.errors import (
-    PeerLostError,
     PotluckError,
     UnknownSessionError,
 )
@@ -39,10 +38,11 @@ CHUNK_TOKENS = 256  # of a prompt, where no plan says what is best
 READING_S = 0.5  # between two events that say how much of a prompt is read
 
 _LIMITS = AnswerLimits()
+_SPEED = Speed()
 
 
 class Generator:
-    """Answers prompts with one model, several at a time, on the pipeline that is attached."""
+    """Answers prompts with one model, several at a time, on the pipelines that are attached."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Generator:
         self._recover = recover
         self._limits = limits
         self._clock = clock
-        self._attached: Attached | None = None
+        self._places = Places()
         self._closed: PotluckError | None = None
         self._conversations = Conversations(limits)
         self.turns = Turns(
@@ -83,10 +83,12 @@ class Generator:
         context: int,
         room: Room | None = None,
         chunk_tokens: Callable[[int], int] = lambda _: CHUNK_TOKENS,
+        speed: Speed = _SPEED,
+        is_replica: bool = False,
     ) -> None:
         """Compute on this pipeline from now on.
 
-        The one before it breaks, if it is not broken yet. Answers that were under way there go on
+        Those before it break, if they are not broken yet. Answers that were under way there go on
         here: their tokens so far are computed again, and are not given out twice.
 
         Args:
@@ -94,23 +96,40 @@ class Generator:
             context: most tokens that a conversation has by this plan.
             room: of the computer with the least memory for a conversation; None: all have enough.
             chunk_tokens: for a prompt of so many new tokens, how many are sent at once.
+            speed: by which replicas are compared.
+            is_replica: it computes beside those that are there.
         """
-        if self._attached is not None:
-            error = PeerLostError("The model was loaded on other computers while it was answering.")
-            self._attached.pipeline.fail(error)
         if room is not None and room.tokens >= context:
             room = None
-        self._attached = Attached(
+        place = Attached(
             pipeline=pipeline,
             context=context if room is None else room.tokens,
             room=room,
             chunk_tokens=chunk_tokens,
+            speed=speed,
         )
+        (self._places.add if is_replica else self._places.put)(place)
+
+    def leave(self, pipeline: Pipeline) -> None:
+        """Begin no answers on this replica from now on, if there is another one."""
+        self._places.leave(pipeline)
+
+    def detach(self, pipeline: Pipeline) -> None:
+        """Forget a replica that is lost."""
+        self._places.remove(pipeline)
+
+    def uses(self, pipeline: Pipeline) -> bool:
+        """Whether an answer is under way on this pipeline."""
+        return any(c.pipeline is pipeline and c.turn is not None for c in self._conversations)
+
+    async def unused(self, pipeline: Pipeline) -> None:
+        """Wait until no answer is under way on this pipeline."""
+        while self.uses(pipeline):
+            await self._advanced.wait()
 
     def read_with(self, reader: Reader | None, pipeline: Pipeline | None) -> None:
         """Have a reader read long prompts from now on (None: nobody), while this pipeline is attached."""
-        if self._attached is not None and self._attached.pipeline is pipeline:
-            self._attached = replace(self._attached, reader=reader)
+        self._places.read_with(reader, pipeline)
 
     def close(self, error: PotluckError) -> None:
         """End the answers under way, and those that wait for a pipeline, with this error.
@@ -118,17 +137,12 @@ class Generator:
         No pipeline is attached afterwards.
         """
         self._closed = error
-        if self._attached is not None:
-            self._attached.pipeline.fail(error)
+        self._places.fail(error)
 
     @property
     def broken(self) -> PotluckError | None:
         """Why nothing can be computed now; None: a pipeline that works is attached."""
-        if self._closed is not None:
-            return self._closed
-        if self._attached is None:
-            return PeerLostError("The model is not loaded yet. Try again in a moment.")
-        return self._attached.pipeline.broken
+        return self._closed or self._places.broken
 
     @property
     def is_idle(self) -> bool:
@@ -138,10 +152,11 @@ class Generator:
     @property
     def context(self) -> int:
         """How many tokens a conversation can have now; 0 without a pipeline."""
-        return 0 if self._attached is None else self._attached.context
+        largest = self._places.largest
+        return 0 if largest is None else largest.context
 
     async def _working(self) -> Attached:
-        """The pipeline to compute on. If it is broken, this waits for another one.
+        """The pipeline for the longest conversations. If all are broken, this waits for another one.
 
         Raises:
             PotluckError: why there is none.
@@ -156,8 +171,9 @@ class Generator:
                 raise broken from None
             except PotluckError as why:
                 raise cannot_go_on(broken, why) from why
-        assert self._attached is not None
-        return self._attached
+        largest = self._places.largest
+        assert largest is not None
+        return largest
 
     def _tell(self) -> None:
         """Wake those that wait for what another answer computes."""
@@ -287,11 +303,15 @@ class Generator:
         Turns ensure that there is one that is not used, or room for one. While another answer
         computes the beginning of this prompt, this waits for it.
         """
-        pipeline = (await self._working()).pipeline
-        while self._conversations.is_being_computed(prompt, pipeline):
+        while True:
+            await self._working()
+            place = self._places.choose(prompt, self._conversations)
+            if not self._conversations.is_being_computed(prompt, place.pipeline):
+                break
             await self._advanced.wait()
-            pipeline = (await self._working()).pipeline
-        conversation = self._conversations.choose(prompt, pipeline)
+        conversation = self._conversations.choose(prompt, place.pipeline)
+        if conversation.pipeline is not place.pipeline:
+            conversation.enter(place.pipeline, place.context)
         conversation.turn = turn
         return conversation
 
@@ -368,15 +388,17 @@ class Generator:
 
     async def _run(self, conversation: Conversation) -> AsyncGenerator[Reading | Result, None]:
         """Compute the tokens that are not cached, in chunks; the last one's result comes last."""
-        assert self._attached is not None
-        pipeline = self._attached.pipeline
-        self._attached.check(conversation.tokens)  # it may be another one than at the beginning
+        place = self._places.of(conversation.pipeline)
+        if place is None:  # the one at the beginning is lost
+            place = self._places.choose(conversation.tokens, self._conversations)
+        pipeline = place.pipeline
+        place.check(conversation.tokens)
         if conversation.pipeline is not pipeline:
-            conversation.enter(pipeline, self._attached.context)
+            conversation.enter(pipeline, place.context)
         conversation.choose_rope()
         if conversation.may_restore:
             await conversation.restore()
-        reader = self._attached.reader
+        reader = place.reader
         if reader is not None and reader.takes(conversation):
             async with aclosing(reader.read(conversation)) as progress:
                 async for reading in progress:
@@ -394,7 +416,7 @@ class Generator:
                 ):
                     before, size = (
                         conversation.cached,
-                        self._step_size(conversation, self._attached),
+                        self._step_size(conversation, place),
                     )
                     step = conversation.send_step(size)
                     under_way.append((step, conversation.cached - before, before))

@@ -136,11 +136,16 @@ class Pipeline:
         self._lock = threading.Lock()  # guards the steps, and the order of what is sent
         self._steps = PendingSteps()
         self._broken: PotluckError | None = None
+        self._failed = asyncio.Event()
 
     @property
     def broken(self) -> PotluckError | None:
         """Why no step can run any more; None: steps can run."""
         return self._broken
+
+    async def wait_broken(self) -> None:
+        """Wait until no step can run any more, also if all connections are still there."""
+        await self._failed.wait()
 
     async def run(self) -> None:
         """Receive results until a connection ends or the stages are silent; then fail all steps."""
@@ -167,6 +172,7 @@ class Pipeline:
     def fail(self, error: PotluckError) -> None:
         """Break the pipeline: every pending step ends with this error."""
         self._broken = self._broken or error
+        self._failed.set()
         with self._lock:
             pending = self._steps.remove_all()
         for step in pending:

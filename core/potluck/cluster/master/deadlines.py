@@ -15,7 +15,12 @@ class PlanningDeadlines:
     answers_s: float = 20.0  # for the answers under way, before a faster plan interrupts them
     return_s: float = 10.0  # in a recovery, for lost computers that the model does not fit without
     search_s: float = 2.0  # then the best plan so far is taken; 20 devices take about one second
-    readers_s: float = 20.0  # after which those who read prompts are prepared again
+    replicas_s: float = (
+        8.0  # the same where the model is held several times: each division is a plan
+    )
+    readers_s: float = (
+        20.0  # after which those who read prompts are prepared again, and lost replicas
+    )
 
 
 DEADLINES = PlanningDeadlines()

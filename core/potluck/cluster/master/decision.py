@@ -14,7 +14,7 @@ from typing import assert_never
 from potluck.api.schema import PlanRequest
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.improvement import improvement
-from potluck.cluster.master.state import Deployed, State, is_lent_still
+from potluck.cluster.master.state import Deployed, State, is_lent_still, leavers
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -24,6 +24,7 @@ from potluck.cluster.master.vocabulary import (
     ImproveWish,
     LoadWish,
     MakePlan,
+    Promote,
     PromptWish,
     RecoveryWish,
     Retire,
@@ -41,6 +42,8 @@ def next_action(state: State) -> Action | None:
     deployed = state.deployed
     if deployed is not None and deployed.loss is not None:
         return deployed.loss  # comes first: an answer may be waiting for the lost computer
+    if _is_to_promote(state):
+        return Promote()
     if state.notices:
         return Tell(text=state.notices[0])
     if state.answers:
@@ -59,6 +62,16 @@ def next_action(state: State) -> Action | None:
     if state.wishes:
         return _next_for(state, state.wishes[0])
     return _next_to_free(state)
+
+
+def _is_to_promote(state: State) -> bool:
+    """Whether another replica takes the place of the deployment, whose computers are lost or leave."""
+    deployed = state.deployed
+    if deployed is None or state.replica is None or state.plan is not None:
+        return False
+    if not deployed.is_loaded or deployed.has_failed or isinstance(state.work, Deploy | Retire):
+        return False
+    return deployed.is_broken or bool(leavers(state))
 
 
 def _kept(state: State, deployed: Deployed) -> frozenset[NodeId]:

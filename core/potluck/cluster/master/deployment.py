@@ -15,19 +15,19 @@ from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.attached import Room
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
 from potluck.cluster.loss import lost_while_loading
+from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
-from potluck.errors import PeerLostError, PotluckError, VersionMismatchError, format_bytes
+from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import NodeId
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.placement import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.messages import Address, Assign, CacheHop, Hop, Load, RankPlace, RankShare
-from potluck.wire.versions import RANKS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Deployment:
                 task.tensors.release()
 
     async def _start(self) -> Pipeline:
-        self._check_versions()
+        self._check_ages()
         await together(self._named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
@@ -241,6 +241,7 @@ class Deployment:
         Returns:
             Whether it pays. If not, and after an error, these computers are free again.
         """
+        self._check_ages()
         joining = [task for task in self.tasks if not runs(task.stage.node)]
         try:
             for task in joining:
@@ -264,6 +265,10 @@ class Deployment:
         if not is_worth_it:
             await self._free(joining)
         return is_worth_it
+
+    def _check_ages(self) -> None:
+        answering = () if self._answering is None else self._answering.tasks
+        check_ages(self.tasks, self.planned.model.config, self.planned.scheme, answering)
 
     async def _free(self, tasks: Sequence[StageDeployment]) -> None:
         computers = {task.stage.node: task.computer for task in tasks}
@@ -313,19 +318,6 @@ class Deployment:
         is_same = computer.node_id == source.computer.node_id
         hosts = LOOPBACK if is_same else computer.addresses_from(source.computer.node_id)
         return Hop(node_id=computer.node_id, addresses=_at_port(hosts, ports[index]))
-
-    def _check_versions(self) -> None:
-        """Refuse ranks that run an older program.
-
-        Raises:
-            VersionMismatchError: names the computer to update.
-        """
-        for task in self.tasks:
-            if task.stage.is_ranked and task.computer.version < RANKS_SINCE:
-                raise VersionMismatchError(
-                    f"{task.progress.name} cannot compute layers together with others: its Potluck is"
-                    " too old. Update it there."
-                )
 
     def cache_hops(self, source: StageDeployment) -> tuple[CacheHop, ...]:
         """The stages that have layers of this one of readers, and how it reaches them."""
@@ -383,8 +375,8 @@ class Deployment:
 
     async def wait_broken(self) -> None:
         """Wait until the pipeline cannot compute any more."""
-        assert self._running is not None
-        await asyncio.wait([self._running])
+        assert self.pipeline is not None
+        await self.pipeline.wait_broken()
 
     async def stop(self, *, keep: Container[NodeId] = ()) -> None:
         """Take the plan out of force. Computers that are gone are not waited for.

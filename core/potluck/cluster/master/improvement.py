@@ -30,7 +30,7 @@ def improvement(state: State) -> MakePlan | None:
             is_improvement=True,
             is_handover=True,
         )
-    if state.here <= state.weighed:
+    if state.here <= state.weighed or state.asked.replicas > 1:  # those are planned one by one
         return None
     if has_constraints(state.asked) and not (state.missing and state.missing <= state.here):
         return None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import ModelInUse, Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.readers import Readers
+from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
@@ -55,6 +57,7 @@ class Loader:
         progress: of the load that is under way.
         spares: what workers have on their disks in case another one is lost.
         readers: read long prompts for the deployment in force, if it has some.
+        replicas: hold the model beside the deployment in force, if it has some.
     """
 
     def __init__(
@@ -106,6 +109,16 @@ class Loader:
             deployment=self._deployment_of_readers,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
+        )
+        self.replicas = Replicas(
+            present=lambda: [c.node_id for c in (computers.local, *computers.available())],
+            leaving=lambda: [computer.node_id for computer in computers.leaving()],
+            deployment=self._deployment_of_replica,
+            plan=planner.plan_among,
+            tell=lambda text: events.publish(Notice(level="warning", text=text)),
+            changed=lambda: events.publish(ModelChanged()),
+            retry_s=deadlines.readers_s,
+            answers_s=deadlines.answers_s,
         )
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
@@ -268,6 +281,16 @@ class Loader:
             answering=answering,
         )
 
+    def _deployment_of_replica(self, planned: Planned, beside: Deployment) -> Deployment:
+        changed = partial(self._events.publish, ModelChanged())
+        return self._deployment(planned, beside.epoch, changed=changed)
+
+    def promote(self) -> None:
+        """Have another replica take the place of the deployment in force, which is lost or leaves."""
+        assert self.deployment is not None
+        self.deployment = self.replicas.promote(self.deployment)
+        self._planned = self.deployment.planned
+
     async def _deploy(self, deployment: Deployment) -> Loaded:
         planned, began = deployment.planned, time.monotonic()
         pipeline = await deployment.start()
@@ -278,8 +301,10 @@ class Loader:
             context=planned.context,
             room=deployment.room,
             chunk_tokens=planned.chunk_tokens,
+            speed=planned.speed,
         )
         self.readers.begin(deployment, self._generator)
+        self.replicas.begin(deployment, self._generator)
         return Loaded()
 
     def _generator_of(self, planned: Planned) -> Generator:
@@ -322,6 +347,7 @@ class Loader:
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
         try:
             await self.readers.end(keep=keep)
+            await self.replicas.end(keep=keep)
             await deployment.stop(keep=keep)
         except Exception:  # the plan is out of force all the same, and the next action can begin
             logger.exception(

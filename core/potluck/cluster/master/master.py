@@ -40,6 +40,7 @@ from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.readers import Readers
+from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
@@ -60,6 +61,7 @@ from potluck.cluster.master.vocabulary import (
     MakePlan,
     PipelineBroke,
     Present,
+    Promote,
     PromptWish,
     RecoveryWish,
     Retire,
@@ -235,8 +237,13 @@ class Master:
         elif not self._improving and self._can_be_improved:
             self._improving = True
             self._tasks.spawn(self._improve(), name="improve")
+        if self._is_broken and self.replicas.ready is not None:
+            self.happened(self._present())  # no answer has told it: they go on at other replicas
         self.readers.look()
-        self.spares.look(self.deployment if self._is_idle else None, time.monotonic())
+        self.replicas.look()
+        is_held_once = self.deployment is not None and self.deployment.planned.replicas_wanted == 1
+        is_spared = is_held_once and self._is_idle
+        self.spares.look(self.deployment if is_spared else None, time.monotonic())
 
     @property
     def spares(self) -> SpareCopies:
@@ -247,6 +254,11 @@ class Master:
     def readers(self) -> Readers:
         """Who reads long prompts for the deployment in force."""
         return self._loader.readers
+
+    @property
+    def replicas(self) -> Replicas:
+        """The other times that the model is held, beside the deployment in force."""
+        return self._loader.replicas
 
     @property
     def _is_idle(self) -> bool:
@@ -271,11 +283,12 @@ class Master:
 
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
-        leaving = self._computers.leaving()
+        leaving, replica = self._computers.leaving(), self.replicas.ready
         return Present(
             computers=frozenset(computer.node_id for computer in here),
             leaving=frozenset(computer.node_id for computer in leaving),
             pauses={c.node_id: c.pause for c in leaving if c.pause is not None},
+            replica=None if replica is None else replica.planned.plan.stages,
         )
 
     async def unload(self) -> None:
@@ -356,19 +369,22 @@ class Master:
             self._begin(action)
         deployed, local = self._state.deployed, self._computers.local.node_id
         own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
-        self._use.own = own | self.readers.devices_of(local)
+        self._use.own = own | self.readers.devices_of(local) | self.replicas.devices_of(local)
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.links.forget(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
         self.readers.lost(event.node_id, computer_lost(name, event.how))
+        self.replicas.lost(event.node_id, computer_lost(name, event.how))
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:
         """A computer could not do a step. Reports of computers outside of the plan are ignored."""
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
         if self.readers.step_failed(node_id, event.failure):
+            return
+        if self.replicas.step_failed(node_id, event.failure):
             return
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
@@ -389,6 +405,8 @@ class Master:
             case Break(error=error):
                 assert self.deployment is not None
                 self.deployment.fail(error)
+            case Promote():
+                self._loader.promote()
             case Tell(text=text):
                 self._events.publish(Notice(level="warning", text=text))
             case Answer(ticket=ticket, error=error):

@@ -18,6 +18,7 @@ import msgspec
 
 from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_label, place_name
+from potluck.cluster.master.ages import too_old
 from potluck.cluster.master.kept import KeptMeasurements, KeptProfile
 from potluck.cluster.master.links import Links
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
@@ -31,7 +32,7 @@ from potluck.plan.deviation import QUICKER
 from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 from potluck.wire.measuring_messages import Profile, Profiled
 from potluck.wire.messages import DeviceId, DeviceInfo
-from potluck.wire.versions import RANKS_SINCE
+from potluck.wire.versions import RANKS_SINCE, READERS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +187,8 @@ class Measurements:
         self, computer: Computer, wanted: Profile, config: ModelConfig
     ) -> "list[Profiled | _Problem]":
         """For each device of a computer: its profile, or why it could not be measured."""
+        if (error := too_old(computer, config, wanted.scheme)) is not None:
+            return [_Problem(computer.name, error)]
         results: list[Profiled | _Problem] = []
         # None: its stage process is just starting, and its devices are not known yet. So the best
         # device is measured first, and then the others are known.
@@ -360,6 +363,7 @@ def unmeasured_devices(
     profiles = [
         (computer, Profiled(device=device, decode_ms=unknown, prefill_ms=unknown, head_ms=0.0))
         for computer in computers
+        if too_old(computer, config, scheme) is None
         for device in {device.id: device for device in computer.devices}.values()
     ]
     return [device_cost(computer, profile, scheme, working) for computer, profile in profiles]
@@ -379,5 +383,6 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         head_ms=profile.head_ms,
         # A GPU would wait for its sums in the computer's memory: by hand alone.
         can_rank=computer.version >= RANKS_SINCE and device.kind == "cpu",
+        moves_caches=computer.version >= READERS_SINCE,
         is_wide=profile.is_wide,
     )

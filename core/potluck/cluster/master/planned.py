@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from potluck.cluster.driver.attached import Speed
 from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.ids import ModelId, NodeId
 from potluck.model.caches import MOST_MOVED_BYTES, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
-from potluck.plan.apart import Reading, Sizes
+from potluck.plan.apart import USUAL_PROMPT, Reading, Sizes
 from potluck.plan.cost import Links, ModelShape
 from potluck.plan.placement import Plan
-from potluck.plan.prefill import best_chunk
+from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
@@ -34,6 +35,31 @@ class Planned:
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
+    replicas: tuple[Plan, ...] = ()  # the other times that the model is held
+    replicas_wanted: int = 1  # how many times it is to be held
+    together_tokens_per_s: float | None = (
+        None  # of one answer, if it were held once by all computers
+    )
+
+    def of_replica(self, plan: Plan) -> "Planned":
+        """The same, with the plan of another replica."""
+        return replace(self, plan=plan, reading=None, replicas=())
+
+    @property
+    def speed(self) -> Speed:
+        """How fast it is, as planned, for one answer."""
+        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
+        tokens = min(USUAL_PROMPT, self.context)
+        prompt_ms = time_to_first_token_ms(
+            shape,
+            self.plan,
+            prompt_tokens=tokens,
+            chunk_tokens=self.chunk_tokens(tokens),
+            measured_tokens=PROFILE_TOKENS,
+        )
+        return Speed(
+            token_s=self.plan.token_ms / 1000, prompt_token_s=prompt_ms / 1000 / max(1, tokens)
+        )
 
     @property
     def of_readers(self) -> "Planned | None":

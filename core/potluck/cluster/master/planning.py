@@ -12,14 +12,16 @@ from typing import Protocol, TypeVar
 
 from potluck.api.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
+from potluck.cluster.master.ages import naming_old
 from potluck.cluster.master.arrivals import Arrivals
-from potluck.cluster.master.constraints import has_constraints, without_constraints
+from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
+from potluck.cluster.master.sharing_out import check_replicas, share_out
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,
@@ -34,9 +36,9 @@ from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
-from potluck.plan.apart import plan_apart
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
+from potluck.plan.replicas import apart_from
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel
 
@@ -99,6 +101,7 @@ class Planner:
             ModelError: the model cannot be read.
             EngineError: no stage process starts on this computer.
         """
+        check_replicas(request)
         stays = near if is_recovery or not settle else None
         choice = await self._choice(request, stays)
         model = await self._models.open(
@@ -198,6 +201,19 @@ class Planner:
         except (PlanError, UsageError):
             return None
 
+    async def plan_among(self, nodes: frozenset[NodeId], planned: Planned) -> Plan:
+        """The plan of a replica on these computers, which hold nothing of this master's model.
+
+        Raises:
+            PlanError, UsageError: they have no room for it.
+        """
+        request = PlanRequest(scheme=planned.scheme, cache=planned.cache, context=planned.context)
+        here = self._computers.available()
+        workers = [computer for computer in here if computer.node_id in nodes]
+        await self.measurements.links.measure(self._computers.local, workers)
+        place = partial(self._place, planned.scheme, request, planned.model, workers)
+        return (await place(among=nodes)).plan
+
     async def _plan_in(
         self,
         scheme: Scheme,
@@ -229,10 +245,11 @@ class Planner:
         notes: Sequence[str] = (),
         near: Planned | None = None,
         may_choose: bool = False,
+        among: frozenset[NodeId] | None = None,
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used.
 
-        `may_choose`: one of them may read prompts for the others.
+        `may_choose`: one of them may read prompts for the others. `among`: who may have layers; None: all of them.
         """
         notes = [note for note in notes if note]
         notes += [
@@ -248,6 +265,8 @@ class Planner:
             left_out=notes.append,
         )
         devices = [replace(d, memory=0) if d.node in avoid else d for d in devices]
+        if among is not None:
+            devices = apart_from(devices, among)
         shape, links = _shape(scheme, request, model), self.measurements.links.known()
         answering = partial(
             make_plan,
@@ -255,32 +274,39 @@ class Planner:
             links=links,
             layers=request.layers,
             min_workers=request.workers,
-            users=request.users,
+            users=-(-request.users // request.replicas),
             measured_tokens=PROFILE_TOKENS,
             near=near.plan.stages if near is not None and near.is_of(model, scheme) else (),
         )
         search = partial(
-            plan_apart,
+            share_out,
+            request,
             sizes_of(model.config, scheme, request.cache, shape, links, context_of(request, model)),
             _counted(devices, scheme, request, model),
-            wanted=request.prefill,
-            may_choose=may_choose and not has_constraints(request) and request.users == 1,
+            may_choose=may_choose,
             answering=answering,
         )
+        limits = self._deadlines
+        limit_s = limits.search_s if request.replicas == 1 else limits.replicas_s
         try:
-            plan, reading = await search_in_thread(search, limit_s=self._deadlines.search_s)
+            shared = await search_in_thread(search, limit_s=limit_s)
         except InvalidLayersError as error:  # it may name a computer that was lost meanwhile
             raise InvalidLayersError(" ".join((error.message, *notes)), **error.data) from None
+        except (NotEnoughMemoryError, UsageError) as error:
+            raise naming_old(error, workers, model.config, scheme) from None
         return Planned(
             model=model,
             scheme=scheme,
             cache=request.cache,
             note="\n".join(notes),
-            warnings=_beyond_training(request, model),
+            warnings=(*_beyond_training(request, model), *shared.warnings),
             context=context_of(request, model),
-            plan=plan,
+            plan=shared.plan,
             names=computer_names(devices),
-            reading=reading,
+            reading=shared.reading,
+            replicas=shared.replicas,
+            replicas_wanted=request.replicas,
+            together_tokens_per_s=shared.together_tokens_per_s,
         )
 
     async def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
@@ -298,7 +324,8 @@ class Planner:
             if is_smaller and not await self._lacking(smaller, request, model):
                 fits_in = smaller
                 break
-        raise NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
+        error = NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
+        raise naming_old(error, self._computers.available(), model.config, scheme)
 
     async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
         """How many bytes of memory the model lacks.

@@ -81,6 +81,7 @@ class State:
     work: MakePlan | Deploy | Retire | None = None  # the action under way
     plan: tuple[StagePlan, ...] | None = None  # made for the first wish, and not in force yet
     deployed: Deployed | None = None
+    replica: tuple[StagePlan, ...] | None = None  # another replica of the deployment, which answers
     before: Deployed | None = None  # the plan that broke: who it lost may become known afterwards
     notices: tuple[str, ...] = ()  # that are not shown yet
     ending: Ending | None = None

@@ -40,6 +40,7 @@ from potluck.cluster.master.vocabulary import (
     PipelineBroke,
     PlanMade,
     Present,
+    Promote,
     PromptWish,
     RecoveryWish,
     Retire,
@@ -78,13 +79,14 @@ def _apply(state: State, event: Event) -> State:
             return replace(state, wishes=(*state.wishes, wish))
         case GivenUp(ticket=ticket):
             return _end(state, ticket, None)
-        case Present(computers=computers, leaving=leaving, pauses=pauses):
+        case Present(computers=computers, leaving=leaving, pauses=pauses, replica=replica):
             state = replace(
                 state,
                 here=computers,
                 weighed=state.weighed & computers,
                 leaving=leaving,
                 pauses=pauses,
+                replica=replica,
                 needed=state.needed & leaving,
             )
             return _give_way(state) if _is_too_slow(state) else state
@@ -215,6 +217,8 @@ def _begin(state: State, action: Action) -> State:
             return replace(state, ending=replace(state.ending, is_told=True))
         case Break():
             return change_deployed(state, loss=None)
+        case Promote():
+            return _promote(state)
         case Tell():
             return replace(state, notices=state.notices[1:])
         case Answer():
@@ -224,6 +228,22 @@ def _begin(state: State, action: Action) -> State:
             return replace(state, held=held, kept=kept)
         case _:
             assert_never(action)
+
+
+def _promote(state: State) -> State:
+    """Another replica is the deployment now. Who is missing from the one before is planned for beside it."""
+    before, stages = state.deployed, state.replica
+    assert before is not None
+    assert stages is not None
+    if not before.is_broken:
+        state = _tell_leaving(state, "Its answers go on at another replica.")
+    return replace(
+        state,
+        deployed=Deployed(epoch=before.epoch, stages=stages, is_loaded=True),
+        before=before if before.is_broken else None,
+        replica=None,
+        missing=state.missing - before.computers,
+    )
 
 
 def _considered(state: State) -> frozenset[NodeId]:

@@ -167,7 +167,12 @@ class Free:
     epoch: int
 
 
-Action: TypeAlias = MakePlan | Deploy | Retire | Cancel | Break | Tell | Answer | Free
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """Have another replica of the model take the place of the deployment, which is lost or about to leave."""
+
+
+Action: TypeAlias = MakePlan | Deploy | Retire | Cancel | Break | Tell | Answer | Free | Promote
 
 
 # --- events: what has happened
@@ -192,12 +197,14 @@ class Present:
     """Which computers are available now: this one, and the connected ones that lend themselves.
 
     `leaving`: those that are about to leave, and are not available to other plans. `pauses`: why some
-    of these do so, after their names.
+    of these do so, after their names. `replica`: the stages of another replica of the model that answers; None:
+    there is none.
     """
 
     computers: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()
     pauses: Mapping[NodeId, str] = field(default_factory=dict)
+    replica: tuple[StagePlan, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,10 +80,10 @@ class ComputeThread(threading.Thread):
                 if done is not None:
                     continue
                 is_decoding = before == "token"  # the next token comes soon
-                began = time.monotonic()
+                began = time.perf_counter()
                 self.reactor.turn(awake_s if is_decoding else 0.0)
                 if is_decoding:  # after a longer wait, sleep the next time instead of spinning
-                    awake_s = AWAKE_S if time.monotonic() - began < AWAKE_S else 0.0
+                    awake_s = AWAKE_S if time.perf_counter() - began < AWAKE_S else 0.0
 
     def _work(self) -> "Kind | Literal['job'] | None":
         """Run the next job or group, and return its kind; None: there was nothing to do."""

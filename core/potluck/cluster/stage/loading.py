@@ -235,7 +235,8 @@ class StageLoader:
         if weights is None or not weights.has_all(range(*message.layers), **_ends(message)):
             weights = self._load_missing(message, config)
             release(self._device)  # the memory that reading and compiling took
-        used = weights.nbytes + working_bytes(own, message.context)
+        embedding = _ends(message)["embedding"]
+        used = weights.nbytes + working_bytes(own, message.context, embedding=embedding)
 
         def budget(cached: int) -> int:
             return self._lending.own(in_use=weights.nbytes + cached).memory_free - used

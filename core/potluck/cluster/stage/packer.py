@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
-from potluck.engine.device import usable_cores
 from potluck.engine.kernels import Kernels, best_kernels
 from potluck.engine.quantise import quantise
 from potluck.engine.reading import HELD, Allowance, StoredTensor
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES
+from potluck.system.processor import usable_cores
 
 
 class Packer:

@@ -71,7 +71,8 @@ class Waiting(NamedTuple):
 class Group(NamedTuple):
     """What is handled at once: a control message, a chunk, or single tokens of several sessions.
 
-    "room" is a control message that takes memory for a whole prompt, which a slow computer needs long for.
+    "room" is a control message that takes memory for a whole prompt, or copies a session: a slow computer needs
+    long for it.
     """
 
     kind: Kind
@@ -209,7 +210,8 @@ class Scheduler:
             return "picture"
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
-        if isinstance(message, ExpectCache):
+        is_copy = isinstance(message, OpenSession) and message.source is not None  # of gigabytes
+        if is_copy or isinstance(message, ExpectCache):
             return "room"
         if not isinstance(message, Forward):
             return "control"  # which gives up the rest of a prompt

@@ -16,7 +16,7 @@ FACTOR = 20.0  # times as long as the slowest step of its kind so far; by token,
 class StepWatch:
     """The thread that computes calls `begin` and `end`; any thread may ask `is_stuck`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.steps = 0  # that were begun
         self._clock = clock
         self._slowest_s: dict[str, float] = {}  # of one token, by the kind of step

@@ -8,16 +8,19 @@ import io
 import struct
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from PIL import Image, ImageOps
 
 from potluck.cluster.driver.model_text import Picture
+from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.errors import PromptError
+from potluck.model.vision.layouts import Layout
 from potluck.model.vision.pictures import PictureFormat
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MOST_DECODED = 1 << 26  # pixels; 64 megapixels, more than cameras of telephones make at once
-_MOST_PREPARED = 192 << 20  # bytes of pixels of a prompt's pictures
+_LINES = 256  # of a picture, which are laid on white at a time
 # What Pillow raises for malformed files: it has no error of its own for most of them.
 _MALFORMED = (
     OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError, IndexError, KeyError, TypeError,
@@ -25,17 +28,25 @@ _MALFORMED = (
 )  # fmt: skip
 
 
-def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Picture, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A picture as the tower takes it, and how it was cut."""
+
+    picture: Picture
+    layout: Layout
+
+
+def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Prepared, ...]:
     """Prepare the pictures of a prompt, each the bytes of a file.
 
     Raises:
         PromptError: one cannot be read, or they are too many.
     """
-    prepared: list[Picture] = []
-    left = _MOST_PREPARED
+    prepared: list[Prepared] = []
+    left = MOST_PREPARED
     for number, data in enumerate(pictures, 1):
         prepared.append(_prepare(data, form, number))
-        left -= len(prepared[-1].pixels)
+        left -= len(prepared[-1].picture.pixels)
         if left < 0:
             raise PromptError(
                 f"The prompt has {len(pictures)} pictures, which are too many at once. Send fewer, or smaller ones."
@@ -43,14 +54,14 @@ def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Pi
     return tuple(prepared)
 
 
-def _prepare(data: bytes, form: PictureFormat, number: int) -> Picture:
+def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
     image = _decode(data, number)
-    height, width = form.size(image.height, image.width)
-    resized = image.resize((width, height), Image.Resampling(form.resample))
-    pixels = resized.tobytes()
+    layout = form.layout(image.height, image.width)
+    pixels = _laid_out(image, layout, Image.Resampling(form.resample))
+    height, width = layout.pixels
     rows, columns = form.cells(height, width)
     about = f"{height} {width} {form.mean} {form.deviation} ".encode()
-    return Picture(
+    picture = Picture(
         name=hashlib.sha256(about + pixels).hexdigest(),
         height=height,
         width=width,
@@ -60,22 +71,49 @@ def _prepare(data: bytes, form: PictureFormat, number: int) -> Picture:
         deviation=form.deviation,
         pixels=pixels,
     )
+    return Prepared(picture=picture, layout=layout)
+
+
+def _laid_out(image: Image.Image, layout: Layout, resample: Image.Resampling) -> bytes:
+    """The pixels of a picture, line by line, its tiles one below the other."""
+    height, width = layout.size
+    resized = image.resize((width, height), resample)
+    if layout.frame is not None:
+        resized = _framed(resized, layout.frame, is_padded=bool(layout.square))
+    if not layout.square:
+        return resized.tobytes()
+    rows, columns = layout.tiles
+    side = layout.square
+    tiles = [
+        resized.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    if layout.has_whole:
+        tiles.append(image.resize((side, side), resample))
+    return b"".join(tile.tobytes() for tile in tiles)
+
+
+def _framed(image: Image.Image, frame: tuple[int, int], *, is_padded: bool) -> Image.Image:
+    """The picture at the upper left of a black frame, or its middle. Pillow makes black of what lies beyond it."""
+    height, width = frame
+    left, top = 0, 0
+    if not is_padded:
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def _decode(data: bytes, number: int) -> Image.Image:
-    """The first frame of a file, upright, in red, green and blue. Transparency is left out, as `transformers` does."""
+    """The first frame of a file, upright, in red, green and blue, on white where it lets through what is behind it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd files that can be read all the same
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 if image.width * image.height > MOST_DECODED:
                     raise _too_large(number)
-                upright = ImageOps.exif_transpose(image)
-                if upright.mode.startswith(
-                    "I;16"
-                ):  # Pillow would cut all off that is brighter than 255
-                    upright = upright.point(lambda value: value / 257).convert("L")
-                return upright.convert("RGB")
+                image.load()
+                ImageOps.exif_transpose(image, in_place=True)  # a copy would take as much again
+                return _coloured(image)
     except Image.UnidentifiedImageError:
         raise PromptError(
             f"Picture {number} is no picture that can be read: it must be PNG, JPEG, WebP or GIF."
@@ -86,6 +124,21 @@ def _decode(data: bytes, number: int) -> Image.Image:
         raise PromptError(
             f"Picture {number} is damaged or cut off, and cannot be read. Save it again, and send it anew."
         ) from error
+
+
+def _coloured(image: Image.Image) -> Image.Image:
+    """In red, green and blue. The processors of `transformers` lay pictures on white, too."""
+    if image.mode.startswith("I;16"):  # Pillow would cut all off that is brighter than 255
+        return image.point(lambda value: value / 257).convert("L").convert("RGB")
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    found = Image.new("RGB", image.size)
+    for top in range(0, image.height, _LINES):  # the whole in four colours, twice, would be large
+        box = (0, top, image.width, min(top + _LINES, image.height))
+        some = image.crop(box).convert("RGBA")
+        white = Image.new("RGBA", some.size, "white")
+        found.paste(Image.alpha_composite(white, some).convert("RGB"), box)
+    return found
 
 
 def _too_large(number: int) -> PromptError:

@@ -54,11 +54,13 @@ def encode_conversation(
     # Imported only where pictures are looked at.
     from potluck.cluster.text.pictures import prepare_pictures
 
-    pictures = prepare_pictures(conversation.pictures, form)
-    sizes = [(picture.height, picture.width) for picture in pictures]
-    ids, token = chat.encode_with_pictures(text, form, sizes)
+    prepared = prepare_pictures(conversation.pictures, form)
+    ids, token = chat.encode_with_pictures(text, form, [each.layout for each in prepared])
     return EncodedPrompt(
-        token_ids=ids, is_reasoning=is_reasoning, pictures=pictures, picture_token=token
+        token_ids=ids,
+        is_reasoning=is_reasoning,
+        pictures=tuple(each.picture for each in prepared),
+        picture_token=token,
     )
 
 
@@ -75,8 +77,7 @@ def read_pictures(folder: Path) -> PictureFormat | None:
         if isinstance(found, Mapping):
             given = cast("Mapping[str, object]", found)
     try:
-        read = ModelConfig.from_dict(config)
-        return picture_format(read.architecture, read.tower, given)
+        return picture_format(ModelConfig.from_dict(config).tower, given)
     except InvalidConfigError:
         return None
 

@@ -25,6 +25,7 @@ from potluck.errors import (
     StaleEpochError,
 )
 from potluck.ids import Digest, HomeId, NodeId
+from potluck.model.config import ModelConfig
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
@@ -50,6 +51,7 @@ from potluck.wire.messages import (
 )
 from potluck.wire.passing_messages import Expect, Expecting
 from potluck.wire.spare_messages import Keep
+from potluck.wire.versions import PROTOCOL_VERSIONS, check_age
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +127,7 @@ class Worker:
             NotAllowedError: the peer is no master of that home.
             StaleEpochError: the home's master has connected anew since.
             BusyError: this computer is paused, does not lend itself, or is lent to another home.
+            VersionMismatchError: the master's program is too old for this model.
             PotluckError: the request failed. The link sends the error as the answer and stays open.
         """
         if link.peer_role != "master":
@@ -134,6 +137,7 @@ class Worker:
         match message:
             case Profile():
                 self._check_free(link)
+                _check_age(link, message)
                 return await (await self._stage(message.device)).profile(message)
             case Assign():
                 self._check_free(link)  # refuse at once, without waiting for the turn
@@ -142,6 +146,7 @@ class Worker:
                     return await self._assign(link, message)
             case Keep():
                 self._check_free(link)
+                _check_age(link, message)
                 keeping = await self.spares.keep(link.home, message)
                 self.peers.may_pass_on(link.home, (Digest(t.digest) for t in message.tensors))
                 return keeping
@@ -181,6 +186,7 @@ class Worker:
         return StageMeasured(epoch=message.epoch, times=times)
 
     async def _assign(self, link: MasterLink, message: Assign) -> Need:
+        _check_age(link, message)
         tensors = check_assignment(message)
         handle = await self._stage(message.device)
         device = handle.devices[0].id
@@ -325,3 +331,14 @@ class Worker:
 
     def _stored(self, sizes: Mapping[Digest, int]) -> set[Digest]:
         return {digest for digest, nbytes in sizes.items() if self._store.has(digest, nbytes)}
+
+
+def _check_age(link: MasterLink, message: Profile | Assign | Keep) -> None:
+    """Refuse a master whose older program would have something else computed than this one computes.
+
+    Raises:
+        VersionMismatchError: names the master's computer.
+    """
+    if link.version < max(PROTOCOL_VERSIONS):
+        config = ModelConfig.from_dict(message.config)
+        check_age(link.peer.name, link.version, config, message.scheme)

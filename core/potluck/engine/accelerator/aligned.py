@@ -4,7 +4,7 @@
 it, and lets torch use flash attention. `is_causal` would align the first query with the first key.
 With a mask and heads that share keys, torch uses a kernel that holds all scores in memory; so keys
 are expanded where a window needs a mask. Only GPUs of CUDA and ROCm have flash attention. On a CPU,
-torch turns `causal_lower_right` into a mask. This class is tested so; it has not run on a GPU.
+torch turns `causal_lower_right` into a mask. This class is tested so.
 
 Import this module only for a GPU: it imports torch's compiler, which takes a second.
 """

@@ -77,10 +77,7 @@ class _Capturing:
 
 
 class GraphRun(Run):
-    """Consecutive layers with attention. None of them may wait for the device, as a MoE does.
-
-    It has not run on real hardware.
-    """
+    """Consecutive layers with attention. None of them may wait for the device, as some mixtures do."""
 
     def __init__(self, first: int, blocks: Sequence[DecoderLayer], graphs: Graphs) -> None:
         self._layers, self._blocks = slice(first, first + len(blocks)), tuple(blocks)
@@ -175,7 +172,7 @@ class GraphRun(Run):
 
 
 class GraphedHead:
-    """The logits of one token in one call. It has not run on real hardware."""
+    """The logits of one token in one call."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._capture = _Capturing(graphs, "the head")
@@ -214,8 +211,9 @@ def graph_runs(blocks: Sequence[DecoderLayer], graphs: Graphs) -> tuple[Run, ...
 
 
 def _can_be_captured(block: DecoderLayer) -> bool:
-    waits = isinstance(block.mlp, MoE | ParallelMoE)
-    spec, mixer = block.spec, block.mixer
+    spec, mixer, mlp = block.spec, block.mixer, block.mlp
+    mixture = mlp.moe if isinstance(mlp, ParallelMoE) else mlp
+    waits = isinstance(mixture, MoE) and mixture.waits
     waits |= spec.sums_mixer or spec.sums_feed_forward  # for the other ranks of a group
     has_streams = spec.streams is not None
     is_plain = isinstance(mixer, Attention) and not mixer.spec.in_chunks

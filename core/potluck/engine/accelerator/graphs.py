@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from potluck.heap import without_collection
+
 logger = logging.getLogger(__name__)
 
 _WARM_UPS = 3  # runs before a capture: what libraries do in their first calls must not be captured
@@ -40,7 +42,7 @@ class CudaGraphs:
     used again (pytorch issue 198794), so the first graph is kept as long as this object. And the
     workspace of cuBLAS belongs to a stream; when a graph is freed, the workspace of its stream is
     freed too, while other graphs still write there (issue 193402). So each graph has a workspace of
-    its own, in the pool. This class has not run on real hardware.
+    its own, in the pool.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -52,7 +54,8 @@ class CudaGraphs:
         # The caller's stream is set again at the end: after a failed capture, torch's own stays
         # set.
         current = torch.cuda.current_stream(self._device)
-        with torch.cuda.device(self._device), torch.cuda.stream(current):
+        # Python must not free other graphs meanwhile: a capture fails by that.
+        with without_collection(), torch.cuda.device(self._device), torch.cuda.stream(current):
             self._warm_up(body)
             torch._C._cuda_clearCublasWorkspaces()
             graph = torch.cuda.CUDAGraph()

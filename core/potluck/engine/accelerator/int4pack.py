@@ -22,7 +22,7 @@ and rows that are multiples of 8 (a block has 16). On CUDA it needs bf16 and com
 other devices take any float. A weight takes 0.625 bytes with 4 bits and 1.25 with 8; the packed
 bytes take 0.5625 (`int4`), 0.578 (`int4-super`), 0.625 (`int4-offset`) and 1.0625 (`int8`).
 
-Nothing here has run on real CUDA or MPS hardware; the tests run a form of the CPU.
+The form of CUDA has run on an H100; that of MPS has not run on real hardware. The tests run a form of the CPU.
 """
 
 from abc import ABC, abstractmethod

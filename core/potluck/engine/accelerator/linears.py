@@ -5,7 +5,7 @@ device in the order that its product reads, and the packed bytes are freed. So o
 being placed exists twice. `Int4Linear` multiplies with torch's int4 product; `BlockLinear` uses plain
 operators that every device has.
 
-Nothing here has run on a real GPU; the tests run both on the CPU.
+`nvidia/linear.py` has a third way. The tests run these two on the CPU.
 """
 
 from abc import abstractmethod
@@ -26,7 +26,6 @@ from potluck.engine.kernels.tensors import (
 )
 from potluck.engine.linear import Linear
 
-_BLOCK = 1 << 22  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
 _MANY = 32  # from so many rows of input on, unpacking the weights once for all rows pays
 # unpacked at a time when weights are placed: 8 MB of integers at a width of 8192
 _ROWS_AT_ONCE = 1024
@@ -37,6 +36,10 @@ MakeLinear = Callable[[PackedWeight, Tensor | None], "PlacedLinear"]
 
 class PlacedLinear(Linear):
     """A packed matrix on a device. Call `place` when the packed bytes are filled, then multiply."""
+
+    at_once = (
+        1 << 22
+    )  # weights unpacked at a time: 8 MB in 16 bits, which fit into the cache of a GPU
 
     def __init__(
         self,
@@ -55,11 +58,8 @@ class PlacedLinear(Linear):
     @torch.inference_mode()
     def place(self) -> None:
         """Copy the filled matrix to the device, and free the packed bytes."""
-        weight = self._source
-        assert weight is not None, "placed once"
-        for first in range(0, weight.rows, _ROWS_AT_ONCE):
-            last = min(first + _ROWS_AT_ONCE, weight.rows)
-            self._place(first, weight.unpack(first, last, self._device))
+        assert self._source is not None, "placed once"
+        self._move(self._source)
         self._source = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -72,10 +72,10 @@ class PlacedLinear(Linear):
     def _multiply_by_blocks(self, x: Tensor) -> Tensor:
         """Dequantise and multiply some rows of weights at a time, in the dtype of x."""
         y = x.new_empty((len(x), self.rows))
-        at_once = max(ROWS, _BLOCK // x.shape[1] // ROWS * ROWS)
+        at_once = max(ROWS, self.at_once // x.shape[1] // ROWS * ROWS)
         for first in range(0, self.rows, at_once):
             last = min(first + at_once, self.rows)
-            y[:, first:last] = F.linear(x, self.dequantise(first, last))
+            torch.mm(x, self.dequantise(first, last).t(), out=y[:, first:last])
         return y
 
     @abstractmethod
@@ -83,15 +83,28 @@ class PlacedLinear(Linear):
         """The numbers of the rows from `first`, a multiple of 16, to `last`: (n, padded width)."""
 
     @abstractmethod
-    def _place(self, first: int, rows: UnpackedRows) -> None:
-        """Store these rows, which are whole blocks on the device, at row `first` of the matrix."""
+    def _move(self, weight: PackedWeight) -> None:
+        """Store the filled matrix on the device."""
 
     @abstractmethod
     def _multiply(self, x: Tensor) -> Tensor:
         """(T, padded width) → (T, rows), new memory."""
 
 
-class BlockLinear(PlacedLinear):
+class UnpackedLinear(PlacedLinear):
+    """A matrix that is taken apart for the device, some rows at a time."""
+
+    def _move(self, weight: PackedWeight) -> None:
+        for first in range(0, weight.rows, _ROWS_AT_ONCE):
+            last = min(first + _ROWS_AT_ONCE, weight.rows)
+            self._place(first, weight.unpack(first, last, self._device))
+
+    @abstractmethod
+    def _place(self, first: int, rows: UnpackedRows) -> None:
+        """Store these rows, which are whole blocks on the device, at row `first` of the matrix."""
+
+
+class BlockLinear(UnpackedLinear):
     """A matrix whose weights stay packed; each product unpacks them block by block.
 
     A product moves about nine bytes of memory for each weight; with 16-bit weights it moves two.
@@ -142,7 +155,7 @@ class BlockLinear(PlacedLinear):
         return tuple(part for part in parts if part is not None)
 
 
-class Int4Linear(PlacedLinear):
+class Int4Linear(UnpackedLinear):
     """A matrix in the order of torch's int4 product; with 8 bits it is two matrices of 4 bits."""
 
     def __init__(

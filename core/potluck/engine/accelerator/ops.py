@@ -3,32 +3,49 @@
 The others are replaced by slower ones, made of operators so simple that every device has them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 
+from potluck.engine.accelerator.nvidia.operators import NvidiaOperators, find_operators
 from potluck.engine.accelerator.probe import attends, norms_work
 from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention
-from potluck.engine.norms import Norm, plain_norm
+from potluck.engine.gates import gate
+from potluck.engine.mlp import Gate
+from potluck.engine.norms import Norm, plain_norm, torch_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOps:
     """What layers are built of."""
 
-    attention: type[Attention] = Attention
-    norm: Norm = torch.rms_norm
+    attention: Callable[..., Attention] = Attention
+    norm: Norm = torch_norm
+    gate: Gate = gate
 
 
 def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
-    """Try torch's operators on this device, and take those that are right.
-
-    It has not run on a real GPU.
-    """
+    """Try torch's operators and our own on this device, and take those that are right."""
     if device.type == "cpu":
         return LayerOps()
-    norm = torch.rms_norm if norms_work(device) else plain_norm
-    return LayerOps(attention=_choose_attention(device, dtype), norm=norm)
+    norm = torch_norm if norms_work(device) else plain_norm
+    ops = LayerOps(attention=_choose_attention(device, dtype), norm=norm)
+    operators = find_operators(device, dtype)
+    return ops if operators is None else _with_ours(ops, operators)
+
+
+@cache
+def _with_ours(ops: LayerOps, operators: NvidiaOperators) -> LayerOps:
+    """The same with our own kernels in the place of those operators that they are faster than."""
+    from potluck.engine.accelerator.aligned import AlignedAttention
+    from potluck.engine.accelerator.nvidia.layers import NvidiaAttention, gate_of, norm_of
+
+    ops = replace(ops, norm=norm_of(operators, ops.norm), gate=gate_of(operators))
+    if ops.attention is AlignedAttention:
+        return replace(ops, attention=partial(NvidiaAttention, operators=operators))
+    return ops
 
 
 def _choose_attention(device: torch.device, dtype: torch.dtype) -> type[Attention]:

@@ -4,7 +4,7 @@ A graph captures such a run. The layers are the ordinary ones (`blocks.py`), but
 caches have classes of their own: the position is a number on the device, and the cache row with
 that number is written. Attention reads the first rows of a cache. The number of these rows has only
 a few values, and all layers of one window share a mask. The code runs on the CPU too, where it is
-tested against the layers at known positions. It has not run on a GPU.
+tested against the layers at known positions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@
     y = kernels.multiply(packed, x)                # (tokens, rows), f32
     y = kernels.multiply_plain(hidden, weight, bias)    # bf16 or f16, as it lies in memory
 
-Where `llvmlite` does not load, torch computes the same, slowly. What `best_kernels` gives is a
+Where `llvmlite` does not load, or the system lets no program make code, torch computes the same, slowly. What `best_kernels` gives is a
 `GeneratedKernels` elsewhere, which also computes attention, and can take a token through whole layers
 in one call: see `decode`.
 Weights that are not finite are refused. An input that is not finite makes all products of its token not
@@ -47,9 +47,14 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
     """
     try:
         # Imported here, because it takes a tenth of a second, and llvmlite may not load everywhere.
+        from llvmlite.binding import check_jit_execution
+
         from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+
+        # A macOS app without the right to make code, or a hardened Linux, would end this process at the first call.
+        check_jit_execution()
     except (ImportError, OSError) as error:
-        logger.warning("kernels path=reference reason=%s", error)
+        logger.warning("kernels path=reference, which is slow reason=%s", error)
         return ReferenceKernels()
     paths = {usable.name: usable for usable in host_paths()}
     chosen = path or next(iter(paths))

@@ -10,9 +10,10 @@ from typing import Literal
 
 from llvmlite import binding
 
+from potluck.system.processor import arm_features
+
 _X86_64_V3 = frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt"})
 _X86_64_V4 = _X86_64_V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_ARM_ALIASES = {"asimddp": "dotprod"}
 # LLVM names a Mac's processor where it does not list its features.
 _APPLE = {"apple-m1": {"dotprod"}, "apple-m": {"dotprod", "i8mm"}}
 
@@ -113,7 +114,9 @@ def host_features() -> frozenset[str]:
     features = {name for name, has in binding.get_host_cpu_features().items() if has}
     cpu = binding.get_host_cpu_name()
     features |= next((more for name, more in _APPLE.items() if cpu.startswith(name)), set())
-    return frozenset(_ARM_ALIASES.get(str(name), str(name)) for name in features)
+    if host_architecture() == "aarch64":
+        features |= arm_features()
+    return frozenset(map(str, features))
 
 
 def host_architecture() -> str:

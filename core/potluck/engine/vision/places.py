@@ -18,9 +18,10 @@ def patch_angles(
 ) -> tuple[Tensor, Tensor] | None:
     """Cosines and sines (N, K) of the patches in the order of their cells; None: there is no rope.
 
-    One half of the pairs turns by the row of the patch, and one by its column.
+    One half of the pairs turns by the row of the patch, and one by its column. A class token behind them does not turn.
     """
-    kind, half = spec.facts.rope, spec.head_dim // 2
+    facts, half = spec.facts, spec.head_dim // 2
+    kind = facts.rope
     if kind is None:
         return None
     if kind == "halves":
@@ -29,9 +30,15 @@ def patch_angles(
         each = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
         by_row, by_column = (spec.theta**-each).view(-1, 2).unbind(1)
     order = cell_order(grid, spec.merge)
-    rows, columns = (order // grid[1]).float(), (order % grid[1]).float()
-    angles = torch.cat((torch.outer(rows, by_row), torch.outer(columns, by_column)), 1)
+    first, second = order // grid[1] + facts.rope_from, order % grid[1] + facts.rope_from
+    if facts.turns_columns_first:
+        first, second = second, first
+    angles = torch.cat(
+        (torch.outer(first.float(), by_row), torch.outer(second.float(), by_column)), 1
+    )
     angles = torch.cat((angles, angles), 1)
+    if facts.token is not None:
+        angles = torch.cat((angles, torch.zeros_like(angles[:1])))
     return angles.cos().to(device), angles.sin().to(device)
 
 

@@ -4,6 +4,7 @@ It computes in f32, whatever its weights are held in. Patches are in the order o
 upper left, so that those of a cell stand together. Checked against `transformers` (`models/*/modeling_*.py`).
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -11,14 +12,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.vision.places import cell_order, patch_angles, window_order
-from potluck.model.vision.spec import Merger, TowerSpec
+from potluck.model.vision.spec import Merger, NormKind, TowerSpec
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
 }
 _AT_ONCE = 2048  # patches in an MLP, which bounds its memory
+_Angles = tuple[Tensor, Tensor] | None
 
 
 class Tower:
@@ -39,8 +42,14 @@ class Tower:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Rows of a picture: (H, W, 3), f32, normalised → (cells, out · (1 + deep layers)), f32, on the CPU.
 
-        Height and width are multiples of a cell.
+        Height and width are multiples of a cell, or of the square that the tower takes.
         """
+        if not self.spec.facts.is_tiled:
+            return self._read(pixels)
+        return torch.cat([self._read(square) for square in pixels.split(self.spec.square)])
+
+    def _read(self, pixels: Tensor) -> Tensor:
+        """Rows of a picture, or of one square of it."""
         spec, facts = self.spec, self.spec.facts
         grid = pixels.shape[0] // spec.patch, pixels.shape[1] // spec.patch
         x = self._embed(pixels.to(self._device), grid)
@@ -61,27 +70,52 @@ class Tower:
                 deep.append(self._merge(facts.deep, number, x))
         if facts.after is not None:
             x = self._norm(facts.after, x, spec.norm_eps)
+        if facts.token is not None:
+            x = x[:-1]
         rows = torch.cat([self._merge(facts.merger, "", x), *deep], 1)
         if windows:
             rows = rows[torch.argsort(order[:: spec.cell] // spec.cell)]
         return rows.cpu()
 
     def _embed(self, pixels: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(H, W, 3) → patches (N, width), with their positions."""
+        """(H, W, 3) → patches (N, width), with their positions, and the class token as the last one."""
         spec, facts = self.spec, self.spec.facts
         rows, columns = grid
-        patches = pixels.view(rows, spec.patch, columns, spec.patch, 3).permute(0, 2, 4, 1, 3)
-        patches = patches.reshape(rows * columns, 3, 1, -1)[cell_order(grid, spec.merge)]
+        order = cell_order(grid, spec.merge)
+        patches = pixels.view(rows, spec.patch, columns, spec.patch, 3).transpose(1, 2)
+        if facts.patch_form != "pixels":
+            patches = patches.permute(0, 1, 4, 2, 3)
+        patches = patches.reshape(rows * columns, 3, 1, -1)[order]
         patches = patches.expand(-1, -1, facts.frames, -1).reshape(rows * columns, -1)
+        if facts.is_centred:
+            patches = 2 * (patches - 0.5)
+        if facts.patch_norms is not None:
+            patches = self._norm(facts.patch_norms[0], patches, spec.norm_eps)
         x = F.linear(patches, self._patch_matrix(), self._bias(facts.patches))
-        if facts.positions is None:
-            return x
-        table = self._tensors[facts.positions].float()
+        if facts.patch_norms is not None:
+            x = self._norm(facts.patch_norms[1], x, spec.norm_eps)
+        if facts.token is not None:
+            x = torch.cat([x, self._tensors[facts.token.name].float().view(1, -1)])
+        return x if facts.positions is None else x + self._positions(grid, order)
+
+    def _positions(self, grid: tuple[int, int], order: Tensor) -> Tensor:
+        """What is added to patches in this order, and to the class token behind them."""
+        spec, facts = self.spec, self.spec.facts
+        assert facts.positions is not None
+        table, order = self._tensors[facts.positions].float(), order.to(self._device)
+        if facts.has_axes is not None:
+            by_column, by_row = table.unbind(facts.has_axes)
+            return by_column[order % grid[1]] + by_row[order // grid[1]]
         if facts.is_stretched:
             square = table.view(1, spec.side, spec.side, -1).permute(0, 3, 1, 2)
             stretched = F.interpolate(square, size=grid, mode="bilinear", align_corners=True)
             table = stretched[0].flatten(1).t()
-        return x + table[cell_order(grid, spec.merge).to(self._device)]
+        if facts.token is None:
+            return table[order]
+        table = table.view(-1, spec.width)
+        if facts.token.is_last:
+            return torch.cat([table[:-1][order], table[-1:]])
+        return torch.cat([table[1:][order], table[:1]])
 
     def _patch_matrix(self) -> Tensor:
         """The matrix that patches are multiplied with: (width, numbers of a patch)."""
@@ -89,31 +123,51 @@ class Tower:
         whole = matrices[0] if len(matrices) == 1 else torch.stack(matrices, 2)
         return whole.flatten(1)
 
-    def _layer(
-        self, prefix: str, x: Tensor, angles: tuple[Tensor, Tensor] | None, parts: list[int]
-    ) -> Tensor:
+    def _layer(self, prefix: str, x: Tensor, angles: _Angles, parts: list[int]) -> Tensor:
         spec, facts = self.spec, self.spec.facts
         before_attention, before_mlp = facts.norms
         normed = self._norm(prefix + before_attention, x, spec.norm_eps)
-        x = x + self._attend(prefix, normed, angles, parts)
+        x = x + self._given(prefix, 0, self._attend(prefix, normed, angles, parts))
         normed = self._norm(prefix + before_mlp, x, spec.norm_eps)
-        return x + torch.cat([self._mlp(prefix, some) for some in normed.split(_AT_ONCE)])
+        mixed = torch.cat([self._mlp(prefix, some) for some in normed.split(_AT_ONCE)])
+        return x + self._given(prefix, 1, mixed)
 
-    def _attend(
-        self, prefix: str, x: Tensor, angles: tuple[Tensor, Tensor] | None, parts: list[int]
-    ) -> Tensor:
+    def _given(self, prefix: str, half: int, x: Tensor) -> Tensor:
+        """What attention (0) or MLP (1) adds to the patches."""
+        facts = self.spec.facts
+        if facts.norms_after is not None:
+            x = self._norm(prefix + facts.norms_after[half], x, self.spec.norm_eps)
+        return x if facts.scales is None else x * self._tensors[prefix + facts.scales[half]].float()
+
+    def _attend(self, prefix: str, x: Tensor, angles: _Angles, parts: list[int]) -> Tensor:
         """Attention of patches to all of their part of the picture."""
-        heads = self.spec.heads
-        joined = torch.cat([self._product(prefix + name, x) for name in self.spec.facts.qkv], 1)
-        q, k, v = joined.view(len(x), 3, heads, -1).permute(1, 2, 0, 3)  # (H, N, K) each
+        facts, heads = self.spec.facts, self.spec.heads
+        joined = torch.cat([self._product(prefix + name, x) for name in facts.qkv], 1)
+        qkv = joined.view(len(x), 3, heads, -1)
+        if facts.qk_norms is not None:
+            self._norm_queries(prefix, qkv)
+        q, k, v = qkv.permute(1, 2, 0, 3)  # (H, N, K) each
         if angles is not None:
-            if self.spec.facts.has_pairs:
-                q, k = _halves(q), _halves(k)
-            q, k = _rotate(q, *angles), _rotate(k, *angles)
+            q, k = (_rotate(_across(each, facts.pairs), *angles) for each in (q, k))
         split = (each[None].split(parts, 2) for each in (q, k, v))
-        seen = [F.scaled_dot_product_attention(q, k, v)[0] for q, k, v in zip(*split, strict=True)]
+        scale = None if facts.is_scaled else 1.0
+        seen = [
+            F.scaled_dot_product_attention(q, k, v, scale=scale)[0]
+            for q, k, v in zip(*split, strict=True)
+        ]
         mixed = torch.cat(seen, 1).transpose(0, 1).reshape(len(x), -1)
-        return self._product(prefix + self.spec.facts.output, mixed)
+        return self._product(prefix + facts.output, mixed)
+
+    def _norm_queries(self, prefix: str, qkv: Tensor) -> None:
+        """Norm queries and keys (N, 3, H, K), and values if each head is normed, in place."""
+        facts, eps = self.spec.facts, self.spec.norm_eps
+        for place, name in enumerate(facts.qk_norms or ()):
+            part, weight = qkv[:, place], self._tensors[f"{prefix}{name}.weight"].float()
+            rows = part if facts.norms_heads else part.flatten(1)
+            part.copy_(F.rms_norm(rows, rows.shape[-1:], weight, eps).view_as(part))
+        if facts.norms_heads:
+            values = qkv[:, 2]
+            values.copy_(F.rms_norm(values, values.shape[-1:], None, eps))
 
     def _mlp(self, prefix: str, x: Tensor) -> Tensor:
         *first, last = (prefix + name for name in self.spec.facts.mlp)
@@ -125,27 +179,38 @@ class Tower:
     def _merge(self, merger: Merger, number: str, x: Tensor) -> Tensor:
         """Patches (N, width) → a row (out,) for each cell."""
         spec, norm = self.spec, merger.norm.format(number)
+        kind = merger.norm_kind or (spec.facts.norm_kind if norm else None)
         names = [name.format(number) for name in merger.products]
         if merger.kind == "mean":
-            means = x.view(-1, spec.cell, spec.width).mean(1)
-            weight = self._tensors[f"{norm}.weight"].float()
-            weight = weight if merger.has_whole_norm else 1.0 + weight
-            normed = F.rms_norm(means, (spec.width,), weight, spec.merger_eps)
-            return normed @ self._tensors[names[0]].float()
+            x = x.view(-1, spec.cell, spec.width).mean(1)
+        if merger.is_scaled:
+            x = x * math.sqrt(spec.width)
+        if merger.standard is not None:
+            less, times = (self._tensors[name].float() for name in merger.standard)
+            x = (x - less) * times
         if merger.norms_cell:
-            x = self._norm(norm, x.view(-1, spec.cell * spec.width), spec.merger_eps)
-        else:
-            x = self._norm(norm, x, spec.merger_eps).view(-1, spec.cell, spec.width)
-            if merger.kind == "joined":  # stored with all patches of one channel side by side
-                x = self._product(names.pop(0), x.transpose(1, 2).flatten(1))
-        hidden = self._product(names[0], x.flatten(1))
-        return self._product(names[1], _ACTIVATIONS[spec.merger_activation](hidden))
+            x = x.view(-1, spec.cell * spec.width)
+        if kind is not None:
+            x = self._norm(norm, x, spec.merger_eps, kind)
+        if merger.kind == "joined":  # stored with all patches of one channel side by side
+            x = x.view(-1, spec.cell, spec.width).transpose(1, 2).flatten(1)
+            x = self._product(names.pop(0), x)
+        elif merger.kind == "mlp":
+            x = x.view(-1, spec.cell * spec.width)
+        for name in names[:-1]:
+            x = _ACTIVATIONS[spec.merger_activation](self._product(name, x))
+        if merger.is_turned:
+            return x @ self._tensors[names[-1]].float()
+        return self._product(names[-1], x)
 
-    def _norm(self, name: str, x: Tensor, eps: float) -> Tensor:
-        weight, size = self._tensors[f"{name}.weight"].float(), (x.shape[-1],)
-        if self.spec.facts.norm_kind == "rms":
-            return F.rms_norm(x, size, weight, eps)
-        return F.layer_norm(x, size, weight, self._tensors[f"{name}.bias"].float(), eps)
+    def _norm(self, name: str, x: Tensor, eps: float, kind: NormKind | None = None) -> Tensor:
+        kind, size = kind or self.spec.facts.norm_kind, x.shape[-1:]
+        if kind == "plain":
+            return F.rms_norm(x, size, None, eps)
+        weight = self._tensors[f"{name}.weight"].float()
+        if kind == "layer":
+            return F.layer_norm(x, size, weight, self._tensors[f"{name}.bias"].float(), eps)
+        return F.rms_norm(x, size, weight if kind == "rms" else 1.0 + weight, eps)
 
     def _product(self, name: str, x: Tensor) -> Tensor:
         weight = self._tensors[f"{name}.weight"].float().flatten(1)
@@ -156,9 +221,11 @@ class Tower:
         return None if bias is None else bias.float()
 
 
-def _halves(x: Tensor) -> Tensor:
-    """(…, K) with pairs side by side → first the first of each, then the second."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+def _across(x: Tensor, pairs: str) -> Tensor:
+    """(…, K) in the order in which the numbers of a pair are half a head apart; scores need not know of it."""
+    if pairs == "beside":
+        return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return x if pairs == "across" else x.unflatten(-1, (2, 2, -1)).transpose(-2, -3).flatten(-3)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

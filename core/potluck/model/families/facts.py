@@ -138,8 +138,8 @@ the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_la
 `moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th."""
 
 
-Stacking = Literal["rows", "columns"]
-"""All experts' matrices in one tensor: each (out, in), or each (in, out)."""
+Stacking = Literal["rows", "columns", "either"]
+"""All experts' matrices in one tensor: each (out, in), or each (in, out), or as its shape says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

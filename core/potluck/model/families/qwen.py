@@ -77,6 +77,22 @@ QWEN: Mapping[str, Family] = {
         window_switch="use_sliding_window",
         experts=QWEN_EXPERTS,
     ),
+    # The text of Qwen3-VL with experts
+    "Qwen3VLMoeForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 16,
+            "num_local_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "rope_theta": 500000.0,
+            "max_position_embeddings": 128000,
+            "tie_word_embeddings": True,
+        },
+        qk_norm="head",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        experts=replace(QWEN_EXPERTS, normalise=True, stacked="either", fused="gate_up_proj"),
+    ),
     # Qwen1.5-MoE, Qwen2-57B-A14B
     "Qwen2MoeForCausalLM": Family(
         defaults={

@@ -5,18 +5,28 @@ writes a mark for each picture; in its place come as many tokens as the tower ma
 processors of `transformers` (`models/*/image_processing_pil_*.py`) and its processors (`processing_*.py`).
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict
 
 from potluck.errors import PromptError
 from potluck.model.fields import Fields
+from potluck.model.vision.layouts import (
+    Layout,
+    canvas,
+    cropped,
+    grid,
+    within_area,
+    within_budget,
+    within_edge,
+)
 from potluck.model.vision.spec import MOST_ROWS, TowerSpec
 
 _MOST_STRETCHED = 200  # times as long as wide a picture may be
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
 
 Levels = tuple[float, float, float]
@@ -27,16 +37,18 @@ class PictureFacts:
     """In what the pictures of a family differ from those of others.
 
     Attributes:
-        size: "area": sides as they are, within two numbers of pixels; "edge": the longer side is no longer than
-            a number of pixels; "square": always the same square.
+        size: a kind of size, which `PictureFormat.layout` describes.
         resample: a filter by Pillow's number.
         mark: what templates write for a picture.
         opens, token, line_end, closes: the text of a picture: `token` for each row of the tower, after each line
             of cells `line_end`, and `closes` in place of the last of these.
+        tiles: what stands between tiles of a line, after a line of them, and before the whole picture, where
+            a picture is cut into tiles.
         least, most: pixels of a picture ("area"), or of its longer side ("edge"), where files do not say.
+        rows: of the tower's, at most ("budget"), or tiles ("grid", "canvas"), likewise.
     """
 
-    size: Literal["area", "edge", "square"]
+    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas"]
     resample: int = 3
     mean: Levels = _HALF
     deviation: Levels = _HALF
@@ -45,8 +57,10 @@ class PictureFacts:
     token: str
     line_end: str = ""
     closes: str = ""
+    tiles: tuple[str, str, str] = ("", "", "")
     least: int = 0
     most: int = 0
+    rows: int = 0
 
 
 _QWEN_2_5 = PictureFacts(
@@ -65,6 +79,26 @@ _QWEN_3 = PictureFacts(
     least=1 << 16,
     most=1 << 24,
 )
+_GEMMA_4 = PictureFacts(
+    size="budget",
+    mean=(0.0, 0.0, 0.0),
+    deviation=(1.0, 1.0, 1.0),
+    mark="<|image|>",
+    opens="<|image>",
+    token="<|image|>",  # noqa: S106
+    closes="<image|>",
+    rows=280,
+)
+_PIXTRAL = PictureFacts(
+    size="edge",
+    mean=_CLIP_MEAN,
+    deviation=_CLIP_DEVIATION,
+    mark="[IMG]",
+    token="[IMG]",  # noqa: S106
+    line_end="[IMG_BREAK]",
+    closes="[IMG_END]",
+    most=1540,
+)
 _FACTS: Mapping[str, PictureFacts] = {
     "Gemma3ForConditionalGeneration": PictureFacts(
         size="square",
@@ -74,18 +108,41 @@ _FACTS: Mapping[str, PictureFacts] = {
         token="<image_soft_token>",  # noqa: S106
         closes="<end_of_image>\n\n",
     ),
-    "Mistral3ForConditionalGeneration": PictureFacts(
-        size="edge",
+    "Gemma4ForConditionalGeneration": _GEMMA_4,
+    "Gemma4UnifiedForConditionalGeneration": _GEMMA_4,
+    "InternVLForConditionalGeneration": PictureFacts(
+        size="grid",
+        mean=_IMAGENET_MEAN,
+        deviation=_IMAGENET_DEVIATION,
+        mark="<IMG_CONTEXT>",
+        opens="<img>",
+        token="<IMG_CONTEXT>",  # noqa: S106
+        closes="</img>",
+        rows=12,
+    ),
+    "Llama4ForConditionalGeneration": PictureFacts(
+        size="canvas",
+        resample=2,
+        mark="<|image|>",
+        opens="<|image_start|>",
+        token="<|patch|>",  # noqa: S106
+        closes="<|image_end|>",
+        tiles=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
+        rows=16,
+    ),
+    "LlavaForConditionalGeneration/clip_vision_model": PictureFacts(
+        size="crop",
         mean=_CLIP_MEAN,
         deviation=_CLIP_DEVIATION,
-        mark="[IMG]",
-        token="[IMG]",  # noqa: S106
-        line_end="[IMG_BREAK]",
-        closes="[IMG_END]",
-        most=1540,
+        mark="<image>",
+        token="<image>",  # noqa: S106
     ),
+    "LlavaForConditionalGeneration/pixtral": replace(_PIXTRAL, most=1024),
+    "Mistral3ForConditionalGeneration": _PIXTRAL,
+    "Qwen2VLForConditionalGeneration": _QWEN_2_5,
     "Qwen2_5_VLForConditionalGeneration": _QWEN_2_5,
     "Qwen3VLForConditionalGeneration": _QWEN_3,
+    "Qwen3VLMoeForConditionalGeneration": _QWEN_3,
     "Qwen3_5ForConditionalGeneration": _QWEN_3,
     "Qwen3_5MoeForConditionalGeneration": _QWEN_3,
 }
@@ -97,8 +154,8 @@ class PictureFormat:
 
     Attributes:
         side: pixels of a cell's side.
-        square: pixels of the square that all pictures become, if they do.
-        least, most: as of `PictureFacts`.
+        square: pixels of the square that all pictures or tiles become, if they do.
+        least, most, rows: as of `PictureFacts`.
     """
 
     facts: PictureFacts
@@ -106,12 +163,19 @@ class PictureFormat:
     square: int
     least: int
     most: int
+    rows: int
     resample: int
     mean: Levels
     deviation: Levels
 
-    def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width that a picture gets, in whole cells.
+    def layout(self, height: int, width: int) -> Layout:
+        """How a picture of this size is resized and cut.
+
+        - "area": sides as they are, within two numbers of pixels; "edge": the longer side is no longer than
+          a number of pixels; "budget": as large as a number of rows allows;
+        - "square": always the same square; "crop": the middle of it, once its shorter side is as long as the square's;
+        - "grid": tiles of the shape that is nearest to the picture's; "canvas": tiles that the picture, in its own
+          shape, fills best; the whole picture follows as one tile more.
 
         Raises:
             PromptError: it is far longer than it is wide, or the other way round.
@@ -121,74 +185,91 @@ class PictureFormat:
                 f"A picture has {width} x {height} pixels. Cut it: a model sees nothing in one whose sides"
                 f" differ by more than {_MOST_STRETCHED} times."
             )
-        if self.facts.size == "square":
-            return self.square, self.square
-        if self.facts.size == "edge":
-            return self._within_edge(height, width)
-        return self._within_area(height, width)
+        match self.facts.size:
+            case "square":
+                return Layout(size=(self.square, self.square))
+            case "edge":
+                return Layout(size=within_edge(height, width, self.side, self.most))
+            case "budget":
+                return Layout(size=within_budget(height, width, self.side, self.rows))
+            case "crop":
+                return cropped(height, width, self.square)
+            case "grid":
+                return grid(height, width, self.square, self.rows)
+            case "canvas":
+                return canvas(height, width, self.square, self.rows)
+            case "area":
+                return Layout(size=within_area(height, width, self.side, self.least, self.most))
 
-    def _within_area(self, height: int, width: int) -> tuple[int, int]:
-        side, most = self.side, min(self.most, MOST_ROWS * self.side * self.side)
-        tall, wide = round(height / side) * side, round(width / side) * side
-        if tall * wide > most:
-            by = math.sqrt(height * width / most)
-            tall, wide = (math.floor(each / by / side) * side for each in (height, width))
-            return max(side, tall), max(side, wide)
-        if tall * wide < self.least:
-            by = math.sqrt(self.least / (height * width))
-            return math.ceil(height * by / side) * side, math.ceil(width * by / side) * side
-        return tall, wide
-
-    def _within_edge(self, height: int, width: int) -> tuple[int, int]:
-        side, most = self.side, min(self.most, math.isqrt(MOST_ROWS) * self.side)
-        if (by := max(height, width) / most) > 1:
-            height, width = math.floor(height / by), math.floor(width / by)
-        return (max(height, 1) - 1) // side * side + side, (max(width, 1) - 1) // side * side + side
-
-    def text(self, height: int, width: int) -> str:
-        """What stands in the prompt for a picture of this size."""
-        rows, columns = self.cells(height, width)
+    def text(self, layout: Layout) -> str:
+        """What stands in the prompt for a picture."""
         facts = self.facts
+        if self.square and facts.size in ("grid", "canvas"):
+            tile = facts.token * (self.square // self.side) ** 2
+            between, line, whole = facts.tiles
+            rows, columns = layout.tiles
+            lines = (between.join([tile] * columns) + line) * rows if layout.has_whole else ""
+            return f"{facts.opens}{lines}{whole}{tile}{facts.closes}"
+        rows, columns = self.cells(*layout.pixels)
         lines = [facts.token * columns + facts.line_end] * rows
         return facts.opens + "".join(lines).removesuffix(facts.line_end) + facts.closes
 
     def cells(self, height: int, width: int) -> tuple[int, int]:
-        """Lines of cells of a picture of this size, and cells of each line."""
+        """Lines of cells of pixels for the tower, and cells of each line."""
         return height // self.side, width // self.side
 
 
-def picture_format(
-    architecture: str, tower: TowerSpec | None, given: Mapping[str, object]
-) -> PictureFormat | None:
+def picture_format(tower: TowerSpec | None, given: Mapping[str, object]) -> PictureFormat | None:
     """How a model takes pictures; None: it takes none.
 
     Args:
-        architecture: of the model.
         tower: of the model; None: it has none that is known.
         given: what its `preprocessor_config.json` says; empty: there is none.
 
     Raises:
         InvalidConfigError: that file is damaged.
     """
-    facts = _FACTS.get(architecture)
-    if tower is None or facts is None:
+    if tower is None or (facts := _FACTS.get(tower.name)) is None:
         return None
     fields = Fields(given, "preprocessor_config.json")
     size = fields.fields("size") if isinstance(fields.value("size"), Mapping) else Fields({})
-    most = MOST_ROWS * (tower.patch * tower.merge) ** 2
-    names = ("min_pixels", "max_pixels")
+    at_once = MOST_ROWS * tower.cell_side**2
     least = size.integer("shortest_edge", 1, 1 << 32, facts.least or 1)
-    largest = size.integer("longest_edge", 1, 1 << 32, facts.most or most)
+    largest = size.integer("longest_edge", 1, 1 << 32, facts.most or at_once)
     return PictureFormat(
         facts=facts,
-        side=tower.patch * tower.merge,
-        square=tower.patch * tower.side,
-        least=min(fields.integer(names[0], 1, 1 << 32, least), most),
-        most=fields.integer(names[1], 1, 1 << 32, largest),
+        side=tower.cell_side,
+        square=tower.square,
+        least=min(fields.integer("min_pixels", 1, 1 << 32, least), at_once),
+        most=fields.integer("max_pixels", 1, 1 << 32, largest),
+        rows=_rows(fields, facts, tower),
         resample=fields.integer("resample", 0, 5, facts.resample),
-        mean=_levels(fields, "image_mean", facts.mean, low=-1e3),
-        deviation=_levels(fields, "image_std", facts.deviation, low=1e-6),
+        **_normalisation(fields, facts),
     )
+
+
+def _rows(fields: Fields, facts: PictureFacts, tower: TowerSpec) -> int:
+    """Rows of a picture, or its tiles beside the one of the whole picture."""
+    if facts.size == "budget":
+        return fields.integer("max_soft_tokens", 1, MOST_ROWS, facts.rows)
+    if facts.size in ("grid", "canvas"):
+        most = max(1, MOST_ROWS // tower.rows_at_once - 1)
+        return min(most, fields.integer("max_patches", 1, 1 << 10, facts.rows))
+    return MOST_ROWS
+
+
+class _Normalisation(TypedDict):
+    mean: Levels
+    deviation: Levels
+
+
+def _normalisation(fields: Fields, facts: PictureFacts) -> _Normalisation:
+    if not fields.flag("do_normalize", True):
+        return {"mean": (0.0, 0.0, 0.0), "deviation": (1.0, 1.0, 1.0)}
+    return {
+        "mean": _levels(fields, "image_mean", facts.mean, low=-1e3),
+        "deviation": _levels(fields, "image_std", facts.deviation, low=1e-6),
+    }
 
 
 def _levels(fields: Fields, name: str, default: Levels, *, low: float) -> Levels:

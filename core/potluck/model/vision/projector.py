@@ -17,8 +17,9 @@ from potluck.errors import BrokenModelError
 from potluck.model.families.table import WITH_TEXT
 from potluck.model.fields import Fields
 from potluck.model.gguf_keys import Config, GgufFile, Keys
-from potluck.model.vision.families import CONVERTED, MAX_TOWER
+from potluck.model.vision.families import CONVERTED
 from potluck.model.vision.spec import TowerSpec
+from potluck.model.vision.towers.sizes import MAX_TOWER
 
 ARCHITECTURE = "clip"
 _PATCHES, _POSITIONS, _LAYER = "v.patch_embd", "v.position_embd.weight", "v.blk.{}."

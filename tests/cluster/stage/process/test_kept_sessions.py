@@ -1,11 +1,16 @@
 """Stage processes that end, or are unloaded, write their sessions, and the next ones read them."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from fake_cluster import Run
 from stage_nodes import Driver, StageNode
 
+import potluck
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Usage
+from potluck.model.schemes import PACKING_VERSION
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 
@@ -66,5 +71,45 @@ def test_a_conversation_goes_on_with_new_processes_and_a_new_driver(
             assert await ask(generator, prompt) == (expected[0], 0)
         await desk.handle.unload()
         await laptop.handle.unload()
+
+    run(main())
+
+
+def test_a_program_that_packs_otherwise_takes_no_session_of_this_one(
+    desk: StageNode,
+    model: LocalModel,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its weights would have other bits: their keys and values do not belong to those that were kept."""
+    own = Path(potluck.__file__).parent
+    other = shutil.copytree(own, tmp_path / "potluck", ignore=shutil.ignore_patterns("__pycache__"))
+    schemes = other / "model" / "schemes.py"
+    words = f"\nPACKING_VERSION = {PACKING_VERSION}\n"
+    text = schemes.read_text(encoding="utf-8")
+    assert words in text
+    schemes.write_text(
+        text.replace(words, f"\nPACKING_VERSION = {PACKING_VERSION + 1}\n"), encoding="utf-8"
+    )
+
+    async def cached(program: Path, epoch: int) -> int:
+        """How many tokens of the prompt a new process of this program finds on the disk."""
+        monkeypatch.setattr(potluck, "__file__", str(program / "__init__.py"))
+        await desk.handle.stop()
+        desk.handle = desk.new_handle()
+        await desk.handle.start()
+        await desk.load(desk.stage(model, range(4), epoch=epoch, context=1024))
+        async with Driver(desk, desk, epoch=epoch, keeps_sessions=True) as pipeline:
+            generator = Generator()
+            generator.attach(pipeline, context=1024)
+            _, found = await ask(generator, PROMPT)
+        await desk.handle.unload()
+        return found
+
+    async def main() -> None:
+        assert await cached(own, 11) == 0
+        assert await cached(other, 12) == 0
+        assert await cached(own, 13) == 576
 
     run(main())

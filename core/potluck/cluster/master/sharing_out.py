@@ -1,0 +1,87 @@
+"""Share the computers out as a request says it: one pipeline, readers beside it, or several replicas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from potluck.api.schema import PlanRequest
+from potluck.cluster.master.constraints import has_constraints
+from potluck.errors import UsageError
+from potluck.plan.apart import Answering, Reading, Sizes, plan_apart
+from potluck.plan.cost import DeviceCost
+from potluck.plan.placement import Plan
+from potluck.plan.replicas import plan_replicas, too_few
+from potluck.plan.search import Stop, never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOut:
+    """Who computes what.
+
+    Attributes:
+        plan: of those that answer.
+        reading: who reads long prompts for them.
+        replicas: the other times that the model is held.
+        together_tokens_per_s: of one answer, if the model were held once by all computers; None: it is.
+        warnings: what was asked for and is not given, in sentences.
+    """
+
+    plan: Plan
+    reading: Reading | None = None
+    replicas: tuple[Plan, ...] = ()
+    together_tokens_per_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def share_out(
+    request: PlanRequest,
+    sizes: Sizes,
+    devices: Sequence[DeviceCost],
+    *,
+    may_choose: bool,
+    answering: Answering,
+    stop: Stop = never,
+) -> SharedOut:
+    """Share these devices out; `may_choose`: one of them may read prompts for the others.
+
+    Raises:
+        PlanError, UsageError: there is no such plan.
+    """
+    if request.replicas == 1:
+        plan, reading = plan_apart(
+            sizes,
+            devices,
+            wanted=request.prefill,
+            may_choose=may_choose and not has_constraints(request) and request.users == 1,
+            answering=answering,
+            stop=stop,
+        )
+        return SharedOut(plan=plan, reading=reading)
+    found = plan_replicas(devices, request.replicas, answering=answering, stop=stop)
+    plan, *others = found.plans
+    is_less = len(found.plans) < request.replicas
+    return SharedOut(
+        plan=plan,
+        replicas=tuple(others),
+        together_tokens_per_s=found.together.predicted_tokens_per_s if others else None,
+        warnings=(too_few(request.replicas, found),) if is_less else (),
+    )
+
+
+def check_replicas(request: PlanRequest) -> None:
+    """Refuse replicas together with what says which computers hold the model once.
+
+    Raises:
+        UsageError: names what to leave out.
+    """
+    if request.replicas == 1:
+        return
+    others = {
+        "--layers": request.layers,
+        "--prefill": request.prefill,
+        "--workers": request.workers,
+    }
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(
+            f"{given[0]} says which computers hold the model once, and with --replicas the planner shares"
+            f" them out among {request.replicas} of it. Leave one of the two out."
+        )

@@ -1,0 +1,150 @@
+"""Which size pictures get for a tower, and how they are cut into tiles. Pure arithmetic.
+
+Checked against the image processors of `transformers` (`models/*/image_processing_*.py`).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from potluck.model.vision.spec import MOST_ROWS
+
+_SINGLE = (
+    np.float32
+)  # `transformers` computes with canvases so: other choices where two are nearly alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What becomes of a picture. Sizes are heights and widths in pixels.
+
+    Attributes:
+        size: that it is resampled to.
+        frame: that it has then: black is added at its right and lower edges, or the same is cut off at opposite
+            edges; None: that size.
+        tiles: lines of squares that it is cut into, and squares of each line; they come one below the other.
+        has_whole: whether the whole picture, as one square more, follows these.
+        square: pixels of a square's side.
+    """
+
+    size: tuple[int, int]
+    frame: tuple[int, int] | None = None
+    tiles: tuple[int, int] = (1, 1)
+    has_whole: bool = False
+    square: int = 0
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """The size of what the tower is shown."""
+        if not self.square:
+            return self.frame or self.size
+        rows, columns = self.tiles
+        return (rows * columns + self.has_whole) * self.square, self.square
+
+
+def within_area(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """Sides in whole cells, as they are, within two numbers of pixels (Qwen)."""
+    most = min(most, MOST_ROWS * side * side)
+    tall, wide = round(height / side) * side, round(width / side) * side
+    if tall * wide > most:
+        by = math.sqrt(height * width / most)
+        tall, wide = (math.floor(each / by / side) * side for each in (height, width))
+        return max(side, tall), max(side, wide)
+    if tall * wide < least:
+        by = math.sqrt(least / (height * width))
+        return math.ceil(height * by / side) * side, math.ceil(width * by / side) * side
+    return tall, wide
+
+
+def within_edge(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Sides in whole cells, the longer one of at most so many pixels (Pixtral)."""
+    most = min(most, math.isqrt(MOST_ROWS) * side)
+    if (by := max(height, width) / most) > 1:
+        height, width = math.floor(height / by), math.floor(width / by)
+    return (max(height, 1) - 1) // side * side + side, (max(width, 1) - 1) // side * side + side
+
+
+def within_budget(height: int, width: int, side: int, rows: int) -> tuple[int, int]:
+    """Sides in whole cells, as large as so many cells allow, smaller pictures too (Gemma 4)."""
+    by = math.sqrt(rows * side * side / (height * width))
+    tall, wide = (math.floor(by * each / side) * side for each in (height, width))
+    if tall == 0:
+        return side, min(width // height, rows) * side
+    if wide == 0:
+        return min(height // width, rows) * side, side
+    return tall, wide
+
+
+def cropped(height: int, width: int, square: int) -> Layout:
+    """The middle of a picture whose shorter side is as long as the square's (CLIP)."""
+    short, long = sorted((height, width))
+    longer = int(square * long / short)
+    size = (square, longer) if height == short else (longer, square)
+    return Layout(size=size, frame=(square, square))
+
+
+def grid(height: int, width: int, square: int, most: int) -> Layout:
+    """As many tiles as come nearest to the picture's shape, which is stretched over them (InternVL)."""
+    shapes = [(wide, tall) for wide in range(1, most + 1) for tall in range(1, most // wide + 1)]
+    best, least = (1, 1), math.inf
+    for wide, tall in sorted(shapes, key=lambda shape: shape[0] * shape[1]):
+        differs = abs(width / height - wide / tall)
+        is_large = height * width > 0.5 * square * square * wide * tall
+        if differs < least or (differs == least and is_large):
+            best, least = (wide, tall), differs
+    wide, tall = best
+    return Layout(
+        size=(tall * square, wide * square),
+        tiles=(tall, wide),
+        has_whole=wide * tall > 1,
+        square=square,
+    )
+
+
+def canvas(height: int, width: int, square: int, most: int) -> Layout:
+    """Tiles that the picture fills best in its own shape; the rest of them is black (Llama 4).
+
+    It is made larger up to one tile only. Of several that it fills alike, the fewest are taken.
+    """
+    scales = {
+        (tall, wide): min(_SINGLE(tall * square) / height, _SINGLE(wide * square) / width)
+        for tall, wide in _shapes(most)
+    }
+    larger = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(larger) if larger else max(scales.values())
+    tall, wide = min(
+        (shape for shape, scale in scales.items() if scale == chosen),
+        key=lambda shape: shape[0] * shape[1],
+    )
+    frame = tall * square, wide * square
+    most_tall, most_wide = (
+        max(own, square) if max(own, square) <= side else _SINGLE(side)
+        for own, side in zip((height, width), frame, strict=True)
+    )
+    by_width, by_height = most_wide / width, most_tall / height
+    if by_width < by_height:
+        size = min(math.floor(height * by_width), int(most_tall)), int(most_wide)
+    else:
+        size = int(most_tall), min(math.floor(width * by_height), int(most_wide))
+    return Layout(
+        size=(max(1, size[0]), max(1, size[1])),
+        frame=frame,
+        tiles=(tall, wide),
+        has_whole=tall * wide > 1,
+        square=square,
+    )
+
+
+def _shapes(most: int) -> list[tuple[int, int]]:
+    """Lines and tiles of each, of all canvases of so many tiles: those of one shape together, the largest first."""
+    counts = range(most, 0, -1)
+    shapes = [(tall, count // tall) for count in counts for tall in _divisors(count)]
+    first: dict[float, int] = {}
+    for place, (tall, wide) in enumerate(shapes):
+        first.setdefault(tall / wide, place)
+    return sorted(shapes, key=lambda shape: first[shape[0] / shape[1]])
+
+
+def _divisors(count: int) -> list[int]:
+    return [number for number in range(1, count + 1) if count % number == 0]
