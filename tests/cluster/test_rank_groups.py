@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from byte_model import LAYERS
 from fake_cluster import Run
@@ -83,3 +84,46 @@ def test_a_rank_that_is_lost_costs_no_token_of_an_answer(
         await laptop.processes.handle(DeviceId(kind="cpu", index=0))
 
     run(main())
+
+
+@pytest.mark.parametrize("loss", ["killed", "hangs"])
+def test_ranks_of_one_computer_sum_in_memory_and_an_answer_goes_on_without_one(
+    desk: Node, run: Run, loss: str
+) -> None:
+    """Who hangs is ended by the watchdog; nobody else waits for it longer than that takes."""
+
+    async def main() -> None:
+        await load(desk, by_hand(("Desk", LAYERS)))
+        alone = await chat(desk, LONG)
+        await load(desk, by_hand(("Desk+Desk/cpu:1", LAYERS)))
+        assert len(said_of_sums(desk)) >= 2
+        assert await chat(desk, LONG) == alone
+        epoch = desk.master.deployment and desk.master.deployment.epoch
+
+        text = ""
+        async for event in desk.backend.generate(LONG):
+            if isinstance(event, Piece):
+                if not text:
+                    (kill_engine if loss == "killed" else suspend_engine)(desk, 1)
+                text += event.text
+        assert text == alone
+        assert desk.master.deployment is not None
+        assert desk.master.deployment.epoch != epoch
+        await eventually(desk, lambda: desk.processes.devices)
+        await desk.processes.handle(DeviceId(kind="cpu", index=1))
+
+    run(main())
+
+
+def suspend_engine(node: Node, number: int) -> None:
+    """Have a stage process stand still."""
+    process = node.processes.running()[number]._process  # pyright: ignore[reportPrivateUsage]
+    assert process is not None
+    psutil.Process(process.pid).suspend()
+
+
+def said_of_sums(node: Node) -> list[str]:
+    """What its stage processes have written of how they sum."""
+    folder = node.processes._log_folder  # pyright: ignore[reportPrivateUsage]
+    logs = folder.glob("engine*.log")
+    return [line for log in logs for line in log.read_text().splitlines() if "by=memory" in line]

@@ -59,6 +59,10 @@ class FakeExchange:
     rank: int
 
     @property
+    def native(self) -> None:
+        return None
+
+    @property
     def world(self) -> int:
         return self._meeting.world
 

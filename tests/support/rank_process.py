@@ -1,8 +1,9 @@
 """A rank of a group as a process: it loads its share of a model, computes steps, and prints what came out.
 
-    python rank_process.py FOLDER COMMUNICATOR RANK WORLD TIMEOUT_S
+    python rank_process.py FOLDER MEETING RANK WORLD memory|links
 
-It reads lines: token ids to compute next; `hang`, to never answer again; `exit`, to end at once.
+It reads lines: token ids to compute next; `hang`, to never answer again; `fail`, to begin a step and say that it cannot
+do it; `exit`, to end at once.
 """
 
 import hashlib
@@ -14,11 +15,13 @@ import traceback
 from pathlib import Path
 
 import torch
+from joined_ranks import joined
 
-from potluck.engine.collective import CollectiveExchange
+from potluck.cluster.stage.ranks import Ranks
 from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
+from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
 from potluck.model.shares import Share
@@ -26,27 +29,32 @@ from potluck.model.shares import Share
 SESSION = SessionId("chat")
 
 
-def main(folder: Path, communicator: Path, rank: int, world: int, timeout_s: float) -> None:
+def main(folder: Path, meeting: Path, rank: int, world: int, exchange: str) -> None:
     torch.set_num_threads(1)
-    device = torch.device("cpu")
-    exchange = CollectiveExchange(communicator, rank, world, device, timeout_s=timeout_s)
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
     weights = load_weights(
         config, range(config.num_layers), embedding=True, head=False,
-        tensors=stored(folder), scheme="int8", device=device,
+        tensors=stored(folder), scheme="int8", device=torch.device("cpu"),
         share=Share(rank=rank, parts=(1,) * world),
     )  # fmt: skip
-    stage = Stage(weights, context=96, cache_budget=1 << 24, epoch=1, exchange=exchange)
-    stage.open(SESSION, epoch=1)
-    say(ready=True)
-    for step, line in enumerate(sys.stdin):
-        match line.split():
-            case ["exit"]:
-                os._exit(1)
-            case ["hang"]:
-                threading.Event().wait()
-            case ids:
-                compute(stage, step, list(map(int, ids)))
+    with joined(meeting, rank, world, shares=exchange == "memory") as ranks:
+        stage = Stage(weights, context=96, cache_budget=1 << 24, epoch=1, exchange=ranks)
+        stage.open(SESSION, epoch=1)
+        say(ready=True, shares=ranks.native is not None)
+        for step, line in enumerate(sys.stdin, 1):
+            match line.split():
+                case ["exit"]:
+                    os._exit(1)
+                case ["hang"]:
+                    threading.Event().wait()
+                case ["fail"]:
+                    try:
+                        with ranks.step(step):
+                            raise OutOfMemoryError("The memory is full.")
+                    except OutOfMemoryError as error:
+                        say(error=type(error).__name__)
+                case ids:
+                    compute(stage, ranks, step, list(map(int, ids)))
 
 
 def stored(folder: Path) -> list[StoredTensor]:
@@ -58,11 +66,12 @@ def stored(folder: Path) -> list[StoredTensor]:
     ]
 
 
-def compute(stage: Stage, step: int, ids: list[int]) -> None:
+def compute(stage: Stage, ranks: Ranks, step: int, ids: list[int]) -> None:
     position = stage.position(SESSION)
     inputs = torch.tensor(ids, dtype=torch.int32)
     try:
-        output = stage.forward(SESSION, inputs, epoch=1, step=step, position=position)
+        with ranks.step(step):
+            output = stage.forward(SESSION, inputs, epoch=1, step=step, position=position)
     except Exception as error:  # noqa: BLE001 - the test reads it
         traceback.print_exc()
         say(error=type(error).__name__)
@@ -78,5 +87,5 @@ def say(**what: object) -> None:
 
 
 if __name__ == "__main__":
-    place, meeting, number, count, seconds = sys.argv[1:]
-    main(Path(place), Path(meeting), int(number), int(count), float(seconds))
+    place, meeting, number, count, by = sys.argv[1:]
+    main(Path(place), Path(meeting), int(number), int(count), by)

@@ -1,15 +1,14 @@
-"""Sums over ranks that are processes of one computer, by `torch.distributed`: NCCL between NVIDIA GPUs, gloo elsewhere.
+"""Sums over ranks that are NVIDIA GPUs of one computer, by `torch.distributed` with NCCL.
 
 Rank 0 makes the communicator's id, which is the path of a file that no other user can open; the ranks find each other
-through it. Gloo listens on loopback only. Gloo gathers, and each rank adds in the order of the ranks. NCCL adds in
-an order of its own, which may change with the number of rows, though all ranks get what it added: with NCCL, only
-the same steps give the same bits, as with anything that is computed on GPUs.
+through it. NCCL adds in an order of its own, which may change with the number of rows, though all ranks get what it
+added: only the same steps give the same bits, as with anything that is computed on GPUs.
 """
 
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -18,19 +17,12 @@ from torch import Tensor
 
 from potluck.errors import EngineError, RankLostError
 
-Library = Literal["gloo", "nccl"]
-
 _FIRST = "communicator-"  # of the name of the file
 
 
 def new_communicator(folder: Path) -> Path:
     """Make the id of a communicator; the folder is one that only this user can open, and the same for all ranks."""
     return folder / f"{_FIRST}{uuid4().hex}"
-
-
-def library_for(device: torch.device) -> Library:
-    """Which library sums between devices of this kind."""
-    return "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
 
 
 class CollectiveExchange:
@@ -51,7 +43,7 @@ class CollectiveExchange:
             communicator: the id that rank 0 made.
             rank: of this process.
             world: how many ranks there are.
-            device: of the numbers.
+            device: a GPU; the numbers are on it.
             timeout_s: seconds that a rank waits for the others: here, and in each sum.
 
         Raises:
@@ -60,14 +52,12 @@ class CollectiveExchange:
         """
         self.rank, self.world = rank, world
         self._device, self._error = device, ""
-        self._library: Library = library_for(device)
         self._lock = threading.Lock()
-        self._brought: list[Tensor] = []  # of each rank: memory for its rows
         self._group: Any = None
         try:
             store = dist.FileStore(str(communicator), world)  # pyright: ignore[reportPrivateImportUsage]
             store.set_timeout(timedelta(seconds=timeout_s))
-            self._group = _join(self._library, store, rank, world, timedelta(seconds=timeout_s))
+            self._group = _join(store, rank, world, timedelta(seconds=timeout_s))
         except (RuntimeError, ValueError) as error:
             raise self._lost(error) from error
         self._check()
@@ -77,22 +67,19 @@ class CollectiveExchange:
         if group is None:
             raise RankLostError(self._error)
         try:
-            if self._library == "nccl":
-                group.allreduce(rows).wait()
-                return
-            numbers = rows.to("cpu").view(-1)
-            if not self._brought or self._brought[0].numel() != numbers.numel():
-                self._brought = [torch.empty_like(numbers) for _ in range(self.world)]
-            group.allgather([self._brought], [numbers]).wait()
+            group.allreduce(rows).wait()
         except RuntimeError as error:
             raise self._lost(error) from error
-        first, *others = self._brought
-        for other in others:
-            first += other
-        rows.view(-1).copy_(first)
 
     def sum_memory(self, numbers: memoryview) -> None:
-        self.sum(torch.frombuffer(numbers, dtype=torch.float32))
+        here = torch.frombuffer(numbers, dtype=torch.float32)
+        there = here.to(self._device)
+        self.sum(there)
+        here.copy_(there)
+
+    @property
+    def native(self) -> None:
+        return None
 
     def abort(self) -> None:
         self._end("This rank of the group could not go on.")
@@ -123,19 +110,13 @@ class CollectiveExchange:
         with self._lock:
             self._error = self._error or why
             group, self._group = self._group, None
-        if group is not None and self._library == "nccl":
+        if group is not None:
             group.abort()  # or a sum that waits on the device would do so for ever
 
 
-def _join(library: Library, store: Any, rank: int, world: int, timeout: timedelta) -> Any:
+def _join(store: Any, rank: int, world: int, timeout: timedelta) -> Any:
     """Join the group of processes; no global one, so that a process may be in a new group after an old one failed."""
-    if library == "nccl":
-        kind: Any = dist.ProcessGroupNCCL
-        options = kind.Options()
-        options._timeout = timeout
-        return kind(store, rank, world, options)
-    kind = dist.ProcessGroupGloo
-    options = kind._Options()
-    options._timeout, options._threads = timeout, 1
-    options._devices = [kind.create_device(hostname="127.0.0.1")]
+    kind: Any = dist.ProcessGroupNCCL
+    options = kind.Options()
+    options._timeout = timeout
     return kind(store, rank, world, options)

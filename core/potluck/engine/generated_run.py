@@ -31,7 +31,7 @@ from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mamba import Mamba
 from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
-from potluck.engine.ranks import Exchange, SumCallback
+from potluck.engine.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 from potluck.engine.session_cache import SessionCache
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
@@ -72,7 +72,8 @@ class GeneratedRun(Run):
         shape, weights = layers[0][0], [weights for _, weights in layers]
         self._decoder = Decoder(kernels, weights, shape, chosen)
         self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
-        self._sums: SumCallback | None = None
+        self._sums: GeneratedSum | None = None
+        self._joined: object = None  # what they were made of
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
 
     def step(
@@ -109,9 +110,17 @@ class GeneratedRun(Run):
 
     def _join(self, exchange: Exchange | None) -> None:
         """Have the sums of the next step made by this exchange."""
-        if exchange is not (None if self._sums is None else self._sums.exchange):
-            self._sums = None if exchange is None else SumCallback(exchange, self.kernels.wake)
-            self._decoder.sum_by(0 if self._sums is None else self._sums.address)
+        joined = None if exchange is None else exchange.native or exchange
+        if joined is self._joined:
+            return
+        native: NativeSum | None = None if exchange is None else exchange.native
+        sums: GeneratedSum | None = native
+        if native is not None:
+            native.wakes(self.kernels.wake)
+        elif exchange is not None:
+            sums = SumCallback(exchange, self.kernels.wake)
+        self._joined, self._sums = joined, sums
+        self._decoder.sum_by(*((0, 0) if sums is None else (sums.address, sums.argument)))
 
     def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
         hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place

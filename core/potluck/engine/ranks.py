@@ -14,6 +14,28 @@ from torch import Tensor
 _SUM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
+class GeneratedSum(Protocol):
+    """A function that generated code calls to sum: (an argument, the address of f32, their count)."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def argument(self) -> int: ...
+
+    def check(self) -> None:
+        """Raise what a call could not: generated code goes on, with numbers that are of no use."""
+        ...
+
+
+class NativeSum(GeneratedSum, Protocol):
+    """One that is generated code itself."""
+
+    def wakes(self, wake: Callable[[], object]) -> None:
+        """Have this called after a longer wait for others: the threads of the kernels have fallen asleep."""
+        ...
+
+
 class Exchange(Protocol):
     """Sums numbers over the ranks of a group.
 
@@ -41,6 +63,11 @@ class Exchange(Protocol):
         """The same for the bytes of numbers of f32, of one token, without any operator of torch."""
         ...
 
+    @property
+    def native(self) -> NativeSum | None:
+        """What generated code calls in place of `sum_memory`, if there is such a function now."""
+        ...
+
     def abort(self) -> None:
         """Fail all calls of all ranks, those that wait too: this rank cannot go on. Any thread may call it.
 
@@ -50,7 +77,7 @@ class Exchange(Protocol):
 
 
 class SumCallback:
-    """An exchange as a function that generated code calls: (an argument, the address of f32, their count)."""
+    """An exchange as a `GeneratedSum`."""
 
     def __init__(self, exchange: Exchange, wake: Callable[[], None]) -> None:
         """`wake` is called after each sum: the threads of the kernels fall asleep while others are waited for."""
@@ -60,9 +87,9 @@ class SumCallback:
         self._numbers: dict[tuple[int, int], memoryview] = {}
         self._function = _SUM(self._sum)
         self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self.argument = 0
 
     def check(self) -> None:
-        """Raise what a call could not: generated code goes on, with numbers that are of no use."""
         error, self._error = self._error, None
         if error is not None:
             raise error

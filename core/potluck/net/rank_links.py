@@ -127,8 +127,38 @@ class RankLinks:
     def _is_any_closed(self) -> bool:
         return any(served.link.is_closed for served in self._served)
 
+    def look(self, step: int) -> None:
+        """Move what can be moved at once, where parts of sums go another way.
+
+        Raises:
+            PeerLostError: a rank is gone.
+            RemoteProtocolError: a rank sent a part all the same.
+            PotluckError: a rank cannot do this step, and why.
+        """
+        self._choose_events()
+        self._move(self._select(0))
+        for peer in self._links:
+            if self._due(peer, step) is not None:
+                raise self._broken(
+                    peer,
+                    f"{self._name(peer)} sent a part of a sum, where memory is shared for these.",
+                )
+
     def _part(self, peer: int, step: int, number: int, nbytes: int) -> memoryview | None:
         """The part of a rank, if it has arrived."""
+        if (due := self._due(peer, step)) is None:
+            return None
+        message, payload = due
+        if message.number != number or len(payload) != nbytes:
+            raise self._broken(
+                peer,
+                f"{self._name(peer)} sent {len(payload)} bytes for sum {message.number}, where {nbytes}"
+                f" for sum {number} were due: the two do not compute the same.",
+            )
+        return payload
+
+    def _due(self, peer: int, step: int) -> tuple[Partial, memoryview] | None:
+        """The next part of the step that a rank has sent, if one has arrived."""
         arrived = self._arrived[peer]
         while arrived:
             message, payload = arrived[0]
@@ -146,13 +176,7 @@ class RankLinks:
             if isinstance(message, AbortStep):
                 data = {"position": message.position}
                 raise rebuild(message.kind, message.message, data, default=EngineError)
-            if message.number != number or len(payload) != nbytes:
-                raise self._broken(
-                    peer,
-                    f"{self._name(peer)} sent {len(payload)} bytes for sum {message.number}, where {nbytes}"
-                    f" for sum {number} were due: the two do not compute the same.",
-                )
-            return payload
+            return message, payload
         link = self._links[peer]
         if link.is_closed:
             raise link.error or PeerLostError(f"{link.peer.name} is gone.")
@@ -168,7 +192,10 @@ class RankLinks:
 
     def _move_bytes(self, ends_at: float) -> None:
         """Wait until a connection can be read or written, and do it."""
-        for key, events in self._ready(ends_at):
+        self._move(self._ready(ends_at))
+
+    def _move(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, events in ready:
             served: _Served = key.data
             if events & selectors.EVENT_WRITE:
                 served.link.send_backlog()

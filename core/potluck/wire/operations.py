@@ -74,7 +74,14 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
-from potluck.wire.rank_messages import AbortStep, JoinRanks, Partial
+from potluck.wire.rank_messages import (
+    AbortStep,
+    AnswerSums,
+    ChooseSums,
+    JoinRanks,
+    OfferSums,
+    Partial,
+)
 from potluck.wire.spare_messages import Keep, Keeping
 from potluck.wire.wheel_messages import SendWheels, WantWheels, WheelsHere
 
@@ -108,7 +115,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         ShowPicture, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
-    "ranks": _ALWAYS | table(JoinRanks, Partial, AbortStep),
+    "ranks": _ALWAYS | table(JoinRanks, OfferSums, AnswerSums, ChooseSums, Partial, AbortStep),
     "wheels": _ALWAYS | table(WantWheels, WheelsHere, SendWheels, Chunk, Stored, Rejected),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}

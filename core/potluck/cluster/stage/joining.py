@@ -1,20 +1,38 @@
-"""Connect the ranks of a group with each other: each dials the ranks above it, and waits for those below."""
+"""Connect the ranks of a group with each other: each dials the ranks above it, and waits for those below.
+
+Ranks that are processes of one computer then agree how they sum. Rank 0 offers memory to share; if all others can
+open it, it is used, and else their connections are, as between computers. What is agreed on is the same on all.
+"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
 
 from potluck.cluster.stage.ranks import Links
-from potluck.errors import PeerTimeoutError, PotluckError
+from potluck.engine.shared_memory import SharedMemory
+from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
-from potluck.wire.messages import Hop, Purpose, RankPlace
-from potluck.wire.rank_messages import JoinRanks
+from potluck.wire.messages import Hop, Message, Purpose, RankPlace
+from potluck.wire.rank_messages import (
+    AnswerSums,
+    ChooseSums,
+    JoinRanks,
+    MemoryPlace,
+    OfferSums,
+)
+
+logger = logging.getLogger(__name__)
 
 JOIN_S = 45.0  # all ranks are loaded at the same time, and dial before they read weights
 _FIRST_S = 10.0  # for the first message of a connection
 _MOST = 32  # connections that wait for a load
 
 Dial = Callable[[Hop, Purpose], Awaitable[StepLink]]
+M = TypeVar("M", bound=Message)
 _Key = tuple[HomeId, NodeId, int, int]  # home, node that dialled, epoch, rank
 
 
@@ -92,3 +110,109 @@ class Lobby:
                 ) from None
             raise
         return Links(sums=sums, steps=links.steps)
+
+
+async def meet(
+    lobby: Lobby, links: Links | None, place: RankPlace | None, home: HomeId, epoch: int
+) -> Links | None:
+    """All connections of a rank, of which it has those above it, and how it sums. None: there is no group.
+
+    Raises:
+        PotluckError: as `Lobby.add_below` and `agree`. The connections are closed then.
+    """
+    if links is None or place is None:
+        return None
+    return await agree(await lobby.add_below(links, place, home, epoch), place)
+
+
+async def end_meeting(meeting: "asyncio.Task[Links | None]") -> None:
+    """Close the connections that were to be made for a load that failed."""
+    meeting.cancel()
+    with suppress(asyncio.CancelledError, PotluckError):
+        if (links := await meeting) is not None:
+            links.close()
+
+
+async def agree(links: Links, place: RankPlace, patience_s: float = JOIN_S) -> Links:
+    """These connections, with memory in which the ranks sum, if all are processes of one computer that can share it.
+
+    Raises:
+        PeerTimeoutError, PeerLostError: a rank does not say in time what it can, or is gone.
+        RemoteProtocolError: it says something else.
+    """
+    world = len(place.hops)
+    if len({hop.node_id for hop in place.hops}) > 1:
+        return links
+    try:
+        async with asyncio.timeout(patience_s):
+            agreed = await (_offer if place.rank == 0 else _answer)(links, world)
+    except BaseException as error:
+        links.close()
+        if isinstance(error, TimeoutError):
+            raise PeerTimeoutError(
+                "Another part of the group did not say within"
+                f" {patience_s:.0f} seconds how it can sum with this one."
+            ) from None
+        raise
+    how = "links" if agreed is None else "memory"
+    logger.info("ranks of one computer sum rank=%d world=%d by=%s", place.rank, world, how)
+    return replace(links, memory=agreed)
+
+
+async def _offer(links: Links, world: int) -> SharedMemory | None:
+    """Rank 0: have the others say whether they can open this one's memory."""
+    memory = _make_memory(world)
+    try:
+        for link in links.sums.values():
+            link.send_nowait(OfferSums(memory=None if memory is None else memory.place))
+        answers = [await _next(link, AnswerSums) for link in links.sums.values()]
+    finally:
+        if memory is not None:
+            memory.hide()
+    if not all(answer.can_share for answer in answers):
+        memory = None
+    for link in links.sums.values():
+        link.send_nowait(ChooseSums(by="links" if memory is None else "memory"))
+    return memory
+
+
+async def _answer(links: Links, world: int) -> SharedMemory | None:
+    """Another rank: open what rank 0 offers, and use it if all can."""
+    link = links.sums[0]
+    offer = await _next(link, OfferSums)
+    memory = None if offer.memory is None else _open_memory(offer.memory, world)
+    link.send_nowait(AnswerSums(can_share=memory is not None))
+    choice = await _next(link, ChooseSums)
+    return memory if choice.by == "memory" else None
+
+
+async def _next(link: StepLink, kind: type[M]) -> M:
+    """The next message of a rank, which has to be of this kind."""
+    (message, _), *more = await link.receive()
+    if not isinstance(message, kind) or more:
+        link.close("ranks first agree how they sum")
+        raise RemoteProtocolError(
+            f"{link.peer.name} sent {type(message).__name__} where {kind.__name__} was due."
+        )
+    return message
+
+
+def _make_memory(world: int) -> SharedMemory | None:
+    """Memory for a group; None: this process cannot make it, or has no kernels to sum in it."""
+    try:
+        from potluck.engine.shared_sums import shared_bytes
+
+        return SharedMemory.create(shared_bytes(world))
+    except (ImportError, OSError) as error:
+        logger.warning("no memory is shared: %s", error)
+        return None
+
+
+def _open_memory(place: MemoryPlace, world: int) -> SharedMemory | None:
+    try:
+        from potluck.engine.shared_sums import shared_bytes
+
+        return SharedMemory.open(place, shared_bytes(world))
+    except (ImportError, OSError, PotluckError) as error:
+        logger.warning("no memory is shared: %s", error)
+        return None

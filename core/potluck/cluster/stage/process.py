@@ -50,7 +50,7 @@ from potluck.cluster.processes.messages import (
 from potluck.cluster.stage.chain import LoadedStage, StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.disk_thread import DiskThread
-from potluck.cluster.stage.joining import dial_above
+from potluck.cluster.stage.joining import dial_above, end_meeting, meet
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Links, Ranks
@@ -264,10 +264,13 @@ class StageServer:
         home = HomeId(message.home)
         async with AsyncExitStack() as if_it_fails:
             next_link, links, targets = await self._connect(message, home, if_it_fails)
+            # Ranks do not take equally long to load, and their deadline is shorter than that may be.
+            meeting = asyncio.create_task(
+                meet(self._chain.lobby, links, message.ranks, home, message.epoch)
+            )
+            if_it_fails.push_async_callback(end_meeting, meeting)
             stage = await self._loader.load(message)
-            if links is not None and (place := message.ranks) is not None:
-                links = await self._chain.lobby.add_below(links, place, home, message.epoch)
-                if_it_fails.callback(links.close)
+            links = await meeting
             if_it_fails.pop_all()
         previous = NodeId(message.previous) if message.previous is not None else None
         loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
@@ -347,6 +350,7 @@ class StageServer:
         async with self._turn:
             await self._save_sessions()
             self._withdraw()
+            await self._compute.call(lambda: self._ranks.join(0, None))  # which gives memory back
             await self._loader.drop()
         self._tell_memory()
         self._tell_held()

@@ -3,25 +3,32 @@
 Rank 0 is a stage as any other: steps come to it, and it sends their results on. What it computes, it also has the
 other ranks compute, at the same time: it passes on each message that changes a session, and each step as soon as it
 was checked and has its room. The others do these in that order. They say nothing of a step but their parts of its
-sums, or that they cannot do it (`net/rank_links.py`).
+sums, or that they cannot do it (`net/rank_links.py`). Processes of one computer sum in memory that they share
+(`engine/shared_sums.py`); their connections then say only who cannot do a step, and who is gone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from potluck.engine.payload import to_payload
+from potluck.engine.ranks import NativeSum
 from potluck.engine.session import StepTokens
+from potluck.engine.shared_memory import SharedMemory
 from potluck.errors import EngineError, PeerLostError, PotluckError
-from potluck.net.rank_links import RankLinks
+from potluck.net.rank_links import PATIENCE_S, RankLinks
 from potluck.net.step_link import StepLink
 from potluck.wire.activation_messages import Forward, StepPictures
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message
+
+if TYPE_CHECKING:
+    from potluck.engine.shared_sums import SharedSums
 
 Waiting = Callable[[], AbstractContextManager[object]]
 
@@ -32,6 +39,7 @@ class Links:
 
     sums: Mapping[int, StepLink]  # by rank
     steps: Sequence[StepLink]  # over which rank 0 passes steps on; none on the other ranks
+    memory: SharedMemory | None = None  # in which they sum; None: over the connections
 
     @property
     def all(self) -> tuple[StepLink, ...]:
@@ -53,6 +61,7 @@ class Ranks:
         """`waiting` is entered while another rank computes its part, and this one sleeps."""
         self._waiting = waiting
         self._sums: RankLinks | None = None
+        self._shared: SharedSums | None = None
         self._steps: Sequence[StepLink] = ()
         self._step = 0  # the number of the one that was begun last
         self._summed = 0  # how many sums of it were made
@@ -75,6 +84,22 @@ class Ranks:
             else RankLinks(rank, links.sums, steps=links.steps, waiting=self._waiting)
         )
         self._step = 0
+        self._shared = None
+        if self._sums is not None and links is not None and links.memory is not None:
+            self._shared = self._share(self._sums, links.memory)
+
+    def _share(self, links: RankLinks, memory: SharedMemory) -> "SharedSums":
+        # Imported only where it is needed, since it imports llvmlite, which not every computer has.
+        from potluck.engine.shared_sums import SharedSums
+
+        return SharedSums(
+            memory,
+            links.rank,
+            links.world,
+            look=lambda: links.look(self._step),
+            waiting=self._waiting,
+            patience_s=PATIENCE_S,
+        )
 
     # --- rank 0
 
@@ -108,6 +133,8 @@ class Ranks:
             number: that rank 0 has given to the step.
         """
         self._step, self._summed = number, 0
+        if self._shared is not None:
+            self._shared.begin(number)
         try:
             yield
         except PotluckError as error:
@@ -123,6 +150,11 @@ class Ranks:
 
     def abort(self) -> None:
         """Do nothing: the others hear from `step` why it is given up, and what they do depends on that."""
+
+    @property
+    def native(self) -> NativeSum | None:
+        """What generated code calls, where ranks share memory."""
+        return None if self._is_alone else self._shared
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -140,17 +172,20 @@ class Ranks:
             rows: (T, D) in f32, this rank's part.
 
         Raises:
-            PotluckError: as `RankLinks.gather`.
+            PotluckError: as `RankLinks.gather`, or `SharedSums.sum`.
         """
         if self._sums is None or self._is_alone:
             return
         here = rows.detach().cpu().contiguous()
-        self._add(here.view(-1).numpy())
+        if self._shared is not None:
+            self._shared.sum(here)
+        else:
+            self._add(here.view(-1).numpy())
         if here.data_ptr() != rows.data_ptr():
             rows.copy_(here)
 
     def sum_memory(self, numbers: memoryview) -> None:
-        """The same for the bytes of numbers of f32, without an operator of torch."""
+        """The same for the bytes of numbers of f32, without an operator of torch, over the connections."""
         if self._sums is not None and not self._is_alone:
             self._add(np.frombuffer(numbers, np.float32))
 

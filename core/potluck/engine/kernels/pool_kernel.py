@@ -68,7 +68,7 @@ def emit_serve(module: ir.Module, name: str, path: Path) -> ir.Function:
                 _add(job, _ACTIVE, -1)
                 idle.value = e.index(0)
             with not_due:
-                _pause(e)
+                emit_pause(e)
                 idle.value = idle.value + 1
     return e.end(e.zext(_is_set(job, STOPPING), I32))
 
@@ -87,7 +87,7 @@ def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
     _set(job, _OPEN, 0)
     with e.forever() as leave:
         leave(_look(job, _ACTIVE).equals(0))
-        _pause(e)
+        emit_pause(e)
     return e.end()
 
 
@@ -149,7 +149,7 @@ def _add(job: Pointer, offset: int, value: int) -> None:
     job.e.atomic_rmw("add", job.skip(offset), job.e.index(value), "seq_cst")
 
 
-def _pause(e: Emitter) -> None:
+def emit_pause(e: Emitter) -> None:
     """Tell the processor that this thread spins, which leaves more to the core's other thread."""
     if e.path.architecture == "x86_64":
         e.intrinsic("llvm.x86.sse2.pause", VOID, [])

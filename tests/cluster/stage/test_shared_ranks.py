@@ -1,0 +1,139 @@
+"""Ranks that are processes of one computer sum in memory; what is lost or fails is an error in the others at once."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from joined_ranks import make_home
+from tiny_models import Pipeline, Reference, make_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+PROCESS = Path(__file__).parents[2] / "support" / "rank_process.py"
+WIDE = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 32}
+PIECES = [[*range(5, 30)], [8], [9]]
+
+
+class Rank:
+    """A process, and the lines that it is sent and sends."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, str(PROCESS), *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+@contextmanager
+def group(
+    folder: Path, model: Path, world: int, by: Literal["memory", "links"]
+) -> Iterator[list[Rank]]:
+    meeting = folder / f"{world}-{by}"
+    meeting.mkdir()
+    make_home(meeting)
+    started = [Rank(model, meeting, rank, world, by) for rank in range(world)]
+    try:
+        for one in started:
+            assert one.read() == {"ready": True, "shares": by == "memory"}
+        yield started
+    finally:
+        for one in started:
+            one.process.kill()
+            one.process.communicate()
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Reference:
+    model = tmp_path / "model"
+    made = make_model("llama, biases", model, changes=WIDE)
+    entries = [asdict(one) | {"path": str(one.path)} for one in made.tensors]
+    (model / "tensors.json").write_text(json.dumps(entries))
+    return made
+
+
+def answers(ranks: list[Rank]) -> list[dict[str, Any]]:
+    """What one rank computes of the pieces; all have the same bits."""
+    found: list[dict[str, Any]] = []
+    for ids in PIECES:
+        for one in ranks:
+            one.send(" ".join(map(str, ids)))
+        first, *others = [one.read() for one in ranks]
+        assert all(other["digest"] == first["digest"] for other in others)
+        found.append(first)
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_sums_in_memory_have_the_bits_of_sums_over_links(
+    tmp_path: Path, reference: Reference, world: int
+) -> None:
+    whole = _hidden(Pipeline(reference, scheme="int8"))
+
+    with group(tmp_path, tmp_path / "model", world, "links") as ranks:
+        over_links = answers(ranks)
+    with group(tmp_path, tmp_path / "model", world, "memory") as ranks:
+        in_memory = answers(ranks)
+
+    assert [one["digest"] for one in in_memory] == [one["digest"] for one in over_links]
+    for one, expected in zip(in_memory, whole, strict=True):
+        assert torch.allclose(torch.tensor(one["hidden"]), expected, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("loss", ["exit", "hang"])
+def test_nobody_waits_for_a_rank_that_is_lost(
+    tmp_path: Path, reference: Reference, loss: str
+) -> None:
+    """A rank that hangs is ended by its node (`test_ranks.py` in `process`), here by the test."""
+    with group(tmp_path, tmp_path / "model", 3, "memory") as ranks:
+        answers(ranks)
+        *others, lost = ranks
+        lost.send(loss)
+        for one in others:
+            one.send("9")
+        if loss == "hang":
+            lost.process.kill()
+
+        for one in others:
+            assert one.read() == {"error": "PeerLostError"}
+            one.send("9")  # and it fails at once from then on
+            assert one.read() == {"error": "PeerLostError"}
+
+
+def test_a_step_that_one_rank_cannot_do_is_given_up_by_all_and_the_next_one_is_done(
+    tmp_path: Path, reference: Reference
+) -> None:
+    with group(tmp_path, tmp_path / "model", 3, "memory") as ranks:
+        for _ in range(3):
+            for one, line in zip(ranks, ("9", "fail", "9"), strict=True):
+                one.send(line)
+            assert [one.read() for one in ranks] == [{"error": "OutOfMemoryError"}] * 3
+
+        with_failures = answers(ranks)
+    with group(tmp_path, tmp_path / "model", 3, "links") as ranks:
+        assert answers(ranks) == with_failures
+
+
+def _hidden(pipeline: Pipeline) -> list[torch.Tensor]:
+    (stage,), found, position = pipeline.stages, list[torch.Tensor](), 0
+    for step, ids in enumerate(PIECES):
+        inputs = torch.tensor(ids, dtype=torch.int32)
+        output = stage.forward(pipeline.session, inputs, epoch=1, step=step, position=position)
+        assert output.hidden is not None
+        found.append(output.hidden.tensor[-1])
+        position += len(ids)
+    return found
