@@ -129,7 +129,7 @@ _PROJECTORS: Mapping[str, _Projector] = {
         more=_pixtral,
     ),
     # Pixtral 12B, which names no other kind, but has nothing that makes one patch of a cell's.
-    "pixtral without cells": _Projector(
+    "pixtral-12b": _Projector(
         wholes={"llama": "LlavaForConditionalGeneration"},
         norm="",
         products=("mm.1", "mm.2"),
@@ -185,7 +185,7 @@ def _kind(keys: Keys) -> str:
     """The row of the table for a file."""
     kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
     has_cells = "mm.patch_merger.weight" in keys.file.shapes
-    return "pixtral without cells" if kind == "pixtral" and not has_cells else kind
+    return "pixtral-12b" if kind == "pixtral" and not has_cells else kind
 
 
 def _eye(keys: Keys, row: _Projector) -> Config:
