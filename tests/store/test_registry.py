@@ -316,3 +316,20 @@ def test_a_shape_with_random_weights_is_a_model_without_files() -> None:
     assert model.config == ModelConfig.from_dict(CONFIG)
     assert (model.manifest.tensors, model.sources) == ((), {})
     assert dict(model.manifest.config) == dict(CONFIG)
+
+
+def test_a_model_whose_tower_nothing_computes_reads_text_and_says_which_it_is(tmp_path, cache):
+    config = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": {**CONFIG, "model_type": "mistral"},
+        "vision_config": {"model_type": "moonvit", "hidden_act": "relu"},
+    }
+    tensors = tensors_of() | {"vision_tower.patch_embed.weight": np.ones((2, 2), np.float32)}
+    folder = make_folder(tmp_path / "model", config=config, tensors=tensors)
+
+    model = open_model(folder, cache_dir=cache)
+
+    assert model.config.tower is None
+    assert model.blind == (
+        "Mistral3ForConditionalGeneration sees by a tower of the kind moonvit, which Potluck does not compute."
+    )

@@ -48,7 +48,16 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
         case "llama" if "num_local_experts" in config:
             writer.add_expert_count(config["num_local_experts"])
             writer.add_expert_used_count(config["num_experts_per_tok"])
-        case "qwen3moe" | "qwen2moe" | "olmoe" | "minimax-m2" | "glm4moe" | "dots1" | "exaone-moe":
+        case (
+            "qwen3moe"
+            | "qwen3vlmoe"
+            | "qwen2moe"
+            | "olmoe"
+            | "minimax-m2"
+            | "glm4moe"
+            | "dots1"
+            | "exaone-moe"
+        ):
             _add_experts(writer, config)
         case "ernie4_5-moe":
             writer.add_expert_count(config["moe_num_experts"])

@@ -19,7 +19,10 @@ from potluck.model.vision.spec import is_of_tower
 DECODERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
     "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
+    "LlavaForConditionalGeneration": ("llama", "pixtral"),
+    "Qwen2VLForConditionalGeneration": ("qwen2vl", "qwen2vl_merger"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2vl", "qwen2.5vl_merger"),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3vlmoe", "qwen3vl_merger"),
     "Qwen3VLForConditionalGeneration": ("qwen3vl", "qwen3vl_merger"),
     "Qwen3_5ForConditionalGeneration": ("qwen35", "qwen3vl_merger"),
 }
@@ -33,6 +36,7 @@ def write_seeing(
     kind: str = "F32",
     more_tokens: Sequence[str] = (),
     template: str = "",
+    is_one: bool = False,
     **changes: Any,
 ) -> tuple[Path, Path]:
     """Write the model of a folder as two files.
@@ -43,6 +47,7 @@ def write_seeing(
         kind: the type of the tower's matrices.
         more_tokens: see `write_gguf`.
         template: of chats.
+        is_one: whether the tower is in the decoder's file, as Ollama writes Gemma 3; there is no other one then.
         changes: see `write_projector`.
 
     Returns:
@@ -65,15 +70,57 @@ def write_seeing(
     fields: dict[str, object] = {"tokenizer.chat_template": template} if template else {}
     if sections is not None:
         fields[f"{architecture}.rope.dimension_sections"] = [*sections, 0]
+    tower = {name: values for name, values in tensors.items() if is_of_tower(name)}
+    if is_one:
+        fields |= _inner_fields(config)
     file = write_gguf(
         alone,
         into / "model.gguf",
         architecture=architecture,
         fields=fields,
         more_tokens=more_tokens,
+        more_tensors=dict(_inner(name, values) for name, values in tower.items())
+        if is_one
+        else None,
     )
-    tower = {name: values for name, values in tensors.items() if is_of_tower(name)}
+    if is_one:
+        return file, file
     return file, write_projector(into / "mmproj-model.gguf", config, tower, kind=kind, **changes)
+
+
+def _inner_fields(config: Mapping[str, Any]) -> dict[str, object]:
+    """What Ollama says of the tower of Gemma 3 (`convert/convert_gemma3.go`)."""
+    eye = config["vision_config"]
+    said = {
+        "vision.block_count": eye["num_hidden_layers"],
+        "vision.embedding_length": eye["hidden_size"],
+        "vision.feed_forward_length": eye["intermediate_size"],
+        "vision.image_size": eye["image_size"],
+        "vision.patch_size": eye["patch_size"],
+        "vision.num_channels": 3,
+        "vision.attention.head_count": eye["num_attention_heads"],
+        "vision.attention.layer_norm_epsilon": eye["layer_norm_eps"],
+        "mm.tokens_per_image": config["mm_tokens_per_image"],
+    }
+    return {f"gemma3.{name}": value for name, value in said.items()}
+
+
+def _inner(name: str, values: Tensor) -> tuple[str, Tensor]:
+    """A tensor of the tower as Ollama names it: the replacements of its converter, in their order."""
+    for ours, theirs in (
+        ("vision_tower.embeddings", "v"),
+        ("vision_tower", "v"),
+        ("encoder.layers", "blk"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.out_proj", "attn_output"),
+        ("input_projection_weight", "input_projection.weight"),
+        ("multi_modal_projector", "mm"),
+    ):
+        name = name.replace(ours, theirs)
+    is_whole = not name.startswith("v.") and name.endswith("_norm.weight")
+    return name, values + 1 if is_whole else values
 
 
 def write_projector(
@@ -108,8 +155,11 @@ def write_projector(
     writer.add_vision_projection_dim(rows)
     writer.add_vision_image_size(eye.get("image_size", 560))
     writer.add_vision_patch_size(eye["patch_size"])
-    writer.add_vision_embedding_length(eye["hidden_size"])
-    writer.add_vision_feed_forward_length(eye["intermediate_size"])
+    width = eye.get("embed_dim", eye["hidden_size"])  # as Qwen2-VL calls it
+    writer.add_vision_embedding_length(width)
+    writer.add_vision_feed_forward_length(
+        eye["mlp_ratio"] * width if "mlp_ratio" in eye else eye["intermediate_size"]
+    )
     layers = eye.get("num_hidden_layers", eye.get("depth"))
     writer.add_vision_block_count(replaced.get("block_count", layers))
     heads = eye.get("num_attention_heads", eye.get("num_heads"))
@@ -139,6 +189,8 @@ def _add_facts(
             side = eye["image_size"] // eye["patch_size"]
             cells = int(config["mm_tokens_per_image"] ** 0.5)
             writer.add_vision_projector_scale_factor(side // cells)
+        case "qwen2vl_merger":
+            writer.add_vision_spatial_merge_size(eye["spatial_merge_size"])
         case "qwen2.5vl_merger":
             writer.add_vision_use_silu(True)
             writer.add_vision_n_wa_pattern(eye["fullatt_block_indexes"][0] + 1)
@@ -150,7 +202,8 @@ def _add_facts(
             writer.add_vision_is_deepstack_layers([i in deep for i in range(eye["depth"])])
         case _:
             writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
-            writer.add_vision_spatial_merge_size(config["spatial_merge_size"])
+            if "spatial_merge_size" in config:
+                writer.add_vision_spatial_merge_size(config["spatial_merge_size"])
 
 
 def _converted(
@@ -160,7 +213,7 @@ def _converted(
     if name == "visual.patch_embed.proj.weight":
         first, second = values.unbind(2)
         return {"v.patch_embd.weight": first, "v.patch_embd.weight.1": second}
-    if projector == "qwen2.5vl_merger" and ".qkv." in name:
+    if projector in ("qwen2vl_merger", "qwen2.5vl_merger") and ".qkv." in name:
         parts = zip("qkv", values.chunk(3), strict=True)
         return {_name(names, name.replace("qkv", part)): some for part, some in parts}
     if projector == "qwen3vl_merger" and "merger" in name:

@@ -66,6 +66,7 @@ def write_gguf(
     vocabulary: bool = True,
     more_tokens: Sequence[str] = (),
     architecture: str | None = None,
+    more_tensors: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write the model of a folder as one file.
 
@@ -79,6 +80,7 @@ def write_gguf(
         vocabulary: whether to add a small vocabulary of SentencePiece's kind.
         more_tokens: special ones behind these.
         architecture: as the file calls it; None: as it calls that of the folder's config.
+        more_tensors: of something beside the model, in f32.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = architecture or FAMILIES[config["architectures"][0]]
@@ -91,6 +93,8 @@ def write_gguf(
     tensors = tensors_of(folder, config, architecture)
     for name, values in (joined(tensors) if joins_experts else tensors).items():
         _add_tensor(writer, name, values, (kinds or {}).get(name, kind))
+    for name, values in (more_tensors or {}).items():
+        writer.add_tensor(name, values.float().contiguous().numpy())
     finish(writer)
     return path
 

@@ -235,6 +235,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "qwen2vl": GgufFamily(architecture="Qwen2ForCausalLM"),
     "qwen3vl": GgufFamily(architecture="Qwen3ForCausalLM"),
+    "qwen3vlmoe": GgufFamily(architecture="Qwen3VLMoeForCausalLM", more=qwen3_experts),
     "qwen35": GgufFamily(
         architecture="Qwen3_5ForCausalLM",
         norms_are_whole=True,

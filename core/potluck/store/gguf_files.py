@@ -76,12 +76,27 @@ def gguf_files(folder: Path) -> list[Path]:
 
 def projectors(model: Path) -> list[Path]:
     """The files with vision towers beside a GGUF model, the largest first, which is the most exact."""
-    if is_blob(model):
-        files = ollama_projectors(model)
-    else:
-        files = [path for path in model.parent.glob(f"*{SUFFIX}") if _is_projector(path)]
+    files: list[Path] = ollama_projectors(model) if is_blob(model) else []
+    for folder in () if is_blob(model) else _folders_of_projectors(model):
+        files = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if _is_projector(path)]
+        if files:
+            break
     sizes = {path: path.stat().st_size for path in sorted(files) if path.is_file()}
     return sorted(sizes, key=lambda path: -sizes[path])[:_MAX_PROJECTORS]
+
+
+def _folders_of_projectors(model: Path) -> Iterator[Path]:
+    """Where one may lie: beside the model, or in the cache of Hugging Face above it or in another revision.
+
+    A large quantisation has a folder of its own there, and a file that was fetched later may be of a later revision.
+    """
+    yield model.parent
+    for number, folder in enumerate(model.parents):
+        if folder.name == "snapshots" and folder.parent.name.startswith("models--"):
+            revision = model.parents[number - 1]
+            yield from model.parents[1:number]
+            yield from (each for each in sorted(folder.iterdir()) if each != revision)
+            return
 
 
 def quantisations(folder: Path) -> list[Path]:

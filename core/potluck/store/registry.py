@@ -23,6 +23,7 @@ from potluck.model.naming import BASE, EMBEDDING, decoder_names
 from potluck.model.stacked import expert_slices
 from potluck.model.stored import find_stored
 from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
+from potluck.model.vision.families import missing_tower
 from potluck.model.vision.spec import is_of_tower
 from potluck.reasons import reason
 from potluck.store.digests import ModelFile, Progress, digest_tensors
@@ -60,7 +61,7 @@ class LocalModel:
     config: ModelConfig
     sources: Mapping[Digest, TensorSource]
     seed: int | None = None  # of random weights, which every computer makes itself
-    blind: str | None = None  # why it reads no pictures, although a projector lies beside it
+    blind: str | None = None  # why it reads no pictures, although its files have a vision tower
 
 
 def random_model(name: str, config: Mapping[str, object], *, seed: int = 0) -> LocalModel:
@@ -128,6 +129,8 @@ def _open_model(
         raw, spans = _read_folder(folder, raw)
         config = ModelConfig.from_dict(raw)
         spans = _cut(config, spans)
+        if config.tower is None:
+            blind = missing_tower(raw, config.architecture)
     everything = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     found = {name: span for name, (_, span) in spans.items()}
     stored = find_stored(config, everything, found, where=str(folder))

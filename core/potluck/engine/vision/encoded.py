@@ -41,7 +41,7 @@ class EncodedPictures:
         if not spec.takes(pixels.shape[0], pixels.shape[1]):
             raise InvalidStepError(
                 f"A picture of {pixels.shape[1]} x {pixels.shape[0]} pixels came, and the model takes whole cells of"
-                f" {spec.patch * spec.merge}. The other computer runs another version."
+                f" {spec.cell_side}. The other computer runs another version."
             )
         if picture in self._rows:
             self._rows.move_to_end(picture)

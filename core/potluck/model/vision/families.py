@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from potluck.errors import InvalidConfigError
-from potluck.model.fields import Fields, invalid
+from potluck.model.fields import Fields, escaped, invalid
 from potluck.model.vision.spec import TowerFacts, TowerSpec
 from potluck.model.vision.towers.gemma import (
     GEMMA_3,
@@ -80,6 +81,16 @@ def read_tower(
         return None
     known = {tower.activation, tower.merger_activation} <= set(_ACTIVATIONS)
     return tower if known else None
+
+
+def missing_tower(raw: Mapping[str, object], architecture: str) -> str | None:
+    """Which tower a model has that nothing computes, a sentence; None: its config has none."""
+    eye = raw.get("vision_config")
+    if not isinstance(eye, Mapping):
+        return None
+    kind = cast("Mapping[str, object]", eye).get("model_type")
+    name = kind if isinstance(kind, str) else architecture
+    return f"{architecture} sees by a tower of the kind {escaped(name)}, which Potluck does not compute."
 
 
 def _as_converted(facts: TowerFacts, eye: Fields) -> TowerFacts:

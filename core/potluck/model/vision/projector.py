@@ -62,6 +62,13 @@ def _qwen(keys: Keys, eye: Config, whole: Config) -> None:
     eye[CONVERTED] = {"frames_apart": True, "qkv_apart": is_apart}
 
 
+def _qwen_2(keys: Keys, eye: Config, whole: Config) -> None:
+    _qwen(keys, eye, whole)
+    width = eye["embed_dim"] = _size(keys, "vision.embedding_length")
+    eye["mlp_ratio"] = keys.integer("vision.feed_forward_length") / width
+    del eye["hidden_size"]  # which is the decoder's, in that config
+
+
 def _qwen_2_5(keys: Keys, eye: Config, whole: Config) -> None:
     _qwen(keys, eye, whole)
     every, layers = _size(keys, "vision.n_wa_pattern"), _layers(keys)
@@ -76,9 +83,15 @@ def _qwen_3(keys: Keys, eye: Config, whole: Config) -> None:
     eye["deepstack_visual_indexes"] = [layer for layer, flag in enumerate(flags) if flag]
 
 
+def _pixtral_12b(keys: Keys, eye: Config, whole: Config) -> None:
+    _pixtral(keys, eye, whole)
+    whole["vision_feature_select_strategy"] = "full"
+
+
 def _pixtral(keys: Keys, eye: Config, whole: Config) -> None:
-    whole["spatial_merge_size"] = keys.integer("vision.spatial_merge_size")
+    whole["spatial_merge_size"] = keys.integer("vision.spatial_merge_size", 1)
     whole["multimodal_projector_bias"] = "mm.1.bias" in keys.file.shapes
+    eye["model_type"] = "pixtral"
     eye["rope_theta"] = keys.number("rope.freq_base", 10000.0)
     eye[CONVERTED] = {"pairs": True}
 
@@ -90,12 +103,16 @@ _PROJECTORS: Mapping[str, _Projector] = {
         products=("mm.input_projection.weight",),
         more=_gemma,
     ),
+    "qwen2vl_merger": _Projector(
+        wholes={"qwen2vl": "Qwen2VLForConditionalGeneration"}, gelu="quick_gelu", more=_qwen_2
+    ),
     "qwen2.5vl_merger": _Projector(
         wholes={"qwen2vl": "Qwen2_5_VLForConditionalGeneration"}, more=_qwen_2_5
     ),
     "qwen3vl_merger": _Projector(
         wholes={
             "qwen3vl": "Qwen3VLForConditionalGeneration",
+            "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
             "qwen35": "Qwen3_5ForConditionalGeneration",
             "qwen35moe": "Qwen3_5MoeForConditionalGeneration",
         },
@@ -110,6 +127,14 @@ _PROJECTORS: Mapping[str, _Projector] = {
         products=("mm.patch_merger", "mm.1", "mm.2"),
         gelu="gelu",
         more=_pixtral,
+    ),
+    # Pixtral 12B, which names no other kind, but has nothing that makes one patch of a cell's.
+    "pixtral-12b": _Projector(
+        wholes={"llama": "LlavaForConditionalGeneration"},
+        norm="",
+        products=("mm.1", "mm.2"),
+        gelu="gelu",
+        more=_pixtral_12b,
     ),
 }
 SEEING_DECODERS = frozenset(name for row in _PROJECTORS.values() for name in row.wholes)
@@ -132,7 +157,7 @@ def seeing_config(text: Config, decoder: GgufFile, projector: GgufFile, name: st
         InvalidConfigError: a field is missing, or has a wrong type or value.
     """
     keys, decoders = Keys(projector), Keys(decoder)
-    kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
+    kind = _kind(keys)
     row = _PROJECTORS.get(kind)
     if row is None:
         raise BrokenModelError(
@@ -152,8 +177,15 @@ def seeing_config(text: Config, decoder: GgufFile, projector: GgufFile, name: st
     if "quantization_config" in text:
         whole["quantization_config"] = text["quantization_config"]
     row.more(keys, eye, whole)
-    whole["text_config"] = _text(text, architecture, decoders)
+    whole["text_config"] = text_part(text, architecture, decoders)
     return whole
+
+
+def _kind(keys: Keys) -> str:
+    """The row of the table for a file."""
+    kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
+    has_cells = "mm.patch_merger.weight" in keys.file.shapes
+    return "pixtral-12b" if kind == "pixtral" and not has_cells else kind
 
 
 def _eye(keys: Keys, row: _Projector) -> Config:
@@ -173,8 +205,8 @@ def _eye(keys: Keys, row: _Projector) -> Config:
     }
 
 
-def _text(text: Config, architecture: str, decoder: Keys) -> Config:
-    """The config of the decoder as a part of the whole."""
+def text_part(text: Config, architecture: str, decoder: Keys) -> Config:
+    """The config of the decoder as a part of that of the whole."""
     name = next(Fields(text).texts("architectures"))
     name = _TEXTS.get(name, name)
     kinds = {family: kind for kind, family in WITH_TEXT[architecture].items()}
@@ -209,8 +241,7 @@ def preprocessing(projector: GgufFile) -> Config:
 def projector_names(tower: TowerSpec, projector: GgufFile) -> dict[str, str]:
     """For each tensor of a tower its name in the file."""
     keys, facts = Keys(projector), tower.facts
-    kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
-    row, deep = _PROJECTORS[kind], facts.deep
+    row, deep = _PROJECTORS[_kind(keys)], facts.deep
     renamed = replace(
         facts,
         patches=_PATCHES,
