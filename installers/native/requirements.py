@@ -48,10 +48,10 @@ def is_current(lock: Path = LOCK, root: Path = ROOT) -> bool:
 def write_lock(lock: Path = LOCK, root: Path = ROOT, *, upgrade: bool = False) -> None:
     """Write the lock anew. What is in it stays at its version, unless it is to be upgraded."""
     requirements = app_requirements(root)
-    part = lock.with_suffix(".part")
+    part, compiler = lock.with_suffix(".part"), uv()
     if lock.exists():
         shutil.copyfile(lock, part)
-    command = [*uv(), "pip", "compile", "-", "--universal", "--generate-hashes", "--no-header"]
+    command = [*compiler, "pip", "compile", "-", "--universal", "--generate-hashes", "--no-header"]
     command += ["--no-annotate", "--quiet", "--python-version", "3.11", "--output-file", str(part)]
     if upgrade:
         command += ["--upgrade"]
