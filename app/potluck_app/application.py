@@ -362,10 +362,10 @@ class Application(QObject):
         if self._is_ending:
             return
         if became == "main" and self.worker is not None:
-            self._chat_here()
+            self.chat_here()
         elif became == "helper" and self.main is not None:
             self._drop_tray()
-            self._share()
+            self.share()
         elif lends:
             self.backend.set_role(worker=True).then(failed=self.backend.report)
 
