@@ -32,7 +32,7 @@ ROOMS = (
 UNSAID = {"debug", "info", "warning", "error", "exception", "critical", "basicConfig"}
 UNSAID |= {"setFormatter", "cast", "compile", "findall", "search", "partition", "replace", "split"}
 UNSAID |= {"spawn", "create_task", "every", "Thread", "ThreadPoolExecutor", "Operation", "Literal"}
-UNSAID |= {"Comment", "PairingState"}
+UNSAID |= {"Comment", "PairingState", "is_right"}
 # Errors that only our own bug causes, and those of a request that is not as the API describes: only a program that
 # is being written sends one.
 UNSAID |= {"LocalProtocolError", "ProofError", "OSError"}

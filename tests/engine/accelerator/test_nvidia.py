@@ -12,7 +12,7 @@ from weight_formats import every_format
 
 from potluck.engine import gates
 from potluck.engine.accelerator.nvidia.experts import NvidiaExperts, experts_of
-from potluck.engine.accelerator.nvidia.layers import attends, gate_of, norm_of
+from potluck.engine.accelerator.nvidia.layers import attends, gate_of, norm_of, turns_heads
 from potluck.engine.accelerator.nvidia.linear import NvidiaLinear
 from potluck.engine.accelerator.nvidia.operators import DTYPES, NvidiaOperators, find_operators
 from potluck.engine.accelerator.probe import multiplies
@@ -128,6 +128,17 @@ def test_heads_are_normed_and_rotated_in_place(operators: NvidiaOperators) -> No
     rotate(expected[..., :48], cosines.double(), sines.double())
     assert off(some, expected) < 2 * ROUNDING[operators.dtype]
     assert torch.equal(x[:, 9:], before[:, 9:])
+
+
+@every_dtype
+def test_what_turns_heads_is_found_right_or_wrong(
+    operators: NvidiaOperators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert turns_heads(operators)
+
+    monkeypatch.setattr(operators, "rotate", lambda *_: None)
+
+    assert not turns_heads(operators)
 
 
 @every_dtype

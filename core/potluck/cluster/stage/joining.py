@@ -190,7 +190,7 @@ async def _next(link: StepLink, kind: type[M]) -> M:
     """The next message of a rank, which has to be of this kind."""
     (message, _), *more = await link.receive()
     if not isinstance(message, kind) or more:
-        link.close("ranks first agree how they sum")
+        link.close("Ranks first agree how they sum.")
         raise RemoteProtocolError(
             f"{link.peer.name} sent {type(message).__name__} where {kind.__name__} was due."
         )

@@ -75,7 +75,11 @@ class PlacedLinear(Linear):
         at_once = max(ROWS, self.at_once // x.shape[1] // ROWS * ROWS)
         for first in range(0, self.rows, at_once):
             last = min(first + at_once, self.rows)
-            torch.mm(x, self.dequantise(first, last).t(), out=y[:, first:last])
+            some = self.dequantise(first, last)
+            if y.is_cuda:
+                torch.mm(x, some.t(), out=y[:, first:last])
+            else:  # before macOS 15, MPS writes into no part of a tensor (pytorch issue 104832)
+                y[:, first:last] = F.linear(x, some)
         return y
 
     @abstractmethod

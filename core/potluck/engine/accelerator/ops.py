@@ -40,10 +40,15 @@ def choose_ops(device: torch.device, dtype: torch.dtype) -> LayerOps:
 def _with_ours(ops: LayerOps, operators: NvidiaOperators) -> LayerOps:
     """The same with our own kernels in the place of those operators that they are faster than."""
     from potluck.engine.accelerator.aligned import AlignedAttention
-    from potluck.engine.accelerator.nvidia.layers import NvidiaAttention, gate_of, norm_of
+    from potluck.engine.accelerator.nvidia.layers import (
+        NvidiaAttention,
+        gate_of,
+        norm_of,
+        turns_heads,
+    )
 
     ops = replace(ops, norm=norm_of(operators, ops.norm), gate=gate_of(operators))
-    if ops.attention is AlignedAttention:
+    if ops.attention is AlignedAttention and turns_heads(operators):
         return replace(ops, attention=partial(NvidiaAttention, operators=operators))
     return ops
 

@@ -63,11 +63,12 @@ def choose_linear(device: torch.device, dtype: torch.dtype) -> MakeLinear:
     """Choose the way to make packed matrices of each format on this device, by trying: our own kernels first."""
     if (operators := find_operators(device, dtype)) is None:
         return _choose_torch(device, dtype)
+    otherwise = cache(partial(_choose_torch, device, dtype))  # a mixture has thousands of matrices
 
     def make(weight: PackedWeight, bias: Tensor | None) -> PlacedLinear:
         if multiplies(operators, weight.format):
             return NvidiaLinear(weight, bias, operators=operators)
-        return _choose_torch(device, dtype)(weight, bias)
+        return otherwise()(weight, bias)
 
     return make
 

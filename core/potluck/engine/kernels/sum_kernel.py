@@ -105,7 +105,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, world: int) -> ir.Func
 @contextmanager
 def _written(e: Emitter, place: Pointer, tag: Value) -> Iterator[Pointer]:
     """Write the numbers of a buffer within this block, and then its tag."""
-    e.atomic_rmw("xchg", place, e.index(0), "acquire")  # no number is written before it
+    e.atomic_rmw("xchg", place, e.index(0), "acq_rel")  # no number is written before it
     yield _numbers(place)
     e.atomic_rmw("xchg", place, tag, "release")
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from potluck.engine import gates
 from potluck.engine.accelerator.aligned import AlignedAttention
-from potluck.engine.accelerator.nvidia.operators import NvidiaOperators
+from potluck.engine.accelerator.nvidia.operators import MOST_ATTENDED, NvidiaOperators
 from potluck.engine.attention import Span
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import HeadNorm, Norm, QkNorm
+from potluck.engine.rotary import rotate
 from potluck.model.families.facts import Activation
 from potluck.model.mixers import AttentionSpec
 
@@ -41,7 +42,7 @@ class NvidiaAttention(AlignedAttention):
         self._is_ours = attends(operators, spec.head_dim, spec.heads // spec.kv_heads)
 
     def _attend_one(self, q: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        if not self._is_ours:
+        if not self._is_ours or span.length > MOST_ATTENDED:
             return super()._attend_one(q, cache, span)
         keys, values = cache.read(span.start, span.length, q.dtype)  # (1, Hkv, length, K)
         queries = q.reshape(self.num_kv_heads, -1, self.head_dim)
@@ -77,6 +78,23 @@ def attends(operators: NvidiaOperators, size: int, group: int) -> bool:
         expected,
         _TOLERANCE,
     )
+
+
+def turns_heads(operators: NvidiaOperators) -> bool:
+    """Whether norms of heads and rotations are right here: attention by our kernels has no others."""
+    x = torch.randn((3, 2, 32), generator=torch.Generator().manual_seed(0)).to(operators.device)
+    heads, weight = x.to(operators.dtype), torch.linspace(0.5, 1.5, 64, device=x.device).view(2, 32)
+    half = torch.linspace(-1.0, 1.0, 48, device=x.device).to(operators.dtype).view(3, 1, 16)
+    cosines, sines = torch.cat([half, half], -1), torch.cat([-half, half], -1)
+    expected = torch.rms_norm(heads.float(), (32,), None, 1e-6) * weight
+    rotate(expected, cosines.float(), sines.float())
+
+    def turned() -> Tensor:
+        operators.norm_heads(heads, weight, 1e-6)
+        operators.rotate(heads, cosines, sines)
+        return heads
+
+    return operators.is_right("heads", turned, expected, _TOLERANCE)
 
 
 def norm_of(operators: NvidiaOperators, other: Norm) -> Norm:

@@ -24,8 +24,11 @@ _WARP = 32
 _THREADS = 256
 _MOST_WARPS = 16  # that share a row of blocks
 _SUM_BYTES = 4
-_SHARED = 48 << 10  # bytes of shared memory that every block may have
 _CHUNK = 64  # CHUNK in `kernels.cu`
+_MOST_THREADS = 1024  # of a block
+_SHARED = 48 << 10  # bytes of shared memory that every block may have
+MOST_ATTENDED = (_SHARED // _SUM_BYTES - 2 * _MOST_THREADS) * _CHUNK
+"""Cached tokens: `combine` has a number for each chunk of them in shared memory."""
 
 
 class NvidiaOperators:
