@@ -9,8 +9,9 @@ from tiny_wheels import make_wheels, wheel_of
 from wheel_server import WheelServer, serving
 
 from potluck.errors import DiskFullError, HubError, IntegrityError, OfflineError
-from potluck.runtime.download import Internet, Patience, StoppedError
+from potluck.runtime.download import Internet, Patience
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError
 from potluck.store.chunks import ChunkStore
 
 pytestmark = pytest.mark.net

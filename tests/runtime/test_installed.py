@@ -151,13 +151,13 @@ from tiny_wheels import choice_of
 paths = [Path(p) for p in sys.argv[3:]]
 write, left = wheel._write, [int(sys.argv[2])]
 
-def dies(archive, member):
+def dies(archive, member, stopped):
     left[0] -= 1
     if left[0] < 0:
         member.to.parent.mkdir(parents=True, exist_ok=True)
         member.to.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
-    write(archive, member)
+    write(archive, member, stopped)
 
 wheel._write = dies
 choice = choice_of(paths)

@@ -17,6 +17,7 @@ from potluck import __version__
 from potluck.errors import HubError, IntegrityError, OfflineError
 from potluck.runtime.index import address_in
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError, go_on
 from potluck.store.chunks import ChunkStore
 
 logger = logging.getLogger(__name__)
@@ -28,10 +29,6 @@ _BUSY: Final = (408, 425, 429, 500, 502, 503, 504)
 
 Arrived = Callable[[Wheel, int], None]
 """Called with the bytes of a wheel that are here."""
-
-
-class StoppedError(Exception):
-    """The download was stopped by the person who had begun it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +150,7 @@ class _Fetch:
             if at > here:
                 raise _BusyError(at)
             for piece in response.iter_raw():  # as they come: a piece that is cut counts, too
-                if self._stopped.is_set():
-                    raise StoppedError
+                go_on(self._stopped)
                 self._take(at, piece)
                 at += len(piece)
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from potluck.files import recall, sync_folder, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.choice import Choice
+from potluck.runtime.stopping import go_on
 from potluck.runtime.trial import try_engine
 from potluck.runtime.wheel import unpack
 
@@ -33,7 +35,7 @@ _NAME: Final = 16  # hex characters of a digest; whole ones make paths too long 
 _NEW: Final = ".new-"
 
 Unpacked = Callable[[int, int], None]
-"""Called with (bytes of wheels that are unpacked, bytes of all). If it raises, unpacking stops."""
+"""Called with (bytes of wheels that are unpacked, bytes of all)."""
 
 
 class _Engine(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ class Installed:
     """What is installed in one folder. All methods block."""
 
     root: Path
-    try_engine: Callable[[Path], str] = try_engine
+    try_engine: Callable[[Path, threading.Event], str] = try_engine
 
     @classmethod
     def below(cls, data: Path) -> "Installed":
@@ -94,7 +96,12 @@ class Installed:
         return engine is not None and engine.folder == _name(choice.digest)
 
     def install(
-        self, choice: Choice, path: Callable[[Digest], Path], unpacked: Unpacked = lambda *_: None
+        self,
+        choice: Choice,
+        path: Callable[[Digest], Path],
+        unpacked: Unpacked = lambda *_: None,
+        *,
+        stopped: threading.Event | None = None,
     ) -> None:
         """Unpack an engine, try it, and use it from now on. What an earlier call has done is not done again.
 
@@ -102,11 +109,14 @@ class Installed:
             choice: which wheels.
             path: where each of them is.
             unpacked: told after each wheel.
+            stopped: ends it when it is set; what is unpacked stays for the next call.
 
         Raises:
+            StoppedError: `stopped` was set; the engine is not switched to.
             EngineError: it does not work here; the one before is used on.
             StoreError: a wheel or the disk is not as it should be.
         """
+        stopped = stopped or threading.Event()
         name = _name(choice.digest)
         folder, new = self.root / name, self.root / (_NEW + name)
         for other in self.root.glob(f"{_NEW}*"):
@@ -117,20 +127,21 @@ class Installed:
                 done = 0
                 for wheel in choice.wheels:
                     unpacked(done, choice.nbytes)
-                    unpack(path(wheel.digest), new, wheel.digest)
+                    unpack(path(wheel.digest), new, wheel.digest, stopped)
                     done += wheel.nbytes
                 unpacked(done, choice.nbytes)
                 if sys.platform != "win32":
                     os.sync()  # a folder that has its name must be whole also after a power cut
                 new.replace(folder)
                 sync_folder(self.root)
-            self.try_engine(folder)
+            self.try_engine(folder, stopped)
         except EngineError:
             if not self.is_current(choice):  # else it worked before, and its trial was disturbed
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         except OSError as error:
             raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error
+        go_on(stopped)
         self._switch(_Engine(name, choice.variant, choice.version, this_python()))
 
     def _switch(self, engine: _Engine) -> None:

@@ -14,8 +14,9 @@ from typing import Final
 from potluck.cluster.runtime.sharing import Offer, Source, WheelClient
 from potluck.errors import DiskFullError, HubError, PeerError, PotluckError, StoreError
 from potluck.ids import Digest
-from potluck.runtime.download import Internet, StoppedError
+from potluck.runtime.download import Internet
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError
 from potluck.runtime.wheel import no_room
 from potluck.store.chunks import ChunkStore
 

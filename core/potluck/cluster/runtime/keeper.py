@@ -6,6 +6,7 @@ computer, or a paired computer asks for files that it cannot get by itself.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -232,7 +233,11 @@ class EngineKeeper:
         return self.state
 
     def _install(self, folder: Path | None) -> None:
-        if self._is_own or (self._working is not None and not self._working.done()):
+        if self._is_own:
+            return
+        if self._working is not None and not self._working.done():
+            if self._working.cancelling():
+                raise BusyError("The engine is still being stopped. Try again in a moment.")
             return
         is_there = self._choice is not None and self._installed.is_current(self._choice)
         if folder is None and is_there:
@@ -259,7 +264,10 @@ class EngineKeeper:
             logger.warning("the engine is not installed: %s", error)
             self._failed(f"The engine cannot be installed: {reason(error)}.")
         except asyncio.CancelledError:
-            self._say("ready" if self._used().engine() else "missing")
+            engine = self._used().engine()
+            self._say("ready" if engine else "missing")
+            if engine:  # also one that was switched to before the thread heard of it
+                self._there.set()
             raise
         else:
             logger.info("engine installed version=%s variant=%s", choice.version, choice.variant)
@@ -316,22 +324,27 @@ class EngineKeeper:
 
     async def _unpack(self, choice: Choice, path: Callable[[Digest], Path]) -> None:
         """Unpack and try. Whoever stops it waits for the thread: two of them must not write the same folder."""
+        stopped = threading.Event()
         unpacking = asyncio.create_task(
             in_thread(
-                lambda report: self._installed.install(choice, path, report),
+                lambda report: self._installed.install(choice, path, report, stopped=stopped),
                 lambda done, total: self._say("unpacking", nbytes=total, done=done),
             )
         )
         try:
             await asyncio.shield(unpacking)
         except asyncio.CancelledError:
+            stopped.set()
             await asyncio.wait([unpacking])
+            if not unpacking.cancelled() and (error := unpacking.exception()) is not None:
+                logger.info("unpacking was stopped: %r", error)
             raise
 
     async def _stop_working(self) -> None:
-        """Stop what is under way. A file that is being unpacked, and a trial, come to their end first."""
+        """Stop what is under way. What is being written to the disk comes to its end first."""
         if self._working is not None and not self._working.done():
-            self._working.cancel()
+            if not self._working.cancelling():  # a second time would leave the thread alone
+                self._working.cancel()
             await asyncio.wait([self._working], timeout=STOP_S)
 
     async def _remove(self) -> None:
