@@ -253,6 +253,26 @@ def test_stopping_while_the_one_before_is_used_leaves_that_one(
     asyncio.run(install())
 
 
+def test_an_error_that_nobody_expects_is_a_state_and_not_for_ever_a_download(
+    store, paths, internet
+) -> None:
+    async def install() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+
+        def no_disk(_: Path) -> int:
+            raise LookupError("nobody expects this")
+
+        store.disk_free = no_disk
+        await its.change(INSTALL)
+        await done(its)
+        assert its.state.phase == "failed"
+        assert its.state.failed
+        assert "potluck logs" in its.state.message
+
+    asyncio.run(install())
+
+
 def test_an_own_torch_needs_nothing(store, paths) -> None:
     async def look() -> None:
         its = keeper(store, paths, None, has_torch=True)

@@ -17,6 +17,7 @@ import msgspec
 
 from potluck.api.engine import Engine, EngineRequest, Phase
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
+from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, UNEXPECTED
 from potluck.doctor.facts import EngineSeen
 from potluck.errors import BusyError, EngineError, PotluckError, UsageError
 from potluck.ids import Digest
@@ -34,22 +35,9 @@ logger = logging.getLogger(__name__)
 _PIECE: Final = 4 << 20
 
 STOP_S: Final = 3.0  # what takes longer ends by itself
-_MISSING: Final = (
-    "The engine (PyTorch) is not installed on this computer, so it computes nothing yet. Install it in the window or"
-    " with: potluck engine install."
-)
-_NEWER: Final = "The engine is installed. This release lists another one: potluck engine install."
-_LATER: Final = "The engine is installed. It is used when Potluck is started the next time."
 _UNPACKED: Final = (
     2  # times as large as its wheels an engine is about; what it is exactly, unpacking checks
 )
-_SAYS: Final[Mapping[Phase, str]] = {
-    "own": "PyTorch is installed in Potluck's own Python.",
-    "ready": "The engine is installed.",
-    "missing": _MISSING,
-    "fetching": "The engine is being fetched.",
-    "unpacking": "The engine is being unpacked and tried.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +87,7 @@ class EngineKeeper:
         self._is_own = release.has_torch()
         engine = None if self._is_own else self._used().engine()
         phase: Phase = "own" if self._is_own else "missing" if engine is None else "ready"
-        self.state = Engine(phase=phase, message=_SAYS[phase])
+        self.state = Engine(phase=phase, message=SAYS[phase])
         if engine is not None:
             self.state = msgspec.structs.replace(
                 self.state, variant=engine.variant, version=engine.version
@@ -167,7 +155,7 @@ class EngineKeeper:
         except (PotluckError, OSError) as error:
             logger.warning("no engine is listed for this computer: %s", error)
             if self.state.phase == "missing":
-                message = error.message if isinstance(error, PotluckError) else _MISSING
+                message = error.message if isinstance(error, PotluckError) else MISSING
                 self._say("none", message=message)
         finally:
             self._looked.set()
@@ -178,7 +166,7 @@ class EngineKeeper:
         if engine is None:
             self._say("missing", nbytes=choice.nbytes)
         elif engine.variant != OWN and not self._used().is_current(choice):
-            self.state = msgspec.structs.replace(self.state, message=_NEWER)
+            self.state = msgspec.structs.replace(self.state, message=NEWER)
             self._changed()
 
     def listed(self) -> Mapping[Digest, Wheel]:
@@ -189,8 +177,7 @@ class EngineKeeper:
         choice = self._shown
         self.state = Engine(
             phase=phase,
-            message=message
-            or " ".join(filter(None, (_SAYS[phase], choice.note if choice else ""))),
+            message=message or " ".join(filter(None, (SAYS[phase], choice.note if choice else ""))),
             variant=choice.variant if choice else self.state.variant,
             version=choice.version if choice else self.state.version,
             nbytes=nbytes,
@@ -263,6 +250,9 @@ class EngineKeeper:
         except OSError as error:  # a folder of the owner that is gone meanwhile
             logger.warning("the engine is not installed: %s", error)
             self._failed(f"The engine cannot be installed: {reason(error)}.")
+        except Exception:  # the last boundary: else it would count as being fetched for ever
+            logger.exception("the engine is not installed")
+            self._failed(UNEXPECTED)
         except asyncio.CancelledError:
             engine = self._used().engine()
             self._say("ready" if engine else "missing")
@@ -271,7 +261,7 @@ class EngineKeeper:
             raise
         else:
             logger.info("engine installed version=%s variant=%s", choice.version, choice.variant)
-            message = _LATER if self.is_there else ""
+            message = LATER if self.is_there else ""
             self._say("ready", message=message, nbytes=choice.nbytes, done=choice.nbytes)
             self._there.set()
 
