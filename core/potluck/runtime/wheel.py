@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import struct
+import sys
 import threading
 import zipfile
 import zlib
@@ -81,6 +82,8 @@ def unpack(wheel: Path, into: Path, mark: str, stopped: threading.Event | None =
             _check_room(into, sum(member.nbytes for member in members))
             for member in members:
                 _write(archive, member, stopped)
+        if sys.platform == "linux":
+            os.sync()  # the mark must not outlive a power cut that the files do not; once for all of them
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
     except _DAMAGED as error:
@@ -179,6 +182,9 @@ def _write(archive: zipfile.ZipFile, member: _Member, stopped: threading.Event) 
                 break
             sha.update(piece)
             out.write(piece)
+        if sys.platform != "linux":  # there, `sync` does not wait, or is none
+            out.flush()
+            os.fsync(out.fileno())
     found = base64.urlsafe_b64encode(sha.digest()).decode().rstrip("=")
     if count != member.nbytes or found != member.sha256.rstrip("="):
         member.to.unlink()
