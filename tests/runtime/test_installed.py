@@ -130,6 +130,25 @@ def test_a_removed_engine_is_gone(tmp_path, installed) -> None:
     assert [path.name for path in installed.root.iterdir()] == []
 
 
+def test_a_folder_that_is_half_deleted_is_no_engine_and_is_unpacked_again(
+    tmp_path, installed
+) -> None:
+    paths = make_wheels(tmp_path)
+    choice = install(installed, paths)
+    folder = installed.folder()
+    assert folder is not None
+    (folder / ".whole").unlink()  # as `remove` begins
+    (folder / "torch" / "__init__.py").unlink()
+
+    assert installed.folder() is None
+    assert not installed.is_current(choice)
+
+    install(installed, paths)
+
+    assert installed.folder() == folder
+    assert (folder / "torch" / "__init__.py").exists()
+
+
 def test_a_damaged_wheel_leaves_what_was_there(tmp_path, installed) -> None:
     first = install(installed, make_wheels(tmp_path))
     (path,) = newer(tmp_path)

@@ -1,19 +1,19 @@
 """The engine that is installed: a folder that is complete, a file that names it, and the one before.
 
 engine/current.json      which folder is used, and which one was before
-engine/<16 hex>/         an unpacked engine, by the digest of its wheels
+engine/<16 hex>/         an unpacked engine, by the digest of its wheels; without `.whole` in it, it counts for nothing
 engine/.new-<16 hex>/    one that is being unpacked; it gets its name when it is complete
 engine/wheels/           wheels by their SHA-256, for this computer and the others of its homes
 """
 
 import importlib.util
 import logging
-import os
 import shutil
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = 16  # hex characters of a digest; whole ones make paths too long for Windows
 _NEW: Final = ".new-"
+_WHOLE: Final = ".whole"  # a file that is written last and deleted first
 
 Unpacked = Callable[[int, int], None]
 """Called with (bytes of wheels that are unpacked, bytes of all)."""
@@ -121,23 +122,25 @@ class Installed:
         folder, new = self.root / name, self.root / (_NEW + name)
         for other in self.root.glob(f"{_NEW}*"):
             if other != new:  # of a release that was never installed to its end
-                shutil.rmtree(other, ignore_errors=True)
+                _delete(other)
         try:
-            if not folder.exists():
+            if not _is_whole(folder):
+                if folder.exists():
+                    shutil.rmtree(folder)  # what is left of one that was deleted
                 done = 0
                 for wheel in choice.wheels:
                     unpacked(done, choice.nbytes)
                     unpack(path(wheel.digest), new, wheel.digest, stopped)
                     done += wheel.nbytes
                 unpacked(done, choice.nbytes)
-                if sys.platform != "win32":
-                    os.sync()  # a folder that has its name must be whole also after a power cut
+                (new / _WHOLE).touch()
+                sync_folder(new)  # the files are on the disk: `unpack` has seen to it
                 new.replace(folder)
                 sync_folder(self.root)
             self.try_engine(folder, stopped)
         except EngineError:
             if not self.is_current(choice):  # else it worked before, and its trial was disturbed
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete(folder)
             raise
         except OSError as error:
             raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error
@@ -176,7 +179,7 @@ class Installed:
             used = {engine.folder for engine in (current.engine, current.before) if engine}
         for folder in self.root.glob("[0-9a-f]" * _NAME):
             if folder.name not in used:
-                shutil.rmtree(folder, ignore_errors=True)  # Windows keeps files that are in use
+                _delete(folder)
 
     def remove(self) -> None:
         """Delete every engine, also a half one. Wheels stay.
@@ -189,7 +192,7 @@ class Installed:
         except OSError as error:
             raise StoreError(f"The engine cannot be removed: {reason(error)}.") from error
         for folder in (*self.root.glob("[0-9a-f]" * _NAME), *self.root.glob(f"{_NEW}*")):
-            shutil.rmtree(folder, ignore_errors=True)
+            _delete(folder)
 
     @property
     def _file(self) -> Path:
@@ -205,7 +208,18 @@ class Installed:
         write_atomically(self._file, msgspec.json.format(msgspec.json.encode(current)))
 
     def _is_there(self, engine: _Engine) -> bool:
-        return engine.python == this_python() and (self.root / engine.folder).is_dir()
+        return engine.python == this_python() and _is_whole(self.root / engine.folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / _WHOLE).is_file()
+
+
+def _delete(folder: Path) -> None:
+    """Delete as much as goes: Windows keeps files that are in use. What is left is no engine."""
+    with suppress(OSError):
+        (folder / _WHOLE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name(digest: Digest) -> str:
