@@ -97,6 +97,18 @@ def test_the_one_before_is_gone_back_to(tmp_path, installed) -> None:
     assert not (installed.root / second.digest[:16]).exists()
 
 
+def test_going_back_deletes_nothing_while_another_one_is_tried(tmp_path, installed) -> None:
+    first = install(installed, make_wheels(tmp_path))
+    second = install(installed, newer(tmp_path))
+
+    assert installed.go_back(is_busy=True)
+    assert installed.is_current(first)
+    assert (installed.root / second.digest[:16]).exists()
+
+    installed.works()
+    assert not (installed.root / second.digest[:16]).exists()
+
+
 def test_an_engine_of_another_python_is_none(tmp_path, installed, monkeypatch) -> None:
     install(installed, make_wheels(tmp_path))
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,15 @@ def has_own_torch() -> bool:
         return importlib.util.find_spec("torch") is not None
     except (ImportError, ValueError):  # one that is half there
         return False
+
+
+def is_installed(package: str) -> bool:
+    """Whether Potluck's own environment has a package."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def this_python() -> str:
@@ -161,14 +171,19 @@ class Installed:
             self._write(_Current(current.engine))
         self.clean()
 
-    def go_back(self) -> bool:
-        """Use the engine before again, since this one does not work. False: there is none."""
+    def go_back(self, *, is_busy: bool = False) -> bool:
+        """Use the engine before again, since this one does not work. False: there is none.
+
+        Args:
+            is_busy: another one is being unpacked or tried, so that nothing is deleted now; `works` does it later.
+        """
         current = self._current()
         if current is None or current.before is None or not self._is_there(current.before):
             return False
         logger.warning("going back to engine %s", current.before.version)
         self._write(_Current(current.before))
-        self.clean()
+        if not is_busy:
+            self.clean()
         return True
 
     def clean(self) -> None:

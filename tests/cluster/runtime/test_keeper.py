@@ -393,6 +393,27 @@ def test_a_release_without_an_engine_for_this_computer_says_so(store, paths) -> 
     asyncio.run(look())
 
 
+def test_what_two_computers_ask_for_is_fetched_side_by_side(store, paths, internet) -> None:
+    async def fetch() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+        torch, sympy = map(wheel_of, paths)
+
+        assert its.fetch_for_others([torch]) == ""
+        assert its.fetch_for_others([torch]) == ""  # it comes already
+        assert its.fetch_for_others([torch, sympy]) == ""
+        assert its.is_busy
+        assert len(its._for_others) == 2
+
+        async with asyncio.timeout(60):
+            await asyncio.wait(list(its._tasks._tasks))
+        assert store.has(torch.digest, torch.nbytes)
+        assert store.has(sympy.digest, sympy.nbytes)
+        assert not its.is_busy
+
+    asyncio.run(fetch())
+
+
 def test_files_that_no_release_lists_any_more_are_deleted(store, paths, tmp_path: Path) -> None:
     old = zip_wheel(tmp_path / "old.whl", {"a": b"old"})
 

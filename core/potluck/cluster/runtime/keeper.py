@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +16,13 @@ import msgspec
 
 from potluck.api.engine import Engine, EngineRequest, Phase
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
-from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, UNEXPECTED
+from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, TOO_MANY, UNEXPECTED
 from potluck.doctor.facts import EngineSeen
 from potluck.errors import BusyError, EngineError, PotluckError, UsageError
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.choice import Choice, Machine, choose, read_locks
-from potluck.runtime.installed import Installed, has_own_torch
+from potluck.runtime.installed import Installed, has_own_torch, is_installed
 from potluck.runtime.lock import EngineLock, Wheel
 from potluck.runtime.offered import OWN, choose_in
 from potluck.runtime.wheel import no_room
@@ -33,6 +32,7 @@ from potluck.tasks import TaskSet, in_thread
 logger = logging.getLogger(__name__)
 
 _PIECE: Final = 4 << 20
+_AT_ONCE: Final = 3  # fetches for others: computers of different systems may ask
 
 STOP_S: Final = 3.0  # what takes longer ends by itself
 _UNPACKED: Final = (
@@ -94,7 +94,7 @@ class EngineKeeper:
             )
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
-        self._for_others: asyncio.Task[None] | None = None
+        self._for_others: list[frozenset[Digest]] = []  # what each fetch for others brings
         self._problem = ""  # why the last fetch for others did not go on
         self._there = asyncio.Event()
         if phase in ("own", "ready"):
@@ -112,8 +112,7 @@ class EngineKeeper:
     @property
     def is_busy(self) -> bool:
         """Whether something is fetched or unpacked, for this computer or another one."""
-        tasks = (self._working, self._for_others)
-        return any(task is not None and not task.done() for task in tasks)
+        return bool(self._for_others) or (self._working is not None and not self._working.done())
 
     async def wait(self) -> None:
         """Wait until stage processes can be started."""
@@ -139,7 +138,7 @@ class EngineKeeper:
 
     def does_not_work(self) -> bool:
         """Stage processes do not start with it. Returns whether there was another one to go back to."""
-        return not self._is_own and self._installed.go_back()
+        return not self._is_own and self._installed.go_back(is_busy=self.is_busy)
 
     # --- the state
 
@@ -296,7 +295,7 @@ class EngineKeeper:
         """Choose among the owner's own wheels; they are read where they are, and copied for others if listed."""
         machine = await asyncio.to_thread(self._release.machine)
         choice, paths = await asyncio.to_thread(
-            choose_in, folder, machine.environment, _is_installed
+            choose_in, folder, machine.environment, is_installed
         )
         self._shown = choice
         await asyncio.to_thread(self._keep, choice.wheels, paths)
@@ -363,11 +362,19 @@ class EngineKeeper:
 
     def fetch_for_others(self, wheels: Sequence[Wheel]) -> str:
         """Begin to fetch files for another computer of the home. Returns why not, or an empty text."""
-        if self._for_others is not None and not self._for_others.done():
+        coming = frozenset[Digest]().union(*self._for_others)
+        new = [wheel for wheel in wheels if wheel.digest not in coming]
+        if not new:
             return ""
+        if len(self._for_others) >= _AT_ONCE:
+            return TOO_MANY
         problem, self._problem = self._problem, ""
         if not problem:
-            self._for_others = self._tasks.spawn(self._obtain(wheels), name="wheels for others")
+            digests = frozenset(wheel.digest for wheel in new)
+            self._for_others.append(digests)
+            self._tasks.spawn(self._obtain(new), name="wheels for others").add_done_callback(
+                lambda _: self._for_others.remove(digests)
+            )
         return problem
 
     async def _obtain(self, wheels: Sequence[Wheel]) -> None:
@@ -386,11 +393,3 @@ class EngineKeeper:
     async def stop(self) -> None:
         """End what is under way; what is here is kept."""
         await self._tasks.stop()
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

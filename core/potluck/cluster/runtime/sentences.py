@@ -13,6 +13,9 @@ UNEXPECTED: Final = (
     "The engine cannot be installed: an error that Potluck does not know. The log has it (potluck logs). Try again; if"
     " it happens again, tell the makers of Potluck."
 )
+TOO_MANY: Final = (
+    "Files of the engine are being fetched for other computers. Try again when they are there."
+)
 NEWER: Final = "The engine is installed. This release lists another one: potluck engine install."
 LATER: Final = "The engine is installed. It is used when Potluck is started the next time."
 SAYS: Final[Mapping[Phase, str]] = {
