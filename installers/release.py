@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make a release: `python3 installers/release.py 0.2.0`.
 
-Checks that the version follows the last one, that nothing is uncommitted, and that CHANGELOG.md says what is new.
+Checks that the version follows the last one, that nothing is uncommitted, that CHANGELOG.md says what is new, and that
+the locks of the engine have PyTorch for all systems that packages are published for.
 Then it writes the version, dates the changelog, runs all checks, commits and tags. What fails leaves everything as it
 was. The tag is pushed only after a yes; from it, .github/workflows/release.yml builds and publishes.
 
