@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make a release: `python3 installers/release.py 0.2.0`.
 
-Checks that the version follows the last one, that nothing is uncommitted, and that CHANGELOG.md says what is new.
+Checks that the version follows the last one, that nothing is uncommitted, that CHANGELOG.md says what is new, and that
+the locks of the engine have PyTorch for all systems that packages are published for.
 Then it writes the version, dates the changelog, runs all checks, commits and tags. What fails leaves everything as it
 was. The tag is pushed only after a yes; from it, .github/workflows/release.yml builds and publishes.
 
@@ -18,6 +19,7 @@ import datetime
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +28,16 @@ from terminal import say
 ROOT = Path(__file__).resolve().parent.parent
 VERSION_FILE = "core/potluck/__init__.py"
 CHANGELOG = "CHANGELOG.md"
+LOCKS = "assets/engine"
+_LINUX = {"Linux x86-64": r"linux_.*x86_64\.whl$", "Linux arm64": r"linux_.*aarch64\.whl$"}
+_WINDOWS = {"Windows x86-64": r"-win_amd64\.whl$"}
+ENGINES = {
+    "cpu": _LINUX | _WINDOWS,
+    "cuda": _LINUX | _WINDOWS,
+    "metal": {"macOS arm64": r"-macosx_.*arm64\.whl$"},
+}
+"""The builds of PyTorch, and the systems whose packages fetch them: how names of wheels end for them."""
+
 _UNRELEASED = "## [Unreleased]"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _WRITTEN = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
@@ -79,6 +91,25 @@ def check(root: Path, version: str) -> None:
         raise ReleaseError(f"Commit these first, or take them away:\n{changes}")
     if not news(root):
         raise ReleaseError(f"{CHANGELOG} says nothing under {_UNRELEASED}: what is new?")
+    if missing := uncovered(root):
+        raise ReleaseError(
+            f"The locks of the engine lack PyTorch: {', '.join(missing)}. Make them: {LOCKS}/README.md."
+        )
+
+
+def uncovered(root: Path) -> list[str]:
+    """The builds of PyTorch and systems that packages are published for, and whose lock has no torch."""
+    missing: list[str] = []
+    for variant, systems in ENGINES.items():
+        path = root / LOCKS / f"pylock.{variant}.toml"
+        packages = tomllib.loads(path.read_text("utf-8"))["packages"] if path.is_file() else []
+        names = [w["name"] for p in packages if p["name"] == "torch" for w in p.get("wheels", ())]
+        missing += [
+            f"{variant} for {system}"
+            for system, tag in systems.items()
+            if not any(re.search(tag, name) for name in names)
+        ]
+    return missing
 
 
 def news(root: Path, heading: str = _UNRELEASED) -> str:

@@ -11,6 +11,17 @@ from installer import load
 NEWS = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A kettle.\n\n## [0.1.0] - 2026-01-01\n\n- A stove.\n"
 
 
+LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")
+
+
+def lock(*systems: str) -> str:
+    """A lock whose torch is for these systems."""
+    wheels = ", ".join(
+        f'{{ name = "torch-2.13.0-cp312-cp312-{system}.whl" }}' for system in systems
+    )
+    return f'[[packages]]\nname = "torch"\nwheels = [{wheels}]\n'
+
+
 def git(root: Path, *words: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(root), *words], capture_output=True, check=True, text=True
@@ -30,6 +41,9 @@ def root(tmp_path: Path) -> Path:
         "core/potluck/__init__.py": '"""Potluck."""\n\n__version__ = "0.1.0"\n',
         "CHANGELOG.md": NEWS,
         "installers/ci.py": "import sys; sys.exit(0)\n",
+        "assets/engine/pylock.cpu.toml": lock("win_amd64", *LINUX),
+        "assets/engine/pylock.cuda.toml": lock("win_amd64", *LINUX),
+        "assets/engine/pylock.metal.toml": lock("macosx_14_0_arm64"),
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
@@ -117,3 +131,18 @@ def test_headings_alone_are_no_news(root: Path, release: ModuleType, news: str) 
     assert release.news(root) == ""
     assert release.news(root, "## [0.1.0]") == "- Old."
     assert release.news(root, "## [9.9.9]") == ""
+
+
+def test_a_system_that_no_lock_has_an_engine_for_ends_it(
+    root: Path, release: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "assets/engine/pylock.cpu.toml").write_text(lock("win_amd64"), encoding="utf-8")
+    (root / "assets/engine/pylock.metal.toml").unlink()
+    commit(root)
+
+    assert release.main(["0.2.0"], root) == 1
+
+    said = capsys.readouterr()
+    lacking = "cpu for Linux x86-64, cpu for Linux arm64, metal for macOS arm64"
+    assert lacking in said.out + said.err
+    assert git(root, "tag") == ""

@@ -9,8 +9,9 @@ from tiny_wheels import make_wheels, wheel_of
 from wheel_server import WheelServer, serving
 
 from potluck.errors import DiskFullError, HubError, IntegrityError, OfflineError
-from potluck.runtime.download import Internet, Patience, StoppedError
+from potluck.runtime.download import Internet, Patience
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError
 from potluck.store.chunks import ChunkStore
 
 pytestmark = pytest.mark.net
@@ -91,6 +92,33 @@ def test_a_server_that_never_gets_further_is_given_up(store, wheel, server) -> N
 def test_nobody_who_answers_is_an_error_in_words(store, path) -> None:
     with pytest.raises(OfflineError, match="does not send"):
         fetch(store, wheel_of(path, "http://127.0.0.1:9/torch.whl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks9://127.0.0.1:9"),
+        ("SSL_CERT_FILE", "/no/such/file.pem"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_an_error_in_words(
+    store, wheel, monkeypatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(HubError, match=r"settings of this computer.*HTTPS_PROXY"):
+        fetch(store, wheel)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[", "http://a\0b/x", "http://127.0.0.1:port/x", "http://xn--/x"]
+)
+def test_an_address_that_is_none_is_an_error_in_words(store, path, url: str) -> None:
+    with pytest.raises(HubError):
+        fetch(store, wheel_of(path, url))
+    with pytest.raises(HubError):
+        fetch(store, wheel_of(path), url)
+    assert Internet(store).server(wheel_of(path, "http://[")) == ""
 
 
 def test_other_bytes_than_listed_are_deleted(store, wheel, server) -> None:

@@ -97,6 +97,18 @@ def test_the_one_before_is_gone_back_to(tmp_path, installed) -> None:
     assert not (installed.root / second.digest[:16]).exists()
 
 
+def test_going_back_deletes_nothing_while_another_one_is_tried(tmp_path, installed) -> None:
+    first = install(installed, make_wheels(tmp_path))
+    second = install(installed, newer(tmp_path))
+
+    assert installed.go_back(is_busy=True)
+    assert installed.is_current(first)
+    assert (installed.root / second.digest[:16]).exists()
+
+    installed.works()
+    assert not (installed.root / second.digest[:16]).exists()
+
+
 def test_an_engine_of_another_python_is_none(tmp_path, installed, monkeypatch) -> None:
     install(installed, make_wheels(tmp_path))
 
@@ -130,6 +142,25 @@ def test_a_removed_engine_is_gone(tmp_path, installed) -> None:
     assert [path.name for path in installed.root.iterdir()] == []
 
 
+def test_a_folder_that_is_half_deleted_is_no_engine_and_is_unpacked_again(
+    tmp_path, installed
+) -> None:
+    paths = make_wheels(tmp_path)
+    choice = install(installed, paths)
+    folder = installed.folder()
+    assert folder is not None
+    (folder / ".whole").unlink()  # as `remove` begins
+    (folder / "torch" / "__init__.py").unlink()
+
+    assert installed.folder() is None
+    assert not installed.is_current(choice)
+
+    install(installed, paths)
+
+    assert installed.folder() == folder
+    assert (folder / "torch" / "__init__.py").exists()
+
+
 def test_a_damaged_wheel_leaves_what_was_there(tmp_path, installed) -> None:
     first = install(installed, make_wheels(tmp_path))
     (path,) = newer(tmp_path)
@@ -151,13 +182,13 @@ from tiny_wheels import choice_of
 paths = [Path(p) for p in sys.argv[3:]]
 write, left = wheel._write, [int(sys.argv[2])]
 
-def dies(archive, member):
+def dies(archive, member, stopped):
     left[0] -= 1
     if left[0] < 0:
         member.to.parent.mkdir(parents=True, exist_ok=True)
         member.to.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
-    write(archive, member)
+    write(archive, member, stopped)
 
 wheel._write = dies
 choice = choice_of(paths)

@@ -147,6 +147,13 @@ def test_a_gpu_with_an_old_driver_is_told_of(tmp_path) -> None:
     assert choose(locks, machine()).note == ""
 
 
+def test_a_gpu_without_a_listed_build_is_told_of() -> None:
+    choice = choose({"cpu": LOCKS["cpu"]}, machine("Windows", "AMD64", gpus=NEW_DRIVER))
+
+    assert choice.variant == "cpu"
+    assert "lists no PyTorch with CUDA" in choice.note
+
+
 def test_an_old_linux_has_no_wheel() -> None:
     with pytest.raises(EngineError, match="lists no engine"):
         choose({"cuda": LOCKS["cuda"]}, machine(gpus=NEW_DRIVER, glibc=24))

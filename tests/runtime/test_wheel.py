@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+import threading
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tiny_wheels import make_wheels, zip_wheel
 
 from potluck.errors import IntegrityError
 from potluck.runtime import wheel as wheels
+from potluck.runtime.stopping import StoppedError
 from potluck.runtime.wheel import unpack
 
 MARK = "a" * 64
@@ -23,6 +25,19 @@ def test_a_wheel_is_unpacked_without_its_scripts(tmp_path: Path) -> None:
     found = {p.relative_to(tmp_path / "into").as_posix() for p in (tmp_path / "into").rglob("*")}
     assert {"torch/__init__.py", "sympy/__init__.py", "sympy-1.14.0.dist-info/METADATA"} <= found
     assert not [name for name in found if "isympy" in name or ".data" in name]
+
+
+def test_unpacking_that_is_stopped_leaves_no_mark(tmp_path: Path) -> None:
+    path, _ = make_wheels(tmp_path)
+    stopped = threading.Event()
+    stopped.set()
+
+    with pytest.raises(StoppedError):
+        unpack(path, tmp_path / "into", MARK, stopped)
+    assert not (tmp_path / "into" / ".unpacked").exists()
+
+    unpack(path, tmp_path / "into", MARK)
+    assert (tmp_path / "into" / ".unpacked" / MARK).exists()
 
 
 def test_libraries_of_another_scheme_go_into_the_folder(tmp_path: Path) -> None:

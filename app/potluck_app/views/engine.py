@@ -61,7 +61,8 @@ class EngineCard(Described, QWidget):
         self._ask(EngineRequest(action="stop"))
 
     def _ask(self, request: EngineRequest) -> None:
-        self._backend.call("POST", "/cluster/engine", request, Engine)
+        call = self._backend.call("POST", "/cluster/engine", request, Engine)
+        call.then(failed=self._backend.report)
 
 
 def _sentence(engine: Engine) -> str:

@@ -3,7 +3,7 @@
 1. A lock of the release (`lock.py`, files in `assets/engine`) names every wheel of torch and what only it
    needs, with its SHA-256; `choice.py` picks those for this computer (`gpus.py` has the rule).
 2. Wheels lie by their SHA-256 in `data/engine/wheels`. One that is missing comes from a computer of the home
-   (`cluster/engine/`), else from the Internet (`download.py`). Where it comes from is never trusted, its hash is.
+   (`cluster/runtime/`), else from the Internet (`download.py`). Where it comes from is never trusted, its hash is.
 3. They are unpacked (`wheel.py`) into `data/engine/<digest of the choice>`, which is complete or does not have
    its name; a process of its own imports torch and multiplies (`trial.py`).
 4. `current.json` names the folder in use (`installed.py`), and the one before until the new one has worked.

@@ -20,6 +20,11 @@ CPU: Final = "cpu"
 METAL: Final = "metal"
 _OLD_GPU: Final = f"Its NVIDIA GPU is not used: that needs driver {CUDA_13_DRIVER} or newer, and a GPU of 2018 or later."
 
+_NOT_LISTED: Final = (
+    "Its NVIDIA GPU is not used: this release lists no PyTorch with CUDA for this system and Python. A folder with its"
+    " wheels is used so: potluck engine install --from FOLDER."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -90,7 +95,7 @@ def choose(locks: Mapping[str, EngineLock], machine: Machine) -> Choice:
         lock = locks.get(variant)
         wheels = None if lock is None else lock.wheels_for(machine.environment)
         if wheels is not None:
-            return Choice(variant=variant, wheels=wheels, note=_note(machine))
+            return Choice(variant=variant, wheels=wheels, note=_note(machine, variant))
     version = machine.environment.markers.get("python_full_version", "")
     raise EngineError(
         f"This release lists no engine for this computer ({machine.system}, {machine.processor}, Python {version})."
@@ -106,9 +111,11 @@ def _variants(machine: Machine) -> Sequence[str]:
     return (CUDA, CPU) if index == "cu130" else (CPU,)
 
 
-def _note(machine: Machine) -> str:
+def _note(machine: Machine, variant: str) -> str:
     """A sentence about a GPU that the engine does not use; empty: there is none."""
     index = torch_variant(machine.system, machine.processor, machine.gpus)
+    if index == "cu130" and variant == CPU:
+        return _NOT_LISTED
     return _OLD_GPU if index == "cu126" else ""
 
 

@@ -17,10 +17,12 @@ from potluck import __version__
 from potluck.errors import HubError, IntegrityError, OfflineError
 from potluck.runtime.index import address_in
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError, go_on
 from potluck.store.chunks import ChunkStore
 
 logger = logging.getLogger(__name__)
 
+_SHOWN: Final = 200  # characters of what a library says
 _PARTIAL: Final = 206
 _WHOLE: Final = 200
 _WRONG_RANGE: Final = 416
@@ -28,10 +30,6 @@ _BUSY: Final = (408, 425, 429, 500, 502, 503, 504)
 
 Arrived = Callable[[Wheel, int], None]
 """Called with the bytes of a wheel that are here."""
-
-
-class StoppedError(Exception):
-    """The download was stopped by the person who had begun it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ class Internet:
 
     def server(self, wheel: Wheel) -> str:
         """The name of the server that it comes from; empty: there is no place to ask for it."""
-        return urlsplit(self._index or wheel.url or wheel.index or "").hostname or ""
+        return _hostname(self._index or wheel.url or wheel.index)
 
     def fetch(self, wheel: Wheel, arrived: Arrived, stopped: threading.Event) -> int:
         """Bring a wheel into the store. Returns how many bytes came for it.
@@ -80,15 +78,39 @@ class Internet:
             IntegrityError: it sends another file than the lock names; what came was deleted.
             StoreError: the disk cannot take it.
         """
-        with httpx.Client(
-            follow_redirects=True,
-            max_redirects=10,
-            timeout=self._patience.silent_s,
-            headers={"Accept-Encoding": "identity", "User-Agent": f"potluck/{__version__}"},
-        ) as client:
-            return _Fetch(client, self._store, wheel, arrived, stopped).run(
-                self._index, self._patience
+        with self._open() as client:
+            try:
+                return _Fetch(client, self._store, wheel, arrived, stopped).run(
+                    self._index, self._patience
+                )
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+                raise HubError(
+                    f"{wheel.filename} cannot be fetched from {self.server(wheel) or 'the Internet'}: its address or"
+                    f" what comes from there is not as it should be ({str(error)[:_SHOWN]}). If you have set"
+                    " POTLUCK_ENGINE_INDEX, check it; else install a newer Potluck."
+                ) from error
+
+    def _open(self) -> httpx.Client:
+        """A client, with the settings of this computer.
+
+        Raises:
+            HubError: they cannot be used.
+        """
+        try:
+            return httpx.Client(
+                follow_redirects=True,
+                max_redirects=10,
+                timeout=self._patience.silent_s,
+                headers={"Accept-Encoding": "identity", "User-Agent": f"potluck/{__version__}"},
             )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            # a proxy of a kind that needs another package, an address that is none, a file that is not there
+            logger.warning("no client for downloads: %s", error)
+            raise HubError(
+                "The settings of this computer for the Internet cannot be used"
+                f" ({str(error)[:_SHOWN]}). Check the proxy (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) and the"
+                " certificates (SSL_CERT_FILE, SSL_CERT_DIR), start Potluck again, and install the engine again."
+            ) from error
 
 
 class _Fetch:
@@ -153,8 +175,7 @@ class _Fetch:
             if at > here:
                 raise _BusyError(at)
             for piece in response.iter_raw():  # as they come: a piece that is cut counts, too
-                if self._stopped.is_set():
-                    raise StoppedError
+                go_on(self._stopped)
                 self._take(at, piece)
                 at += len(piece)
 
@@ -196,7 +217,14 @@ def _begin(response: httpx.Response) -> int:
 
 
 def _host(url: str | None) -> str:
-    return urlsplit(url or "").hostname or "The Internet"
+    return _hostname(url) or "The Internet"
+
+
+def _hostname(url: str | None) -> str:
+    try:
+        return urlsplit(url or "").hostname or ""
+    except ValueError:  # an address that is none; fetching says so
+        return ""
 
 
 def _altered(wheel: Wheel) -> IntegrityError:

@@ -1,19 +1,21 @@
 """The engine that is installed: a folder that is complete, a file that names it, and the one before.
 
 engine/current.json      which folder is used, and which one was before
-engine/<16 hex>/         an unpacked engine, by the digest of its wheels
+engine/<16 hex>/         an unpacked engine, by the digest of its wheels; without `.whole` in it, it counts for nothing
 engine/.new-<16 hex>/    one that is being unpacked; it gets its name when it is complete
 engine/wheels/           wheels by their SHA-256, for this computer and the others of its homes
 """
 
 import importlib.util
 import logging
-import os
 import shutil
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ from potluck.files import recall, sync_folder, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.choice import Choice
+from potluck.runtime.stopping import go_on
 from potluck.runtime.trial import try_engine
 from potluck.runtime.wheel import unpack
 
@@ -31,9 +34,10 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = 16  # hex characters of a digest; whole ones make paths too long for Windows
 _NEW: Final = ".new-"
+_WHOLE: Final = ".whole"  # a file that is written last and deleted first
 
 Unpacked = Callable[[int, int], None]
-"""Called with (bytes of wheels that are unpacked, bytes of all). If it raises, unpacking stops."""
+"""Called with (bytes of wheels that are unpacked, bytes of all)."""
 
 
 class _Engine(msgspec.Struct, frozen=True):
@@ -56,6 +60,15 @@ def has_own_torch() -> bool:
         return False
 
 
+def is_installed(package: str) -> bool:
+    """Whether Potluck's own environment has a package."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def this_python() -> str:
     """What an engine was unpacked for: `cpython-311 linux-x86_64`."""
     return f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
@@ -66,7 +79,7 @@ class Installed:
     """What is installed in one folder. All methods block."""
 
     root: Path
-    try_engine: Callable[[Path], str] = try_engine
+    try_engine: Callable[[Path, threading.Event], str] = try_engine
 
     @classmethod
     def below(cls, data: Path) -> "Installed":
@@ -94,7 +107,12 @@ class Installed:
         return engine is not None and engine.folder == _name(choice.digest)
 
     def install(
-        self, choice: Choice, path: Callable[[Digest], Path], unpacked: Unpacked = lambda *_: None
+        self,
+        choice: Choice,
+        path: Callable[[Digest], Path],
+        unpacked: Unpacked = lambda *_: None,
+        *,
+        stopped: threading.Event | None = None,
     ) -> None:
         """Unpack an engine, try it, and use it from now on. What an earlier call has done is not done again.
 
@@ -102,35 +120,41 @@ class Installed:
             choice: which wheels.
             path: where each of them is.
             unpacked: told after each wheel.
+            stopped: ends it when it is set; what is unpacked stays for the next call.
 
         Raises:
+            StoppedError: `stopped` was set; the engine is not switched to.
             EngineError: it does not work here; the one before is used on.
             StoreError: a wheel or the disk is not as it should be.
         """
+        stopped = stopped or threading.Event()
         name = _name(choice.digest)
         folder, new = self.root / name, self.root / (_NEW + name)
         for other in self.root.glob(f"{_NEW}*"):
             if other != new:  # of a release that was never installed to its end
-                shutil.rmtree(other, ignore_errors=True)
+                _delete(other)
         try:
-            if not folder.exists():
+            if not _is_whole(folder):
+                if folder.exists():
+                    shutil.rmtree(folder)  # what is left of one that was deleted
                 done = 0
                 for wheel in choice.wheels:
                     unpacked(done, choice.nbytes)
-                    unpack(path(wheel.digest), new, wheel.digest)
+                    unpack(path(wheel.digest), new, wheel.digest, stopped)
                     done += wheel.nbytes
                 unpacked(done, choice.nbytes)
-                if sys.platform != "win32":
-                    os.sync()  # a folder that has its name must be whole also after a power cut
+                (new / _WHOLE).touch()
+                sync_folder(new)  # the files are on the disk: `unpack` has seen to it
                 new.replace(folder)
                 sync_folder(self.root)
-            self.try_engine(folder)
+            self.try_engine(folder, stopped)
         except EngineError:
             if not self.is_current(choice):  # else it worked before, and its trial was disturbed
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete(folder)
             raise
         except OSError as error:
             raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error
+        go_on(stopped)
         self._switch(_Engine(name, choice.variant, choice.version, this_python()))
 
     def _switch(self, engine: _Engine) -> None:
@@ -147,14 +171,19 @@ class Installed:
             self._write(_Current(current.engine))
         self.clean()
 
-    def go_back(self) -> bool:
-        """Use the engine before again, since this one does not work. False: there is none."""
+    def go_back(self, *, is_busy: bool = False) -> bool:
+        """Use the engine before again, since this one does not work. False: there is none.
+
+        Args:
+            is_busy: another one is being unpacked or tried, so that nothing is deleted now; `works` does it later.
+        """
         current = self._current()
         if current is None or current.before is None or not self._is_there(current.before):
             return False
         logger.warning("going back to engine %s", current.before.version)
         self._write(_Current(current.before))
-        self.clean()
+        if not is_busy:
+            self.clean()
         return True
 
     def clean(self) -> None:
@@ -165,7 +194,7 @@ class Installed:
             used = {engine.folder for engine in (current.engine, current.before) if engine}
         for folder in self.root.glob("[0-9a-f]" * _NAME):
             if folder.name not in used:
-                shutil.rmtree(folder, ignore_errors=True)  # Windows keeps files that are in use
+                _delete(folder)
 
     def remove(self) -> None:
         """Delete every engine, also a half one. Wheels stay.
@@ -178,7 +207,7 @@ class Installed:
         except OSError as error:
             raise StoreError(f"The engine cannot be removed: {reason(error)}.") from error
         for folder in (*self.root.glob("[0-9a-f]" * _NAME), *self.root.glob(f"{_NEW}*")):
-            shutil.rmtree(folder, ignore_errors=True)
+            _delete(folder)
 
     @property
     def _file(self) -> Path:
@@ -194,7 +223,18 @@ class Installed:
         write_atomically(self._file, msgspec.json.format(msgspec.json.encode(current)))
 
     def _is_there(self, engine: _Engine) -> bool:
-        return engine.python == this_python() and (self.root / engine.folder).is_dir()
+        return engine.python == this_python() and _is_whole(self.root / engine.folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / _WHOLE).is_file()
+
+
+def _delete(folder: Path) -> None:
+    """Delete as much as goes: Windows keeps files that are in use. What is left is no engine."""
+    with suppress(OSError):
+        (folder / _WHOLE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name(digest: Digest) -> str:

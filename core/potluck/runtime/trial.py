@@ -4,10 +4,14 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from potluck.errors import EngineError
+from potluck.runtime.stopping import go_on
 from potluck.system.starting import hidden
 
 logger = logging.getLogger(__name__)
@@ -15,6 +19,8 @@ logger = logging.getLogger(__name__)
 TRIAL_S: Final = (
     180.0  # the first import reads a gigabyte from the disk, with a virus scanner in between
 )
+_KILLED_S: Final = 5.0  # until a process that was killed is gone
+_LOOK_S: Final = 0.1  # between two looks whether it was stopped
 _SHOWN: Final = 2000  # characters of what went wrong, in the log
 _CODE: Final = """\
 import sys
@@ -26,36 +32,58 @@ print(torch.__version__)
 """
 
 
-def try_engine(folder: Path, *, timeout_s: float = TRIAL_S) -> str:
+def try_engine(folder: Path, stopped: threading.Event, *, timeout_s: float = TRIAL_S) -> str:
     """Have the engine in a folder multiply.
 
     Returns:
         Its version, as it calls itself.
 
     Raises:
+        StoppedError: `stopped` was set; the process was killed.
         EngineError: it does not work on this computer.
     """
     command = [sys.executable, "-s", "-c", _CODE, str(folder)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
-        answer = subprocess.run(  # noqa: S603 - our own Python
+        trial = subprocess.Popen(  # noqa: S603 - our own Python
             command,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout_s,
             env=environment,
             cwd=folder,
             creationflags=hidden(),
         )
+        output, problem = _wait(trial, stopped, timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("the engine cannot be tried folder=%s error=%s", folder, error)
         raise _does_not_work() from error
-    if answer.returncode != 0:
-        logger.warning("the engine does not work: %s", answer.stderr[-_SHOWN:])
+    if trial.returncode != 0:
+        logger.warning("the engine does not work: %s", problem[-_SHOWN:])
         raise _does_not_work()
-    return answer.stdout.strip()[:64]
+    return output.strip()[:64]
+
+
+def _wait(
+    trial: subprocess.Popen[str], stopped: threading.Event, timeout_s: float
+) -> tuple[str, str]:
+    """What it writes until its end, and its errors. It does not outlive this call."""
+    until = time.monotonic() + timeout_s
+    try:
+        while True:
+            go_on(stopped)
+            try:
+                return trial.communicate(timeout=_LOOK_S)  # called again, it has lost nothing
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > until:
+                    raise
+    finally:
+        if trial.poll() is None:
+            trial.kill()
+            with suppress(subprocess.TimeoutExpired):
+                trial.communicate(timeout=_KILLED_S)
 
 
 def _does_not_work() -> EngineError:

@@ -12,6 +12,8 @@ import os
 import shutil
 import stat
 import struct
+import sys
+import threading
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Final
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
 from potluck.reasons import reason
+from potluck.runtime.stopping import go_on
 
 MOST_FILES: Final = 100_000  # torch has 13,000
 MOST_BYTES: Final = 16 << 30  # unpacked; the largest of today has 2 GB
@@ -54,19 +57,22 @@ class _Member:
     nbytes: int
 
 
-def unpack(wheel: Path, into: Path, mark: str) -> None:
+def unpack(wheel: Path, into: Path, mark: str, stopped: threading.Event | None = None) -> None:
     """Unpack a wheel, unless it was unpacked to its end before.
 
     Args:
         wheel: the file.
         into: the folder that others of the engine are unpacked into as well.
         mark: names the wheel: its digest.
+        stopped: ends it between two pieces when it is set.
 
     Raises:
+        StoppedError: `stopped` was set; a later call goes on with this wheel from its beginning.
         IntegrityError: it is no wheel, or one that must not be unpacked.
         DiskFullError: the disk has no room for it; nothing was written.
         StoreError: the disk cannot take it.
     """
+    stopped = stopped or threading.Event()
     done = into / _MARKS / mark
     if done.exists():
         return
@@ -75,7 +81,9 @@ def unpack(wheel: Path, into: Path, mark: str) -> None:
             members = _members(archive, into)
             _check_room(into, sum(member.nbytes for member in members))
             for member in members:
-                _write(archive, member)
+                _write(archive, member, stopped)
+        if sys.platform == "linux":
+            os.sync()  # the mark must not outlive a power cut that the files do not; once for all of them
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
     except _DAMAGED as error:
@@ -163,16 +171,20 @@ def no_room(needed: int, free: int) -> DiskFullError:
     )
 
 
-def _write(archive: zipfile.ZipFile, member: _Member) -> None:
+def _write(archive: zipfile.ZipFile, member: _Member, stopped: threading.Event) -> None:
     member.to.parent.mkdir(parents=True, exist_ok=True)
     sha, count = hashlib.sha256(), 0
     with archive.open(member.info) as source, member.to.open("wb") as out:
         while piece := source.read(_PIECE):
+            go_on(stopped)
             count += len(piece)
             if count > member.nbytes:
                 break
             sha.update(piece)
             out.write(piece)
+        if sys.platform != "linux":  # there, `sync` does not wait, or is none
+            out.flush()
+            os.fsync(out.fileno())
     found = base64.urlsafe_b64encode(sha.digest()).decode().rstrip("=")
     if count != member.nbytes or found != member.sha256.rstrip("="):
         member.to.unlink()

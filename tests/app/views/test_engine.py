@@ -9,6 +9,7 @@ from scripted_window import ScriptedBackend, home
 
 from potluck.api.engine import Engine, EngineRequest
 from potluck_app import language
+from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.engine import EngineCard
 
@@ -50,6 +51,15 @@ def test_it_offers_what_is_missing_with_its_size(card, backend, qtbot) -> None:
 
     qtbot.mouseClick(card.install, Qt.MouseButton.LeftButton)
     assert backend.last("/cluster/engine").body == EngineRequest(action="install")
+
+
+def test_what_the_node_refuses_is_said(card, backend, qtbot) -> None:
+    backend.say(home(engine=MISSING))
+    qtbot.mouseClick(card.install, Qt.MouseButton.LeftButton)
+
+    with qtbot.waitSignal(backend.problem) as said:
+        backend.last("/cluster/engine").call.failed.emit(Problem("It is being stopped."))
+    assert said.args == ["It is being stopped."]
 
 
 def test_it_says_how_far_it_is_and_from_whom(card, backend, qtbot) -> None:

@@ -15,6 +15,8 @@ from potluck.ids import Digest
 from potluck.runtime.download import Internet, Patience
 from potluck.runtime.lock import Wheel
 from potluck.store.chunks import ChunkStore
+from potluck.wire.messages import Chunk
+from potluck.wire.wheel_messages import SendWheels
 
 pytestmark = pytest.mark.net
 
@@ -79,6 +81,60 @@ def test_a_computer_that_sends_other_bytes_is_left_for_the_next_one(home, paths)
 
     assert has(home.master, wheels)
     assert home.master.store.path(wheels[0].digest).read_bytes() == paths[0].read_bytes()
+
+
+def test_a_computer_that_breaks_the_rules_is_left_for_the_internet(home, paths, internet) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+    for path in paths:
+        home.master.put(path)
+    answer = home.master.server._answer
+
+    async def breaks(link, message) -> None:
+        if isinstance(message, SendWheels):  # a piece of a file that nobody asked for
+            await link.send(Chunk(digest="0" * 64, offset=7, total=9), b"ab")
+        else:
+            await answer(link, message)
+
+    home.master.server._answer = breaks
+    coming = Coming()
+
+    async def obtain() -> None:
+        sources = [home.master.source(home.id)]
+        await fetcher(study, sources, f"{internet.address}/simple").obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert has(study, wheels)
+    assert coming.from_home == 0
+
+
+def test_after_other_bytes_from_the_internet_another_computer_fetches(
+    home, paths, internet
+) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+
+    def fetch(lacking: list[Wheel]) -> str:
+        for path in paths:
+            if wheel_of(path) in lacking:
+                home.master.put(path)
+        return ""
+
+    home.master.server._fetch = fetch
+    with serving(
+        WheelServer({f"/{path.name}": bytes(path.stat().st_size) for path in paths})
+    ) as lying:
+
+        async def obtain() -> None:
+            its = fetcher(study, [home.master.source(home.id)], f"{lying.address}/simple")
+            await its.obtain(wheels, Coming())
+
+        home.run(obtain)
+
+    assert has(study, wheels)
 
 
 def test_a_computer_that_is_gone_is_left_for_the_internet(home, paths, internet) -> None:

@@ -169,6 +169,110 @@ def test_a_disk_without_room_for_what_is_unpacked_is_said_first(store, paths, in
     asyncio.run(install())
 
 
+class Trial:
+    """Hears of a trial: its torch connects when it is imported, and goes on when it is told so."""
+
+    def __init__(self) -> None:
+        self.tried: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+            asyncio.Queue()
+        )
+
+    async def listen(self, folder: Path) -> tuple[asyncio.Server, Path]:
+        """Returns what listens, and the wheel of that torch."""
+
+        async def connected(reader, writer) -> None:
+            await self.tried.put((reader, writer))
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        waits = f"import socket\nsocket.create_connection(('127.0.0.1', {port})).recv(1)\n"
+        text = waits.encode() + TORCH["torch/__init__.py"]
+        wheel = zip_wheel(folder / "torch-2.13.0-py3-none-any.whl", {"torch/__init__.py": text})
+        return server, wheel
+
+
+def test_an_install_that_is_stopped_while_it_is_tried_ends_and_can_be_begun_again(
+    store, internet, tmp_path: Path
+) -> None:
+    async def install() -> None:
+        trial = Trial()
+        server, wheel = await trial.listen(tmp_path)
+        internet.files[f"/{wheel.name}"] = wheel.read_bytes()
+        async with server, asyncio.timeout(60):
+            its = keeper(store, [wheel], f"{internet.address}/simple")
+            await its.look()
+            await its.change(INSTALL)
+            reader, writer = await trial.tried.get()
+
+            state = await its.change(EngineRequest(action="stop"))
+
+            await done(its)
+            assert await reader.read() == b""  # the process is gone
+            writer.close()
+            assert state.phase == its.state.phase == "missing"
+            assert not its.is_there
+            assert its.folder() is None
+
+            await its.change(INSTALL)
+            _, writer = await trial.tried.get()
+            writer.write(b"1")
+            await its.wait()
+            writer.close()
+            assert its.state.phase == "ready"
+
+    asyncio.run(install())
+
+
+def test_stopping_while_the_one_before_is_used_leaves_that_one(
+    store, paths, internet, tmp_path: Path
+) -> None:
+    async def install() -> None:
+        index = f"{internet.address}/simple"
+        first = keeper(store, paths, index)
+        await first.look()
+        await first.change(INSTALL)
+        await asyncio.wait_for(first.wait(), 60)
+        folder = first.folder()
+
+        trial = Trial()
+        server, wheel = await trial.listen(tmp_path)
+        internet.files[f"/{wheel.name}"] = wheel.read_bytes()
+        async with server, asyncio.timeout(60):
+            second = keeper(store, [wheel], index)
+            await second.look()
+            await second.change(INSTALL)
+            _, writer = await trial.tried.get()
+            await second.change(EngineRequest(action="stop"))
+            await done(second)
+            writer.close()
+
+        assert second.is_there
+        assert second.state.phase == "ready"
+        assert second.folder() == folder
+
+    asyncio.run(install())
+
+
+def test_an_error_that_nobody_expects_is_a_state_and_not_for_ever_a_download(
+    store, paths, internet
+) -> None:
+    async def install() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+
+        def no_disk(_: Path) -> int:
+            raise LookupError("nobody expects this")
+
+        store.disk_free = no_disk
+        await its.change(INSTALL)
+        await done(its)
+        assert its.state.phase == "failed"
+        assert its.state.failed
+        assert "potluck logs" in its.state.message
+
+    asyncio.run(install())
+
+
 def test_an_own_torch_needs_nothing(store, paths) -> None:
     async def look() -> None:
         its = keeper(store, paths, None, has_torch=True)
@@ -287,6 +391,27 @@ def test_a_release_without_an_engine_for_this_computer_says_so(store, paths) -> 
             await its.change(INSTALL)
 
     asyncio.run(look())
+
+
+def test_what_two_computers_ask_for_is_fetched_side_by_side(store, paths, internet) -> None:
+    async def fetch() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+        torch, sympy = map(wheel_of, paths)
+
+        assert its.fetch_for_others([torch]) == ""
+        assert its.fetch_for_others([torch]) == ""  # it comes already
+        assert its.fetch_for_others([torch, sympy]) == ""
+        assert its.is_busy
+        assert len(its._for_others) == 2
+
+        async with asyncio.timeout(60):
+            await asyncio.wait(list(its._tasks._tasks))
+        assert store.has(torch.digest, torch.nbytes)
+        assert store.has(sympy.digest, sympy.nbytes)
+        assert not its.is_busy
+
+    asyncio.run(fetch())
 
 
 def test_files_that_no_release_lists_any_more_are_deleted(store, paths, tmp_path: Path) -> None:

@@ -12,10 +12,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from potluck.cluster.runtime.sharing import Offer, Source, WheelClient
-from potluck.errors import DiskFullError, HubError, PeerError, PotluckError, StoreError
+from potluck.errors import (
+    DiskFullError,
+    HubError,
+    IntegrityError,
+    PeerError,
+    PotluckError,
+    ProtocolError,
+    StoreError,
+)
 from potluck.ids import Digest
-from potluck.runtime.download import Internet, StoppedError
+from potluck.runtime.download import Internet
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import StoppedError
 from potluck.runtime.wheel import no_room
 from potluck.store.chunks import ChunkStore
 
@@ -89,7 +98,8 @@ class WheelFetcher:
                 return
             try:
                 await self._from_internet(lacking, coming)
-            except HubError as error:
+            except (HubError, IntegrityError) as error:
+                lacking = await self._lacking(lacking, coming)
                 if not may_ask or not await self._by_others(lacking, coming):
                     raise _nowhere(error) from error
         finally:
@@ -150,7 +160,7 @@ class WheelFetcher:
 
         try:
             await self._client.take(source, wheels, lambda told: progress(told.sent))
-        except PeerError as error:
+        except (PeerError, ProtocolError) as error:  # it is gone, or breaks the rules
             logger.info("wheels from %s: %s", source.name, error)
         except DiskFullError:
             raise
@@ -230,7 +240,7 @@ def _spread(coming: Coming, wheels: Sequence[Wheel], here: int) -> None:
     coming.changed()
 
 
-def _nowhere(error: HubError) -> HubError:
+def _nowhere(error: HubError | IntegrityError) -> HubError | IntegrityError:
     return type(error)(
         f"{error.message} No computer of your home that is on has it either: one with a connection to the Internet"
         " helps, if it is paired and runs Potluck."

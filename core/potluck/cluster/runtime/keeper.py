@@ -6,9 +6,9 @@ computer, or a paired computer asks for files that it cannot get by itself.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +16,13 @@ import msgspec
 
 from potluck.api.engine import Engine, EngineRequest, Phase
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
+from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, TOO_MANY, UNEXPECTED
 from potluck.doctor.facts import EngineSeen
 from potluck.errors import BusyError, EngineError, PotluckError, UsageError
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.choice import Choice, Machine, choose, read_locks
-from potluck.runtime.installed import Installed, has_own_torch
+from potluck.runtime.installed import Installed, has_own_torch, is_installed
 from potluck.runtime.lock import EngineLock, Wheel
 from potluck.runtime.offered import OWN, choose_in
 from potluck.runtime.wheel import no_room
@@ -31,24 +32,12 @@ from potluck.tasks import TaskSet, in_thread
 logger = logging.getLogger(__name__)
 
 _PIECE: Final = 4 << 20
+_AT_ONCE: Final = 3  # fetches for others: computers of different systems may ask
 
 STOP_S: Final = 3.0  # what takes longer ends by itself
-_MISSING: Final = (
-    "The engine (PyTorch) is not installed on this computer, so it computes nothing yet. Install it in the window or"
-    " with: potluck engine install."
-)
-_NEWER: Final = "The engine is installed. This release lists another one: potluck engine install."
-_LATER: Final = "The engine is installed. It is used when Potluck is started the next time."
 _UNPACKED: Final = (
     2  # times as large as its wheels an engine is about; what it is exactly, unpacking checks
 )
-_SAYS: Final[Mapping[Phase, str]] = {
-    "own": "PyTorch is installed in Potluck's own Python.",
-    "ready": "The engine is installed.",
-    "missing": _MISSING,
-    "fetching": "The engine is being fetched.",
-    "unpacking": "The engine is being unpacked and tried.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +87,14 @@ class EngineKeeper:
         self._is_own = release.has_torch()
         engine = None if self._is_own else self._used().engine()
         phase: Phase = "own" if self._is_own else "missing" if engine is None else "ready"
-        self.state = Engine(phase=phase, message=_SAYS[phase])
+        self.state = Engine(phase=phase, message=SAYS[phase])
         if engine is not None:
             self.state = msgspec.structs.replace(
                 self.state, variant=engine.variant, version=engine.version
             )
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
-        self._for_others: asyncio.Task[None] | None = None
+        self._for_others: list[frozenset[Digest]] = []  # what each fetch for others brings
         self._problem = ""  # why the last fetch for others did not go on
         self._there = asyncio.Event()
         if phase in ("own", "ready"):
@@ -123,8 +112,7 @@ class EngineKeeper:
     @property
     def is_busy(self) -> bool:
         """Whether something is fetched or unpacked, for this computer or another one."""
-        tasks = (self._working, self._for_others)
-        return any(task is not None and not task.done() for task in tasks)
+        return bool(self._for_others) or (self._working is not None and not self._working.done())
 
     async def wait(self) -> None:
         """Wait until stage processes can be started."""
@@ -150,7 +138,7 @@ class EngineKeeper:
 
     def does_not_work(self) -> bool:
         """Stage processes do not start with it. Returns whether there was another one to go back to."""
-        return not self._is_own and self._installed.go_back()
+        return not self._is_own and self._installed.go_back(is_busy=self.is_busy)
 
     # --- the state
 
@@ -166,7 +154,7 @@ class EngineKeeper:
         except (PotluckError, OSError) as error:
             logger.warning("no engine is listed for this computer: %s", error)
             if self.state.phase == "missing":
-                message = error.message if isinstance(error, PotluckError) else _MISSING
+                message = error.message if isinstance(error, PotluckError) else MISSING
                 self._say("none", message=message)
         finally:
             self._looked.set()
@@ -177,7 +165,7 @@ class EngineKeeper:
         if engine is None:
             self._say("missing", nbytes=choice.nbytes)
         elif engine.variant != OWN and not self._used().is_current(choice):
-            self.state = msgspec.structs.replace(self.state, message=_NEWER)
+            self.state = msgspec.structs.replace(self.state, message=NEWER)
             self._changed()
 
     def listed(self) -> Mapping[Digest, Wheel]:
@@ -188,8 +176,7 @@ class EngineKeeper:
         choice = self._shown
         self.state = Engine(
             phase=phase,
-            message=message
-            or " ".join(filter(None, (_SAYS[phase], choice.note if choice else ""))),
+            message=message or " ".join(filter(None, (SAYS[phase], choice.note if choice else ""))),
             variant=choice.variant if choice else self.state.variant,
             version=choice.version if choice else self.state.version,
             nbytes=nbytes,
@@ -232,7 +219,11 @@ class EngineKeeper:
         return self.state
 
     def _install(self, folder: Path | None) -> None:
-        if self._is_own or (self._working is not None and not self._working.done()):
+        if self._is_own:
+            return
+        if self._working is not None and not self._working.done():
+            if self._working.cancelling():
+                raise BusyError("The engine is still being stopped. Try again in a moment.")
             return
         is_there = self._choice is not None and self._installed.is_current(self._choice)
         if folder is None and is_there:
@@ -258,12 +249,18 @@ class EngineKeeper:
         except OSError as error:  # a folder of the owner that is gone meanwhile
             logger.warning("the engine is not installed: %s", error)
             self._failed(f"The engine cannot be installed: {reason(error)}.")
+        except Exception:  # the last boundary: else it would count as being fetched for ever
+            logger.exception("the engine is not installed")
+            self._failed(UNEXPECTED)
         except asyncio.CancelledError:
-            self._say("ready" if self._used().engine() else "missing")
+            engine = self._used().engine()
+            self._say("ready" if engine else "missing")
+            if engine:  # also one that was switched to before the thread heard of it
+                self._there.set()
             raise
         else:
             logger.info("engine installed version=%s variant=%s", choice.version, choice.variant)
-            message = _LATER if self.is_there else ""
+            message = LATER if self.is_there else ""
             self._say("ready", message=message, nbytes=choice.nbytes, done=choice.nbytes)
             self._there.set()
 
@@ -298,7 +295,7 @@ class EngineKeeper:
         """Choose among the owner's own wheels; they are read where they are, and copied for others if listed."""
         machine = await asyncio.to_thread(self._release.machine)
         choice, paths = await asyncio.to_thread(
-            choose_in, folder, machine.environment, _is_installed
+            choose_in, folder, machine.environment, is_installed
         )
         self._shown = choice
         await asyncio.to_thread(self._keep, choice.wheels, paths)
@@ -316,22 +313,27 @@ class EngineKeeper:
 
     async def _unpack(self, choice: Choice, path: Callable[[Digest], Path]) -> None:
         """Unpack and try. Whoever stops it waits for the thread: two of them must not write the same folder."""
+        stopped = threading.Event()
         unpacking = asyncio.create_task(
             in_thread(
-                lambda report: self._installed.install(choice, path, report),
+                lambda report: self._installed.install(choice, path, report, stopped=stopped),
                 lambda done, total: self._say("unpacking", nbytes=total, done=done),
             )
         )
         try:
             await asyncio.shield(unpacking)
         except asyncio.CancelledError:
+            stopped.set()
             await asyncio.wait([unpacking])
+            if not unpacking.cancelled() and (error := unpacking.exception()) is not None:
+                logger.info("unpacking was stopped: %r", error)
             raise
 
     async def _stop_working(self) -> None:
-        """Stop what is under way. A file that is being unpacked, and a trial, come to their end first."""
+        """Stop what is under way. What is being written to the disk comes to its end first."""
         if self._working is not None and not self._working.done():
-            self._working.cancel()
+            if not self._working.cancelling():  # a second time would leave the thread alone
+                self._working.cancel()
             await asyncio.wait([self._working], timeout=STOP_S)
 
     async def _remove(self) -> None:
@@ -360,11 +362,19 @@ class EngineKeeper:
 
     def fetch_for_others(self, wheels: Sequence[Wheel]) -> str:
         """Begin to fetch files for another computer of the home. Returns why not, or an empty text."""
-        if self._for_others is not None and not self._for_others.done():
+        coming = frozenset[Digest]().union(*self._for_others)
+        new = [wheel for wheel in wheels if wheel.digest not in coming]
+        if not new:
             return ""
+        if len(self._for_others) >= _AT_ONCE:
+            return TOO_MANY
         problem, self._problem = self._problem, ""
         if not problem:
-            self._for_others = self._tasks.spawn(self._obtain(wheels), name="wheels for others")
+            digests = frozenset(wheel.digest for wheel in new)
+            self._for_others.append(digests)
+            self._tasks.spawn(self._obtain(new), name="wheels for others").add_done_callback(
+                lambda _: self._for_others.remove(digests)
+            )
         return problem
 
     async def _obtain(self, wheels: Sequence[Wheel]) -> None:
@@ -383,11 +393,3 @@ class EngineKeeper:
     async def stop(self) -> None:
         """End what is under way; what is here is kept."""
         await self._tasks.stop()
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
