@@ -122,6 +122,7 @@ def test_a_replica_that_is_killed_in_the_middle_of_an_answer_costs_no_letter(
 def _look(desk: Node) -> bool:
     """Whether both answer; what was lost a moment ago is not left alone."""
     desk.master.replicas._next = 0.0
+    desk.master.replicas._failing.clear()
     desk.master.weigh()
     return desk.master.replicas.ready is not None
 

@@ -151,3 +151,23 @@ def test_an_answer_read_slowly_goes_on_where_its_model_was_loaded_again(home: Ho
         assert tokens == expected([1, 2], 9)
 
     run(main())
+
+
+@pytest.mark.parametrize("part", ["readers", "replicas"])
+def test_a_plan_goes_out_of_force_also_if_what_is_beside_it_does_not_end_as_it_should(
+    home: Home, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(**_: object) -> None:
+        raise RuntimeError
+
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        pipeline = home.master.deployment and home.master.deployment.pipeline
+        assert pipeline is not None
+        monkeypatch.setattr(getattr(home.master, part), "end", fails)
+        await home.master.unload()
+        assert pipeline.broken is not None
+        assert not home.desk.is_loaded
+        assert not home.laptop.is_loaded
+
+    run(main())

@@ -18,9 +18,7 @@ class PlanningDeadlines:
     replicas_s: float = (
         8.0  # the same where the model is held several times: each division is a plan
     )
-    readers_s: float = (
-        20.0  # after which those who read prompts are prepared again, and lost replicas
-    )
+    readers_s: float = 20.0  # before readers, and lost replicas the first time, are prepared again
 
 
 DEADLINES = PlanningDeadlines()

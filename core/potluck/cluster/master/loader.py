@@ -346,14 +346,13 @@ class Loader:
         return self._retire(deployment, keep)
 
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
-        try:
-            await self.readers.end(keep=keep)
-            await self.replicas.end(keep=keep)
-            await deployment.stop(keep=keep)
-        except Exception:  # the plan is out of force all the same, and the next action can begin
-            logger.exception(
-                "the plan in force did not end as it should epoch=%d", deployment.epoch
-            )
+        for end in (self.readers.end, self.replicas.end, deployment.stop):
+            try:
+                await end(keep=keep)
+            except Exception:  # the others end all the same, and the next action can begin
+                logger.exception(
+                    "the plan in force did not end as it should epoch=%d", deployment.epoch
+                )
         return Retired()
 
     async def free(self, node_id: NodeId, epoch: int) -> None:

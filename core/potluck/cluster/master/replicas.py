@@ -2,7 +2,8 @@
 
 Answers never wait for one. All are equal but for this: one of them is the deployment in force, which the master's
 state knows. When that one is lost or leaves, another one takes its place (`promote`). A replica that is lost is
-planned again with the computers that nothing else uses, and its answers go on at the others meanwhile.
+planned again with the computers that nothing else uses, and its answers go on at the others meanwhile. A computer
+that fails is left out for a while, twice as long each time; the person is told once, until it has worked for long.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.master.backoff import MOST_S, Backoff
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
@@ -34,6 +36,7 @@ class _Replica:
         settled: set when it answers, or will not.
         leaves: set when it is to begin no answers any more.
         is_promoted: whether it is the deployment in force now.
+        since: when it began to answer, in seconds.
     """
 
     deployment: Deployment
@@ -41,6 +44,7 @@ class _Replica:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     leaves: asyncio.Event = field(default_factory=asyncio.Event)
     is_promoted: bool = False
+    since: float = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -48,6 +52,10 @@ class _Replica:
         pipeline = self.deployment.pipeline
         is_here = self.settled.is_set() and not self.leaves.is_set()
         return is_here and pipeline is not None and pipeline.broken is None
+
+    @property
+    def nodes(self) -> frozenset[NodeId]:
+        return frozenset(stage.node for stage in self.deployment.planned.plan.stages)
 
     @property
     def names(self) -> str:
@@ -64,7 +72,7 @@ class Replicas:
         plan: makes a plan on some computers, or raises PotluckError.
         tell: shows a line of text to the person at this computer.
         changed: called when another number of them answer.
-        retry_s: how long is waited after one was lost or could not be planned.
+        retry_s: how long is waited after one was lost or could not be planned, the first time.
         answers_s: how long the answers of one that leaves may go on there.
         clock: seconds.
     """
@@ -91,7 +99,10 @@ class Replicas:
         self._planning: asyncio.Task[None] | None = None
         self._keep: Container[NodeId] = ()
         self._next = 0.0  # time before which no other one is planned
-        self._told = ""  # why one could not be held, last
+        self._failing = Backoff[NodeId](retry_s, clock=clock)  # computers
+        self._no_room = Backoff[frozenset[NodeId]](retry_s, clock=clock)  # computers together
+        self._blamed: set[Deployment] = set()  # of whose end it is known whose fault it is
+        self._told = set[str]()  # the names of those whose failure was told
 
     @property
     def deployments(self) -> list[Deployment]:
@@ -118,7 +129,10 @@ class Replicas:
 
     def begin(self, first: Deployment, generator: Generator) -> None:
         """Prepare the other replicas of a plan that is in force, if it has some."""
-        self._first, self._next, self._told = (first, generator), 0.0, ""
+        self._first, self._next = (first, generator), 0.0
+        self._failing.clear()
+        self._no_room.clear()
+        self._told.clear()
         for plan in first.planned.replicas:
             self._prepare(first.planned.of_replica(plan))
 
@@ -126,15 +140,19 @@ class Replicas:
         """Let those go that leave, and plan another one if one is missing and computers are free."""
         if self._first is None:
             return
-        leaving = self._leaving()
+        leaving, now = self._leaving(), self._clock()
         for each in self._others:
+            if each.is_ready and now - each.since >= MOST_S:
+                self._has_worked(each)
             if each.is_ready and any(map(each.deployment.uses, leaving)):
                 self._tell(f"{each.names}: a computer leaves. Answers go on at another replica.")
                 each.leaves.set()
-        is_late = self._clock() < self._next
+                self._blamed.add(each.deployment)
         missing = self._first[0].planned.replicas_wanted - 1 - len(self.deployments)
-        if missing > 0 and self._planning is None and not is_late and self._free():
-            self._planning = asyncio.create_task(self._plan_again(), name="replica")
+        if missing <= 0 or self._planning is not None or now < self._next:
+            return
+        if (free := self._free()) and self._no_room.is_due(free):
+            self._planning = asyncio.create_task(self._plan_again(free), name="replica")
 
     def promote(self, first: Deployment) -> Deployment:
         """Take another replica for the deployment in force, and let that one go. There must be one: `ready`."""
@@ -148,6 +166,8 @@ class Replicas:
             each.work.cancel()
         generator = self._first[1]
         self._first = promoted, generator
+        if first.pipeline is not None and first.pipeline.broken is None:
+            self._blamed.add(first)  # it leaves
         before = _Replica(first)
         before.settled.set()
         before.leaves.set()
@@ -158,6 +178,7 @@ class Replicas:
     async def end(self, *, keep: Container[NodeId] = ()) -> None:
         """Take all of the others out of force. The computers in `keep` keep their layers."""
         first, self._first, self._keep = self._first, None, keep
+        self._blamed.clear()
         if self._planning is not None:
             self._planning.cancel()
             await asyncio.wait([self._planning])
@@ -186,28 +207,32 @@ class Replicas:
 
     def lost(self, node: NodeId, error: PotluckError) -> None:
         """Note that a computer was lost, or its stage."""
+        if self._first is not None and self._first[0].uses(node):
+            self._blame(self._first[0], [node])
         for each in self._others:
             if each.deployment.uses(node):
+                self._blame(each.deployment, [node])
                 each.deployment.fail(error)
 
     # --- one of the others
 
     def _free(self) -> frozenset[NodeId]:
-        """The computers that have no part of any replica."""
+        """The computers that have no part of any replica, and are not left out because they failed."""
         assert self._first is not None
         used = [self._first[0], *(each.deployment for each in self._others)]
-        here = set(self._present()) - set(self._leaving())
+        here = set(filter(self._failing.is_due, self._present())) - set(self._leaving())
         return frozenset(node for node in here if not any(one.uses(node) for one in used))
 
-    async def _plan_again(self) -> None:
+    async def _plan_again(self, free: frozenset[NodeId]) -> None:
         assert self._first is not None
         planned = self._first[0].planned
         try:
-            plan = await self._plan(self._free(), planned)
+            plan = await self._plan(free, planned)
         except PotluckError as error:
             logger.info("no other replica has room: %s", error.message)
-            self._next = self._clock() + self._retry_s
+            self._no_room.failed(free)
         else:
+            self._no_room.worked(free)
             if all(stage.node in self._free() for stage in plan.stages):
                 self._prepare(planned.of_replica(plan))
         finally:
@@ -232,9 +257,7 @@ class Replicas:
             await self._until_over(each, generator)
         except PotluckError as error:
             why = f"the model cannot be held there. The others answer. {error.message}"
-            if (text := f"{each.names}: {why}") != self._told:  # it is tried again and again
-                self._told = text
-                self._tell(text)
+            self._tell_once(each, f"{each.names}: {why}")
         finally:
             if not each.is_promoted:
                 await self._stop(each, generator)
@@ -249,6 +272,7 @@ class Replicas:
             speed=deployment.planned.speed,
             is_replica=True,
         )
+        each.since = self._clock()
         each.settled.set()
         logger.info("another replica answers: %s", each.names)
         self._changed()
@@ -272,7 +296,8 @@ class Replicas:
                 async with asyncio.timeout(self._answers_s):
                     await generator.unused(pipeline)
         elif not each.leaves.is_set():  # of the deployment in force, the master has told it
-            self._tell(f"{pipeline.broken.message} Its answers go on at another replica.")
+            why = f"{pipeline.broken.message} Its answers go on at another replica."
+            self._tell_once(each, why)
 
     async def _stop(self, each: _Replica, generator: Generator) -> None:
         """End one of the others; answers that are under way there go on elsewhere."""
@@ -285,5 +310,33 @@ class Replicas:
         finally:
             if each in self._others:
                 self._others.remove(each)
+            if self._first is not None:  # else it was ended, which is nobody's fault
+                culprit = each.deployment.culprit
+                self._blame(each.deployment, each.nodes if culprit is None else [culprit])
+            self._blamed.discard(each.deployment)
             self._next = self._clock() + self._retry_s
             self._changed()
+
+    # --- those that fail
+
+    def _blame(self, deployment: Deployment, nodes: Collection[NodeId]) -> None:
+        """Leave computers out for a while that a deployment ended by, unless it is known already by which."""
+        if deployment in self._blamed:
+            return
+        self._blamed.add(deployment)
+        for node in nodes:
+            self._failing.failed(node)
+
+    def _has_worked(self, each: _Replica) -> None:
+        """Forget that the computers of one have failed: it has answered for long."""
+        for node in each.nodes:
+            self._failing.worked(node)
+        self._told.discard(each.names)
+
+    def _tell_once(self, each: _Replica, text: str) -> None:
+        """Tell the first failure of one: it is tried again and again."""
+        if each.names in self._told:
+            logger.info("another time: %s", text)
+            return
+        self._told.add(each.names)
+        self._tell(f"{text} It will be tried again, less and less often.")

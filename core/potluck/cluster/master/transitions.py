@@ -237,6 +237,9 @@ def _promote(state: State) -> State:
     assert stages is not None
     if not before.is_broken:
         state = _tell_leaving(state, "Its answers go on at another replica.")
+    if state.work is not None and not isinstance(state.wishes[0], LoadWish):
+        # The plan of a recovery or a hand-over would take the replica that answers out of force.
+        state = replace(state, ending=state.ending or Ending(error=None))
     return replace(
         state,
         deployed=Deployed(epoch=before.epoch, stages=stages, is_loaded=True),
