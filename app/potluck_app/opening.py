@@ -20,7 +20,6 @@ from PySide6.QtGui import QFileOpenEvent
 from PySide6.QtNetwork import QHostAddress, QNetworkInterface
 from PySide6.QtWidgets import QApplication
 
-from potluck import invitation
 from potluck.api.schema import Joined, JoinRequest
 from potluck.errors import PairingError
 from potluck_app.language import said
@@ -102,6 +101,8 @@ def _token(link: str) -> str:
 
 def _invitation(token: str) -> Invitation:
     """Read where a token leads, which must be a network that this computer is in."""
+    from potluck import invitation  # a window that opens needs none
+
     try:
         addresses = invitation.read(token).addresses
     except PairingError as error:
