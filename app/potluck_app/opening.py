@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from PySide6.QtCore import QEvent, QObject, QUrl, Signal
 from PySide6.QtGui import QFileOpenEvent
-from PySide6.QtNetwork import QHostAddress, QNetworkInterface
+from PySide6.QtNetwork import QNetworkInterface
 from PySide6.QtWidgets import QApplication
 
 from potluck.api.schema import Joined, JoinRequest
@@ -108,7 +108,8 @@ def _invitation(token: str) -> Invitation:
     except PairingError as error:
         raise CannotOpenError(str(error)) from error
     hosts = tuple(dict.fromkeys(host for host, _ in addresses))
-    own = [ipaddress.ip_address(a.toString().partition("%")[0]) for a in _own_addresses()]
+    found = QNetworkInterface.allAddresses()
+    own = [ipaddress.ip_address(a.toString().partition("%")[0]) for a in found]
     if any(not is_at_home(ipaddress.ip_address(host), own) for host in hosts):
         raise CannotOpenError(
             "The link invites this computer to one in the Internet, so it was not followed. Potluck follows"
@@ -116,10 +117,6 @@ def _invitation(token: str) -> Invitation:
             " and the token."
         )
     return Invitation(token, hosts)
-
-
-def _own_addresses() -> list[QHostAddress]:
-    return QNetworkInterface.allAddresses()
 
 
 def is_at_home(ip: _Address, own: Iterable[_Address]) -> bool:
@@ -131,9 +128,7 @@ def is_at_home(ip: _Address, own: Iterable[_Address]) -> bool:
     """
     if any(ip in network for network in _AT_HOME):
         return True
-    if (
-        ip not in _PUBLIC_V6
-    ):  # such as one of IPv4, which IPv6 has too: all of those are in one network
+    if ip not in _PUBLIC_V6:  # IPv6 has those of IPv4, too, all in one network of 64 bits
         return False
     near = ipaddress.ip_network(f"{ip}/{_V6_PREFIX}", strict=False)
     return any(other in near for other in own)
