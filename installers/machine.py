@@ -5,7 +5,6 @@ Uses the standard library only. Nothing here writes or installs.
 
 from __future__ import annotations  # an older Python must get as far as saying that it is too old
 
-import ctypes
 import re
 import subprocess
 import sys
@@ -17,30 +16,18 @@ from potluck.runtime.gpus import (
     nvidia_gpus,
     torch_variant,
 )  # the installed engine has the same rule
+from potluck.system.qt_libraries import (
+    QT_LIBRARIES,
+    X11_LIBRARIES,
+    missing_libraries,
+)  # the window says which are missing
 
-__all__ = ["nvidia_gpus", "torch_variant"]
+__all__ = ["QT_LIBRARIES", "X11_LIBRARIES", "missing_libraries", "nvidia_gpus", "torch_variant"]
 
 # What the Qt wheels for Linux on Arm need: the last ones for an older C library are for these Pythons.
 QT_GLIBC = (2, 39)
 OLDER_QT_GLIBC = (2, 31)
 OLDER_QT_PYTHON = (3, 13)
-
-# The system libraries that the Qt wheels need, and their Debian packages.
-QT_LIBRARIES = {
-    "libGL.so.1": "libgl1",
-    "libEGL.so.1": "libegl1",
-    "libxkbcommon.so.0": "libxkbcommon0",
-    "libfontconfig.so.1": "libfontconfig1",
-    "libglib-2.0.so.0": "libglib2.0-0",
-    "libdbus-1.so.3": "libdbus-1-3",
-}
-X11_LIBRARIES = {  # needed in addition on an X server
-    "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
-    "libxcb-cursor.so.0": "libxcb-cursor0",
-    "libxcb-icccm.so.4": "libxcb-icccm4",
-    "libxcb-keysyms.so.1": "libxcb-keysyms1",
-    "libxcb-shape.so.0": "libxcb-shape0",
-}
 
 
 def has_display(system: str, environ: Mapping[str, str]) -> bool:
@@ -85,19 +72,6 @@ def python_machine(machine: str, built_for: str) -> str:
 def draws_on_x11(environ: Mapping[str, str]) -> bool:
     """Return whether Qt draws on an X server; if there is Wayland, Qt prefers it."""
     return bool(environ.get("DISPLAY")) and not environ.get("WAYLAND_DISPLAY")
-
-
-def missing_libraries(
-    libraries: Mapping[str, str], load: Callable[[str], object] = ctypes.CDLL
-) -> dict[str, str]:
-    """Return the libraries that this system cannot load, with their packages."""
-    missing = {}
-    for library, package in libraries.items():
-        try:
-            load(library)
-        except OSError:
-            missing[library] = package
-    return missing
 
 
 def venv_version(folder: Path, python: Path) -> tuple[int, int] | None:

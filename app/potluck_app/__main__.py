@@ -13,14 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSocketNotifier, QTimer
-
 from potluck.settings import Folders
-from potluck_app.application import Application
-from potluck_app.garbage import collect_in_this_thread
-from potluck_app.launcher import find_or_start
-from potluck_app.opening import Opener, Program
-from potluck_app.single_instance import SingleInstance
+
+try:
+    from PySide6.QtCore import QSocketNotifier, QTimer
+
+    from potluck_app.application import Application
+    from potluck_app.garbage import collect_in_this_thread
+    from potluck_app.launcher import find_or_start
+    from potluck_app.opening import Opener, Program
+    from potluck_app.single_instance import SingleInstance
+except ImportError as error:  # Qt's libraries lack one of the system's
+    from potluck.system import qt_libraries
+
+    sentence = qt_libraries.explain(error)
+    if sentence is None:
+        raise
+    qt_libraries.tell(sentence)
+    sys.exit(1)
 
 if TYPE_CHECKING:
     from potluck.system.autostart import Autostart

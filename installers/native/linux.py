@@ -53,19 +53,22 @@ def deb(made: Path, out: Path, *, glibc: str, level: int = archives.LEVEL) -> Pa
     _integrate(root)
     control = root / "DEBIAN"
     control.mkdir()
-    arch = _DEBIAN_MACHINES.get(machine())
-    if arch is None:
-        raise BuildError(f"Debian has no name for the architecture {machine()} here.")
+    arch = _debian_machine()
     kilobytes = archives.size(root) // 1024
     (control / "control").write_text(control_file(arch, glibc, kilobytes), encoding="utf-8")
     (control / "conffiles").write_text("/etc/ufw/applications.d/potluck\n", encoding="utf-8")
     (control / "md5sums").write_text(_md5sums(root), encoding="utf-8")
     launchers.copy("postrm", control / "postrm", executable=True)
-    package = out / f"potluck_{version()}_{arch}.deb"
+    package = out / deb_name()
     command = ["dpkg-deb", "--root-owner-group", "-Zxz", f"-z{level}"]
     command += ["--build", str(root), str(package)]
     _run(command, "dpkg-deb is missing: build this package on Debian or Ubuntu.")
     return package
+
+
+def deb_name() -> str:
+    """Return the file name of the .deb, as Debian's tools write it: `potluck_0.1.0_amd64.deb`."""
+    return f"potluck_{version()}_{_debian_machine()}.deb"
 
 
 def control_file(arch: str, glibc: str, kilobytes: int) -> str:
@@ -95,6 +98,13 @@ def _integrate(root: Path) -> None:
     copyright_file = root / "usr/share/doc/potluck/copyright"
     copyright_file.parent.mkdir(parents=True)
     shutil.copy(root / OPT / "LICENSE", copyright_file)
+
+
+def _debian_machine() -> str:
+    arch = _DEBIAN_MACHINES.get(machine())
+    if arch is None:
+        raise BuildError(f"Debian has no name for the architecture {machine()} here.")
+    return arch
 
 
 def _md5sums(root: Path) -> str:

@@ -14,6 +14,7 @@ from potluck.doctor.sharing import PRIVATE, shareable
 SECRETS = {
     "names": "Ana's Mac and Attic",
     "older": "Ana's Mac",
+    "adapters": "Ana's WLAN and wg-attic",
     "address": "192.168.7.20:47777",
     "networks": "192.168.7.0/24 and fd00:7::/64",
     "folder": "/home/ana/.local/share/potluck",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from native import archives, glibc, libraries, linux, macos, pruning, requirements, windows
 from native.launchers import FILES
-from native.project import BuildError, epoch, machine, package_name, version
+from native.project import ROOT, BuildError, epoch, machine, package_name, version
 
 from potluck import __version__
 
@@ -208,9 +208,15 @@ def test_firewalls_are_told_the_ports_of_the_readme(name: str) -> None:
 # --- macOS
 
 
+def test_the_app_starts_only_where_its_engine_computes() -> None:
+    oldest = str(macos.info_plist()["LSMinimumSystemVersion"])
+    engine = (ROOT / "assets/engine/pylock.metal.toml").read_text(encoding="utf-8")
+    wheels = re.findall(r"macosx_(\d+)_(\d+)_arm64", engine)
+    assert tuple(map(int, oldest.split("."))) >= max((int(a), int(b)) for a, b in wheels)
+
+
 def test_the_app_says_what_it_does_in_the_network_and_what_it_opens() -> None:
     plist = plistlib.loads(plistlib.dumps(macos.info_plist()))
-
     assert plist["NSBonjourServices"] == ["_potluck._tcp"]
     assert "computers of your home" in plist["NSLocalNetworkUsageDescription"]
     assert plist["CFBundleURLTypes"][0]["CFBundleURLSchemes"] == ["potluck"]

@@ -3,8 +3,9 @@
 from potluck.api.doctor import Diagnosis, Finding
 from potluck.doctor.sentences import say
 
-# What of `Finding.data` says who lives there, and where. The rest are figures and names of programs and interfaces.
-PRIVATE = frozenset({"names", "older", "address", "networks", "folder"})
+# What of `Finding.data` says who lives there, and where. The rest are figures and names of programs. Adapters have
+# names that people gave them: on Windows all, elsewhere those of VPNs (WireGuard's is that of its file).
+PRIVATE = frozenset({"names", "older", "address", "adapters", "networks", "folder"})
 
 
 def shareable(diagnosis: Diagnosis) -> Diagnosis:

@@ -1,38 +1,21 @@
 """Tokens: everything that a headless computer needs to join a home, in one line to paste.
 
-    potluck-<base32, lower case, no padding>
-       1 byte    version, 1
-      16 bytes   the home: the first half of its authority's SHA-256
-      16 bytes   secret, used once
-       1 byte    how many addresses, at most 3
-       per address: 1 byte 4 or 6, the IP address, 2 bytes port
-       4 bytes   the start of the SHA-256 of all bytes before them: finds a typo without the network
-
-Only the secret keeps strangers out: a token is shown once and never logged.
+`potluck.invitation` has the bytes. Only the secret keeps strangers out: a token is shown once and never logged.
 """
 
-import base64
-import binascii
 import hashlib
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from potluck.errors import PairingError
+from potluck import invitation
 from potluck.ids import HomeId
+from potluck.invitation import HOME_BYTES, MAX_ADDRESSES, SECRET_BYTES
 from potluck.wire.messages import Address
 
 INVITE_LIFETIME_S: Final = 3600.0  # time to walk to the other computer, but not to keep it
 MAX_INVITES: Final = 64  # open at once; a new one replaces the oldest
-
-_PREFIX: Final = "potluck-"
-_VERSION: Final = 1
-_MAX_ADDRESSES: Final = 3  # keeps the line under 200 characters
-_MAX_CHARACTERS: Final = 512
-_HOME_BYTES: Final = 16
-_SECRET_BYTES: Final = 16
-_CHECK_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +33,12 @@ class PairingToken:
 
     def is_of(self, home_id: HomeId) -> bool:
         """Whether the token belongs to this home."""
-        return bytes.fromhex(home_id)[:_HOME_BYTES] == self.home
+        return bytes.fromhex(home_id)[:HOME_BYTES] == self.home
 
     def __str__(self) -> str:
-        body = bytes([_VERSION]) + self.home + self.secret + bytes([len(self.addresses)])
-        for address in self.addresses:
-            ip = ipaddress.ip_address(address.host)
-            body += bytes([ip.version]) + ip.packed + address.port.to_bytes(2, "big")
-        text = base64.b32encode(body + _check(body)).decode().rstrip("=").lower()
-        return _PREFIX + text
+        addresses = tuple((address.host, address.port) for address in self.addresses)
+        contents = invitation.Contents(home=self.home, secret=self.secret, addresses=addresses)
+        return invitation.write(contents)
 
     @classmethod
     def parse(cls, text: str) -> "PairingToken":
@@ -67,40 +47,9 @@ class PairingToken:
         Raises:
             PairingError: the text is not a token, or was not copied whole.
         """
-        text = "".join(text.split()).lower()
-        if not text.startswith(_PREFIX) or len(text) > _MAX_CHARACTERS:
-            raise _unreadable("It does not begin with `potluck-`.")
-        encoded = text.removeprefix(_PREFIX).upper()
-        try:
-            data = base64.b32decode(encoded + "=" * (-len(encoded) % 8))
-        except (binascii.Error, ValueError) as error:
-            raise _unreadable("It was not copied whole, or has a typing error.") from error
-        body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
-        if not body or _check(body) != check:
-            raise _unreadable("It was not copied whole, or has a typing error.")
-        if body[0] != _VERSION:
-            raise _unreadable("It was made by a newer Potluck: update Potluck on this computer.")
-        try:
-            return cls._read(body)
-        except (ValueError, IndexError) as error:
-            raise _unreadable("What it says makes no sense.") from error
-
-    @classmethod
-    def _read(cls, body: bytes) -> "PairingToken":
-        middle = 1 + _HOME_BYTES
-        end = middle + _SECRET_BYTES
-        home, secret, count, rest = body[1:middle], body[middle:end], body[end], body[end + 1 :]
-        addresses: list[Address] = []
-        for _ in range(count):
-            length = {4: 4, 6: 16}.get(rest[0], -1)
-            host, port = rest[1 : 1 + length], int.from_bytes(rest[1 + length : 3 + length], "big")
-            if length < 0 or not port:
-                raise ValueError("no address")
-            addresses.append(Address(host=str(ipaddress.ip_address(host)), port=port))
-            rest = rest[3 + length :]
-        if rest or count > _MAX_ADDRESSES:
-            raise ValueError("left over")
-        return cls(home=home, secret=secret, addresses=tuple(addresses))
+        said = invitation.read(text)
+        addresses = tuple(Address(host=host, port=port) for host, port in said.addresses)
+        return cls(home=said.home, secret=said.secret, addresses=addresses)
 
 
 class Invites:
@@ -115,9 +64,9 @@ class Invites:
         """Create a token of the home. Host names and addresses with a zone are left out."""
         plain = [a for a in addresses if _is_plain(a.host)]
         token = PairingToken(
-            home=bytes.fromhex(home_id)[:_HOME_BYTES],
-            secret=self._random(_SECRET_BYTES),
-            addresses=tuple(plain[:_MAX_ADDRESSES]),
+            home=bytes.fromhex(home_id)[:HOME_BYTES],
+            secret=self._random(SECRET_BYTES),
+            addresses=tuple(plain[:MAX_ADDRESSES]),
         )
         while len(self._open) >= MAX_INVITES:
             del self._open[next(iter(self._open))]
@@ -143,14 +92,3 @@ def _is_plain(host: str) -> bool:
     except ValueError:
         return False
     return not (ip.version == 6 and ip.is_link_local)
-
-
-def _check(body: bytes) -> bytes:
-    return hashlib.sha256(b"potluck token" + body).digest()[:_CHECK_BYTES]
-
-
-def _unreadable(why: str) -> PairingError:
-    return PairingError(
-        f"This is not a usable token. {why} `potluck invite` on the main computer prints a new one.",
-        kind="token",
-    )

@@ -5,6 +5,8 @@ set -eu
 from=$(dirname -- "$(readlink -f -- "$0")")
 target=${1:-"$HOME/.local/opt/potluck"}
 case "$target" in /*) ;; *) target=$PWD/$target ;; esac
+while [ "$target" != "${target%/}" ]; do target=${target%/}; done
+[ -n "$target" ] || target=/
 data=${XDG_DATA_HOME:-"$HOME/.local/share"}
 say() { printf '%s\n' "$*"; }
 
@@ -12,6 +14,13 @@ if [ "$target" = "$data/potluck" ]; then
     say "$target is where Potluck keeps models and chats. Name another folder."
     exit 1
 fi
+case "$target" in
+*"
+"*)
+    say "The name of a folder for programs must be one line. Name another folder."
+    exit 1
+    ;;
+esac
 if [ -e "$target" ] && [ ! -e "$target/tree/potluck.json" ]; then
     say "$target is there already and is no Potluck. Name another folder: ./install.sh FOLDER"
     exit 1
@@ -26,12 +35,22 @@ mkdir "$target.new"
 cp -R "$from/tree" "$from/uninstall.sh" "$target.new/"
 # What runs from the old folder has its files open until it ends.
 [ ! -e "$target" ] || mv "$target" "$target.old"
-mv "$target.new" "$target"
+mv "$target.new" "$target" || {
+    [ ! -e "$target.old" ] || mv "$target.old" "$target"
+    say "Potluck could not be moved to $target. What was there before is there again."
+    exit 1
+}
 rm -rf "$target.old"
 
 ln -sf "$target/tree/bin/potluck" "$HOME/.local/bin/potluck"
-quoted=$(printf '%s' "$target/tree/bin/potluck-window" | sed 's/[\\&|]/\\&/g')
-sed "s|{exec}|$quoted|" "$from/potluck.desktop" >"$data/applications/potluck.desktop"
+# Desktop Entry Specification 1.5: quotes around a word of Exec, escapes within, and those of strings around all.
+# TryExec is a string without quotes. What sed puts in has escapes of its own.
+strings() { printf '%s' "$1" | sed 's/\\/\\\\/g'; }
+plain() { printf '%s' "$1" | sed 's/[\\&|]/\\&/g'; }
+window=$target/tree/bin/potluck-window
+word=\"$(printf '%s' "$window" | sed 's/["`$\\]/\\&/g; s/%/%%/g')\"
+sed -e "s|^Exec={exec}|Exec=$(plain "$(strings "$word")")|" -e "s|^TryExec={exec}|TryExec=$(plain "$(strings "$window")")|" \
+    "$from/potluck.desktop" >"$data/applications/potluck.desktop"
 cp "$from/potluck-mime.xml" "$data/mime/packages/potluck.xml"
 for size in 16 32 48 64 128 256 512; do
     folder=$data/icons/hicolor/${size}x$size/apps
