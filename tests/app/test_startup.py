@@ -20,6 +20,7 @@ ALLOWED = {
     "api.schema",
     "api.benching",
     "api.doctor",
+    "api.engine",
     "api.hub",
     "api.openai",
     "api.other_servers",
