@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import eventually, folders_of, paired, running
 
-from potluck.api.schema import RoleRequest
+from potluck.api.schema import ListenRequest, MainRequest, RoleRequest
 from potluck.cluster.membership.handover import MAX_HELPERS
 from potluck.cluster.membership.handover_words import NOT_JOINED
 from potluck.cluster.node import Node
@@ -162,5 +162,24 @@ def test_who_was_removed_while_it_was_off_joins_again(tmp_path: Path, run: Run) 
 
             await link_to_laptop(desk).request(Follow(token=await token_of(friend)), timeout_s=30)
             await eventually(friend, friend.membership.available)
+
+    run(main())
+
+
+def test_listeners_are_closed_also_if_what_comes_after_the_hand_over_fails(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with paired(tmp_path) as (desk, laptop):
+            await desk.backend.listen(ListenRequest(host="127.0.0.1", port=0))
+
+            async def full(_: object) -> None:
+                raise OSError("disk full")
+
+            monkeypatch.setattr(desk.handover, "_bring", full)
+            with pytest.raises(OSError, match="disk full"):
+                await desk.backend.make_main(laptop.identity.node_id, MainRequest())
+            assert desk.backend.state().listeners == ()
+            assert desk.backend.role() == "worker"
 
     run(main())
