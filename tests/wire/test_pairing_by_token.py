@@ -334,3 +334,22 @@ def test_a_silent_master_is_a_timeout(
     assert worker.tick(NOW + 9.9) == []
     assert worker.tick(NOW + 10) == [PairRefuse(kind="timed_out")]
     assert kind(worker) == "timed_out"
+
+
+def test_a_token_for_one_computer_is_of_no_use_to_another(
+    main: Computer, headless: Computer, invites: Invites
+) -> None:
+    thief = Computer("Thief")
+    only = proofs.node_id(headless.certificate)
+    before = invites.create(main.home_id, [], now=NOW, only=only)
+    token = invites.create(main.home_id, [], now=NOW, only=only)
+
+    for computer, each in ((thief, token), (headless, before)):
+        master, worker = master_of(main, invites), worker_of(computer, each, main)
+        exchange(worker, master, worker.start())
+        assert kind(worker) == "token"
+    assert main.issued == []
+
+    master, worker = master_of(main, invites), worker_of(headless, token, main)
+    exchange(worker, master, worker.start())
+    assert isinstance(worker.outcome, Member)

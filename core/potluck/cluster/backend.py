@@ -238,13 +238,14 @@ class NodeBackend:
                 "`potluck serve` answers programs on this computer. End it before another computer"
                 " becomes the main one."
             )
-        done = await self._parts.handover.make_main(
-            NodeId(node_id), stop_answers=request.stop_answers
-        )
-        for port in list(self._listeners):  # a request to one would load a model here again
-            await self.close_listener(port)
-        self._parts.activity.touch()
-        return done
+        handover = self._parts.handover
+        try:
+            return await handover.make_main(NodeId(node_id), stop_answers=request.stop_answers)
+        finally:
+            if handover.is_helper:  # also if something failed after that
+                for port in list(self._listeners):  # a request would load a model here again
+                    await self.close_listener(port)
+            self._parts.activity.touch()
 
     # --- the model
 

@@ -242,9 +242,7 @@ class Node(NodeParts):
         if home is not None:
             self.discovery.drop(home.master)
         name = home.name if home is not None else "A home"
-        if event.home_id in self.handover.left:  # for the home of another main computer
-            self.handover.left.discard(event.home_id)
-        else:
+        if not self.handover.home_left(event.home_id):
             self.backend.notice("info", f"{name} has removed this computer.")
         self.events.changed()
 

@@ -8,27 +8,35 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from potluck.wire.fields import Hex
 from potluck.wire.messages import Message
 
 TokenText = Annotated[str, Meta(min_length=1, max_length=512)]  # as `wire/token.py` writes it
 
 
 class TakeOver(Message, frozen=True, tag="take_over"):
-    """Be the main computer from now on, and lend nothing. Asked again, it gives another token."""
+    """Be the main computer from now on, and lend nothing. Asked again, it gives another token.
+
+    `only_asks`: nothing is changed; the answer, without a token, or the error says whether it would.
+    """
+
+    only_asks: bool = False
 
 
 class TakenOver(Message, frozen=True, tag="taken_over"):
-    """It is done: with this token the asking master joins this computer's home."""
+    """It is done: with this token the asking master, and nobody else, joins this computer's home."""
 
-    token: TokenText
+    token: TokenText | None = None
 
 
 class Invite(Message, frozen=True, tag="invite"):
-    """One more computer is to follow. Only who was taken over from may ask."""
+    """This computer is to follow, too. Only who was taken over from may ask, of few computers."""
+
+    node_id: Hex
 
 
 class Invited(Message, frozen=True, tag="invited"):
-    """A token for one computer."""
+    """A token that the named computer alone can use."""
 
     token: TokenText
 

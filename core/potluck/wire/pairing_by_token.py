@@ -143,7 +143,8 @@ class MasterByToken(Pairing):
         version = self._choose_version(join.versions)
         self._check_other(join.certificate)
         secret = self._invites.secret(join.invite, now=now)
-        if secret is None:
+        only = self._invites.only(join.invite)
+        if secret is None or only not in (None, proofs.node_id(join.certificate)):
             raise Refused("token")
         self._invite, self._secret, self._worker = join.invite, secret, join.certificate
         self.peer_name, self._port = join.name, join.port

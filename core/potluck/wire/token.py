@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from potluck import invitation
-from potluck.ids import HomeId
+from potluck.ids import HomeId, NodeId
 from potluck.invitation import HOME_BYTES, MAX_ADDRESSES, SECRET_BYTES
 from potluck.wire.messages import Address
 
@@ -57,11 +57,27 @@ class Invites:
 
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._random = random
-        # public name -> token, end of its validity
-        self._open: dict[bytes, tuple[PairingToken, float]] = {}
+        # public name -> token, end of its validity, who alone may use it
+        self._open: dict[bytes, tuple[PairingToken, float, NodeId | None]] = {}
 
-    def create(self, home_id: HomeId, addresses: Sequence[Address], *, now: float) -> PairingToken:
-        """Create a token of the home. Host names and addresses with a zone are left out."""
+    def create(
+        self,
+        home_id: HomeId,
+        addresses: Sequence[Address],
+        *,
+        now: float,
+        only: NodeId | None = None,
+    ) -> PairingToken:
+        """Create a token of the home. Host names and addresses with a zone are left out.
+
+        Args:
+            home_id: of this computer's own home.
+            addresses: where this computer is.
+            now: monotonic time, in seconds.
+            only: the one computer that can use it, in place of its token before; None: any.
+        """
+        if only is not None:
+            self._open = {n: each for n, each in self._open.items() if each[2] != only}
         plain = [a for a in addresses if _is_plain(a.host)]
         token = PairingToken(
             home=bytes.fromhex(home_id)[:HOME_BYTES],
@@ -70,13 +86,18 @@ class Invites:
         )
         while len(self._open) >= MAX_INVITES:
             del self._open[next(iter(self._open))]
-        self._open[token.invite] = (token, now + INVITE_LIFETIME_S)
+        self._open[token.invite] = (token, now + INVITE_LIFETIME_S, only)
         return token
 
     def secret(self, invite: bytes, *, now: float) -> bytes | None:
         """The secret of an open token; None if it is used, has expired or was never issued."""
-        token, until = self._open.get(invite, (None, 0.0))
+        token, until, _ = self._open.get(invite, (None, 0.0, None))
         return token.secret if token is not None and now < until else None
+
+    def only(self, invite: bytes) -> NodeId | None:
+        """The one computer that can use a token; None: any, or the token is not open."""
+        entry = self._open.get(invite)
+        return entry[2] if entry is not None else None
 
     def use(self, invite: bytes, *, now: float) -> bool:
         """Use up a token. Returns whether it was still open."""

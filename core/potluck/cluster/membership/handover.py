@@ -18,6 +18,7 @@ import msgspec
 from potluck.api.schema import Became, HandedOver, RoleRequest
 from potluck.cluster.events import Events, Notice
 from potluck.cluster.membership.calls import Addresses
+from potluck.cluster.membership.handover_words import STAYS, asked, not_followed, not_joined
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.named import homes_addresses
 from potluck.cluster.membership.remote import RemoteComputer
@@ -37,7 +38,6 @@ from potluck.ids import HomeId, NodeId, short
 from potluck.net.identity import Identity
 from potluck.net.link import Link
 from potluck.reasons import reason
-from potluck.wire import proofs
 from potluck.wire.handover_messages import (
     Follow,
     Followed,
@@ -53,8 +53,8 @@ from potluck.wire.token import PairingToken
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 5.0  # between two looks at whether somebody can follow
+MAX_HELPERS: Final = 32  # that are named to who takes over; it makes each of them a member
 AGAIN_S: Final = 60.0  # until a computer that could not follow is asked again: pairings are limited
-STAYS: Final = "This computer stays the main computer."
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of the other
     home: HomeId  # that was handed over
     is_news: bool = True  # nobody here has chosen its role since
+    helpers: tuple[NodeId, ...] = ()  # who was named to this computer, which became main
+    is_left: bool = False  # this computer is not of the home any more: nobody gets a token by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,9 @@ class HandoverParts:
 
     Attributes:
         join: joins the home of a token.
-        invite: makes a token of the own home, which is made if there is none.
+        invite: makes a token of the own home for one computer; the home is made if there is none.
+        masters: the open connections of masters.
+        check: raises UnreachableError if a master may not have this computer dial one of these.
         is_asked: whether prompts are answered, or wait.
         unload: frees the model on all computers.
     """
@@ -84,7 +88,9 @@ class HandoverParts:
     lending: LendingSettings
     events: Events
     join: Callable[[PairingToken, Sequence[Address]], Awaitable[Member]]
-    invite: Callable[[], str]
+    invite: Callable[[NodeId], str]
+    masters: Callable[[], Sequence[Link]]
+    check: Callable[[Link, Sequence[Address]], None]
     is_asked: Callable[[], bool]
     unload: Callable[[], Awaitable[None]]
 
@@ -97,7 +103,14 @@ class Handover:
         self._record = _read(file)
         self._is_busy = False
         self._again: dict[NodeId, tuple[Link, float]] = {}  # who could not follow, until when
-        self.left: set[HomeId] = set()  # homes that this computer leaves for that of another main
+        self._left: set[HomeId] = set()  # homes that this computer leaves for that of another main
+        self._following: set[HomeId] = set()  # whose masters have this computer follow just now
+        self._followed: dict[HomeId, Link] = {}  # on which link it has
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether another computer is the main one in place of this one."""
+        return self._record is not None and self._record.became == "helper"
 
     @property
     def news(self) -> Became | None:
@@ -113,6 +126,13 @@ class Handover:
             self._keep(msgspec.structs.replace(record, is_news=False))
         else:
             self._keep(None)
+
+    def home_left(self, home_id: HomeId) -> bool:
+        """Note that a home was left. Returns whether that is for the home of another main computer."""
+        if (record := self._main_for(home_id)) is not None:
+            self._keep(msgspec.structs.replace(record, is_left=True))
+        is_change, self._left = home_id in self._left, self._left - {home_id}
+        return is_change
 
     # --- the main computer until now
 
@@ -134,15 +154,20 @@ class Handover:
         computer = self._connected(node_id)
         if self._is_busy:
             raise BusyError("The main computer is being changed already. Wait a moment.")
-        if self._parts.is_asked() and not stop_answers:
-            raise BusyError("An answer is under way. Wait until it has ended, or have it stopped.")
+        self._check_quiet(stop_answers=stop_answers)
         self._is_busy = True
         try:
+            await asked(computer.name, computer.would_take_over())
+            self._check_quiet(stop_answers=stop_answers)  # a prompt may have come meanwhile
             await self._parts.unload()
             record = await self._hand_over(computer)
         finally:
             self._is_busy = False
         return await self._followed_by(record)
+
+    def _check_quiet(self, *, stop_answers: bool) -> None:
+        if self._parts.is_asked() and not stop_answers:
+            raise BusyError("An answer is under way. Wait until it has ended, or have it stopped.")
 
     def _connected(self, node_id: NodeId) -> RemoteComputer:
         members = self._parts.membership
@@ -159,12 +184,9 @@ class Handover:
 
     async def _hand_over(self, computer: RemoteComputer) -> Record:
         name = computer.name
+        token = await asked(name, computer.take_over())
         try:
-            token = await computer.take_over()
-        except PotluckError as error:
-            raise PeerError(f"{_not_taken(name, error)} {STAYS}") from error
-        try:
-            await self._join(token, computer.addresses, main=computer.node_id)
+            await self._join_of(computer, token)
         except (PotluckError, OSError) as error:
             why = error.message if isinstance(error, PotluckError) else f"{reason(error)}."
             failed = f"{name} is ready to be the main computer, but this one could not join its home: {why}"
@@ -177,21 +199,28 @@ class Handover:
         logger.info("handed over to=%s", short(computer.node_id))
         return record
 
-    async def _join(
-        self, token: str, known: Sequence[Address] = (), *, main: NodeId | None = None
-    ) -> None:
-        """Join the home of a token, whose master has to be `main`, where that is known."""
-        parsed = PairingToken.parse(token)
-        homes = self._parts.identity.homes.values()
-        if any(parsed.is_of(h.home_id) and h.role == "worker" for h in homes):
-            return  # it was asked before
-        addresses = [*known, *homes_addresses(parsed, self._parts.discovery.peers())]
-        member = await self._parts.join(parsed, addresses)
-        if main is not None and member.master != main:
-            self._parts.identity.remove_home(proofs.home_id(member.membership.authority))
-            raise PairingError(
-                "It gave a token of another computer's home, which was left at once."
-            )
+    async def _join_of(self, computer: RemoteComputer, text: str) -> None:
+        """Join the home of a token, whose master has to be this computer."""
+        token, identity = PairingToken.parse(text), self._parts.identity
+        before = set(identity.homes)
+        master, _ = await self._join(token, computer.addresses)
+        if master != computer.node_id:
+            for home_id in filter(token.is_of, identity.homes.keys() - before):
+                identity.remove_home(home_id)
+            raise PairingError("It gave a token of another computer's home, which is not helped.")
+
+    async def _join(self, token: PairingToken, known: Sequence[Address] = ()) -> tuple[NodeId, str]:
+        """Join the home of a token. Returns its master and that one's name.
+
+        Only a connection says that this computer is of the home still: its master may have removed
+        it while it was off.
+        """
+        for link in self._parts.masters():
+            if token.is_of(link.home):
+                return NodeId(link.peer.node_id), link.peer.name
+        addresses = [*known, *homes_addresses(token, self._parts.discovery.peers())]
+        member = await self._parts.join(token, addresses)
+        return member.master, member.master_name
 
     async def _followed_by(self, record: Record) -> HandedOver:
         await self._bring(record)
@@ -236,11 +265,11 @@ class Handover:
         is_first = link is not computer.link
         self._again[computer.node_id] = computer.link, now + AGAIN_S
         try:
-            await computer.follow(await main.invite())
+            await computer.follow(await main.invite(computer.node_id))
         except PotluckError as error:
             logger.info("does not follow node=%s: %s", short(computer.node_id), error)
             if is_first:
-                self._say("warning", _not_followed(computer.name, main.name, error))
+                self._say("warning", not_followed(computer.name, main.name, error))
             return
         await self._parts.membership.forget(computer.node_id)
 
@@ -250,47 +279,101 @@ class Handover:
         """Answer the master of a home that is handed over.
 
         Raises:
-            NotAllowedError: the peer is no master, or this computer was not made main by it.
-            BusyError: this computer helps another home.
-            PotluckError: the token's home cannot be joined.
+            NotAllowedError: the peer is no master, this computer does not lend itself, or was not
+                made main by it.
+            BusyError: this computer helps another home, or follows already.
+            UnreachableError: the token's home cannot be joined, for whatever reason.
         """
         if link.peer_role != "master":
             raise NotAllowedError("Only a home's main computer may hand it over.")
         match message:
             case TakeOver():
-                return TakenOver(token=self._take_over(link))
+                return self._take_over(link, message)
             case Invite():
-                record = self._record
-                if record is None or (record.became, record.home) != ("main", link.home):
-                    raise NotAllowedError(
-                        "This computer is not the main one in place of that any more."
-                    )
-                return Invited(token=self._parts.invite())
+                return Invited(token=self._invite(link, NodeId(message.node_id)))
             case Follow():
-                await self._join(message.token)
-                self.left.add(link.home)
+                await self._follow(link, message.token)
                 return Followed()
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} hands nothing over.")
 
-    def _take_over(self, link: Link) -> str:
-        record, master = self._record, NodeId(link.peer.node_id)
-        if record is not None and (record.became, record.home) == ("main", link.home):
-            return self._parts.invite()  # the answer before was lost
-        homes = self._parts.identity.homes.values()
-        others = [h.name for h in homes if h.role == "worker" and h.home_id != link.home]
-        if others:
-            raise BusyError(f"It helps {' and '.join(others)}, too.")
-        token = self._parts.invite()
+    def _take_over(self, link: Link, message: TakeOver) -> TakenOver:
+        master = NodeId(link.peer.node_id)
+        is_done = self._main_for(link.home) is not None
+        if not is_done:
+            self._check_helps(link)
+        if message.only_asks:
+            return TakenOver()
+        token = self._parts.invite(master)
+        if is_done:
+            return TakenOver(token=token)  # the answer before was lost
         self._keep(Record(became="main", other=master, name=link.peer.name, home=link.home))
         self._parts.lending.set_role(RoleRequest(worker=False))
-        self.left.add(link.home)
+        self._left.add(link.home)
         self._say(
             "info",
             f"{link.peer.name} has made this computer the main computer: {link.peer.name} and its"
             f" helpers help it now. To undo that, make {link.peer.name} the main computer.",
         )
-        return token
+        return TakenOver(token=token)
+
+    def _main_for(self, home: HomeId) -> Record | None:
+        """What is kept, if this computer is the main one in place of that home's, still."""
+        record = self._record
+        if record is None or record.is_left or (record.became, record.home) != ("main", home):
+            return None
+        return record
+
+    def _check_helps(self, link: Link, joining: PairingToken | None = None) -> None:
+        """Check that the owner lends this computer, and to no home but this and the one of a token."""
+        if not self._parts.lending.settings.worker:
+            raise NotAllowedError("It does not lend itself: its owner uses it as a main computer.")
+        others = [
+            home.name
+            for home in self._parts.identity.homes.values()
+            if home.role == "worker" and home.home_id != link.home
+            if joining is None or not joining.is_of(home.home_id)
+        ]
+        if others:
+            raise BusyError(f"It helps {' and '.join(others)}, too.")
+
+    def _invite(self, link: Link, helper: NodeId) -> str:
+        """A token for one computer of the old home. Asked again, another one in place of that."""
+        if (record := self._main_for(link.home)) is None:
+            raise NotAllowedError("This computer is not the main one in place of that any more.")
+        if helper not in record.helpers:
+            if len(record.helpers) >= MAX_HELPERS:
+                raise NotAllowedError(f"{MAX_HELPERS} computers were named already. Pair it there.")
+            self._keep(msgspec.structs.replace(record, helpers=(*record.helpers, helper)))
+        return self._parts.invite(helper)
+
+    async def _follow(self, link: Link, text: str) -> None:
+        """Join the home of a token in place of this one, once for each connection of its master."""
+        try:
+            token = PairingToken.parse(text)
+        except PairingError as error:
+            raise not_joined(error) from None
+        self._check_helps(link, joining=token)
+        is_done = self._followed.get(link.home) is link
+        if is_done and any(map(token.is_of, self._parts.identity.homes)):
+            return  # the answer before was lost
+        if is_done or link.home in self._following:
+            raise BusyError("It follows another computer already.")
+        self._following.add(link.home)
+        try:
+            self._parts.check(link, token.addresses)
+            _, name = await self._join(token)
+        except (PotluckError, OSError) as error:
+            raise not_joined(error) from None
+        finally:
+            self._following.discard(link.home)
+        self._followed[link.home] = link
+        self._left.add(link.home)
+        self._say(
+            "info",
+            f"{link.peer.name} has made {name} the main computer in its place: this computer helps"
+            f" {name} now. To help nobody, stop sharing.",
+        )
 
     # --- both
 
@@ -315,21 +398,3 @@ def _read(file: Path) -> Record | None:
     except (OSError, msgspec.MsgspecError):
         logger.exception("what was kept of a change of the main computer cannot be read")
         return None
-
-
-def _is_too_old(error: PotluckError) -> bool:
-    return error.data.get("kind") == "unknown_op"
-
-
-def _not_taken(name: str, error: PotluckError) -> str:
-    if _is_too_old(error):
-        return f"{name} runs an older Potluck, which cannot take over. Update it there."
-    if error.code in ("peer_lost", "peer_timeout"):
-        return f"{name} stopped answering before it took over. Try again when it is back."
-    return f"{name} did not take over. {error.message}"
-
-
-def _not_followed(name: str, main: str, error: PotluckError) -> str:
-    if _is_too_old(error):
-        return f"{name} runs an older Potluck, which cannot follow {main}. Update it there: then it does."
-    return f"{name} does not help {main} yet: {error.message} It is asked again."

@@ -217,10 +217,13 @@ class Pairings:
 
     # --- by token
 
-    def invite(self, addresses: Sequence[Address]) -> tuple[str, float]:
-        """Make a token for one computer. Returns it and the seconds for which it is valid."""
+    def invite(self, addresses: Sequence[Address], only: NodeId | None = None) -> tuple[str, float]:
+        """Make a token for one computer. Returns it and the seconds for which it is valid.
+
+        `only`: no other computer can use it.
+        """
         home = self._identity.create_home(self._name())
-        token = self._invites.create(home.home_id, addresses, now=_now())
+        token = self._invites.create(home.home_id, addresses, now=_now(), only=only)
         return str(token), INVITE_LIFETIME_S
 
     async def join(self, token: PairingToken, addresses: Sequence[Address]) -> Member:

@@ -249,13 +249,21 @@ class RemoteComputer:
         with suppress(PotluckError):  # it is gone already
             await self.link.send(StillNeeded())
 
+    async def would_take_over(self) -> None:
+        """Ask whether it can be the main computer, and change nothing."""
+        await self._ask(TakeOver(only_asks=True), TakenOver, self._patience.take_over_s)
+
     async def take_over(self) -> str:
         """Have it be the main computer. Returns a token of its home, for this computer."""
-        return (await self._ask(TakeOver(), TakenOver, self._patience.take_over_s)).token
+        token = (await self._ask(TakeOver(), TakenOver, self._patience.take_over_s)).token
+        if token is None:
+            raise RemoteProtocolError(f"{self.name} gave no token of its home.")
+        return token
 
-    async def invite(self) -> str:
+    async def invite(self, node_id: NodeId) -> str:
         """A token of its home, for one more computer, when it has taken over."""
-        return (await self._ask(Invite(), Invited, self._patience.take_over_s)).token
+        message = Invite(node_id=node_id)
+        return (await self._ask(message, Invited, self._patience.take_over_s)).token
 
     async def follow(self, token: str) -> None:
         """Have it join the home of this token."""

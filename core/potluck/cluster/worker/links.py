@@ -167,7 +167,7 @@ class WorkerLinks:
         if link.peer_role != "master" or not self._worker.is_lending:
             raise NotAllowedError("This computer measures for a master that it lends itself to.")
         try:
-            self._check_addresses(link, message.node_id, message.addresses)
+            self.check_addresses(link, message.node_id, message.addresses)
             return await measure_to(
                 message.addresses,
                 self._identity,
@@ -184,12 +184,12 @@ class WorkerLinks:
         """Load a stage whose process dials others: the next one, other ranks of its group, or who answers with what it reads."""
         try:
             for hop in hops:
-                self._check_addresses(link, hop.node_id, hop.addresses)
+                self.check_addresses(link, hop.node_id, hop.addresses)
             return await self._worker.handle(link, message)
         except _NOT_REACHED as error:
             raise _no_way(hops[0].node_id, error) from None
 
-    def _check_addresses(self, link: Link, node_id: str, addresses: Sequence[Address]) -> None:
+    def check_addresses(self, link: Link, node_id: str, addresses: Sequence[Address]) -> None:
         """Check where a master has this computer dial another one.
 
         A master may have its workers dial each other, but it must not scan their networks in this
@@ -214,7 +214,7 @@ class WorkerLinks:
         sources = self._worker.peers.sources(link.home, message.tensors)
         here = [tensor for tensor in message.tensors if tensor.digest in sources]
         try:
-            self._check_addresses(link, message.node_id, message.addresses)
+            self.check_addresses(link, message.node_id, message.addresses)
             other = await dial(
                 message.addresses,
                 self._identity,
