@@ -7,8 +7,9 @@ import torch
 from tiny_models import SESSION, Pipeline, Reference, Sizes
 from torch import Tensor
 
-from potluck.engine import session_transfer, stage
+from potluck.engine import session_transfer, stage_sessions
 from potluck.engine.session_transfer import Piece, RowReceiver, RowSender, bytes_moved
+from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, NeedReplayError, OutOfMemoryError, PromptError
 from potluck.ids import SessionId
 from potluck.model.caches import FullCache, KeysAndValues, RecurrentCache, State, WindowCache
@@ -236,7 +237,7 @@ def test_a_stage_says_what_it_has_no_room_for(
         one.expect_rows(SESSION, 0, 64, epoch=1)
     with pytest.raises(OutOfMemoryError):
         llama_with_little_memory(llama).expect_rows(SESSION, 0, 60, epoch=1)
-    monkeypatch.setattr(stage, "MOST_MOVED_BYTES", 100)
+    monkeypatch.setattr(stage_sessions, "MOST_MOVED_BYTES", 100)
     with pytest.raises(OutOfMemoryError, match="moved to another computer"):
         one.expect_rows(SESSION, 0, 20, epoch=1)
     assert one.position(SessionId("chat")) == 0
@@ -252,7 +253,7 @@ def test_windows_and_states_come_whole_and_count_so() -> None:
     assert bytes_moved([full, window], 0, 10) == 20 * row.nbytes
 
 
-def llama_with_little_memory(llama: Reference) -> stage.Stage:
+def llama_with_little_memory(llama: Reference) -> Stage:
     made = llama.stage(context=64, cache_budget=1 << 14)
     made.open(SESSION, epoch=1)
     return made

@@ -25,6 +25,7 @@ ROOMS = (
     "front/", "api/anthropic/", "api/ollama/", "api/responses/",  # other programs
     "api/answers.py", "api/metrics.py", "api/operations.py",
     "model/answers/",  # models
+    "system/qt_libraries.py",  # without Qt, no language is chosen
     "doctor/remedies.py", "engine/accelerator/capabilities.py", "engine/accelerator/probe.py",  # commands; logs
 )  # fmt: skip
 
