@@ -29,8 +29,8 @@ except ImportError as error:  # Qt's libraries lack one of the system's
     sentence = qt_libraries.explain(error)
     if sentence is None:
         raise
-    qt_libraries.tell(sentence)
-    sys.exit(1)
+    qt_libraries.show(sentence)
+    sys.exit(sentence)  # which writes it to the terminal
 
 if TYPE_CHECKING:
     from potluck.system.autostart import Autostart

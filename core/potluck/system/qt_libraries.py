@@ -67,9 +67,8 @@ def explain(error: ImportError, load: Callable[[str], object] = ctypes.CDLL) -> 
     return f"{lacks} Install them (on Debian and Ubuntu: {install}), then open Potluck again."
 
 
-def tell(sentence: str) -> None:
-    """Write a sentence; where no terminal would show it, have the desktop show it, too."""
-    sys.stderr.write(f"{sentence}\n")
+def show(sentence: str) -> None:
+    """Have the desktop show a sentence, where no terminal will."""
     if sys.stderr.isatty():
         return
     for name, *words in _SHOWING:
