@@ -11,7 +11,7 @@ from fake_backend import PLAN, TOKEN, Server, computer, serving
 from fake_bench import BENCH
 
 from potluck.api import benching, schema
-from potluck.api.backend import Waiting
+from potluck.api.events import Waiting
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
 from potluck.client import Client, NodeGoneError, as_error
 from potluck.errors import (

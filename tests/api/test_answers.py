@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from potluck.api.answers import Answer, ChatFormat, Format, TextFormat, usage_of
-from potluck.api.backend import Candidate, ChosenToken, Finished, Piece, Started
+from potluck.api.events import Candidate, ChosenToken, Finished, Piece, Started
 from potluck.api.openai import Timings
 
 STARTED = Started(prompt_token_ids=(1, 2, 3), cached_tokens=2)

@@ -9,15 +9,8 @@ import httpx
 import pytest
 from fake_backend import TOKEN, Server
 
-from potluck.api.backend import (
-    CallPiece,
-    ChatPrompt,
-    ChatTurn,
-    Piece,
-    Reading,
-    ToolCall,
-    ToolUse,
-)
+from potluck.api.events import CallPiece, Piece, Reading
+from potluck.api.prompts import ChatPrompt, ChatTurn, ToolCall, ToolUse
 from potluck.errors import NotReadyError, PeerLostError
 
 pytestmark = pytest.mark.net

@@ -11,15 +11,8 @@ import openai
 import pytest
 from fake_backend import Server
 
-from potluck.api.backend import (
-    ChatPrompt,
-    ChatTurn,
-    Reading,
-    SamplingOptions,
-    TextPrompt,
-    TokenPrompt,
-    Waiting,
-)
+from potluck.api.events import Reading, Waiting
+from potluck.api.prompts import ChatPrompt, ChatTurn, SamplingOptions, TextPrompt, TokenPrompt
 from potluck.errors import EngineError, NotReadyError, PromptError
 
 pytestmark = pytest.mark.net

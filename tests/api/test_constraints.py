@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from potluck.api.backend import Constraint
 from potluck.api.constraints import constraint_of
 from potluck.api.openai import CompletionRequest
+from potluck.api.prompts import Constraint
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = json.dumps(SCHEMA)

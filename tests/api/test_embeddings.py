@@ -10,7 +10,7 @@ import openai
 import pytest
 from fake_backend import TOKEN, Server
 
-from potluck.api.backend import TextPrompt, TokenPrompt
+from potluck.api.prompts import TextPrompt, TokenPrompt
 
 pytestmark = pytest.mark.net
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from potluck.api.backend import Finished, GenerationEvent, Piece, Started
+from potluck.api.events import Finished, GenerationEvent, Piece, Started
 from potluck.api.metrics import Metrics
 from potluck.api.openai import Timings
 from potluck.errors import EngineError

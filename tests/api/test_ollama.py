@@ -9,16 +9,8 @@ import ollama
 import pytest
 from fake_backend import MODEL_ID, TOKEN, Server
 
-from potluck.api.backend import (
-    CallPiece,
-    ChatPrompt,
-    ChatTurn,
-    Loading,
-    Piece,
-    TextPrompt,
-    ToolCall,
-    Waiting,
-)
+from potluck.api.events import CallPiece, Loading, Piece, Waiting
+from potluck.api.prompts import ChatPrompt, ChatTurn, TextPrompt, ToolCall
 from potluck.api.schema import ServedModel
 from potluck.errors import PeerLostError
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from fake_backend import Server
 
-from potluck.api.backend import ChatPrompt, GivenPicture
 from potluck.api.pictures import MOST_PICTURES
+from potluck.api.prompts import ChatPrompt, GivenPicture
 
 pytestmark = pytest.mark.net
 

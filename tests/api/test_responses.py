@@ -8,16 +8,8 @@ import pytest
 from fake_backend import Server
 from pydantic import BaseModel
 
-from potluck.api.backend import (
-    CallPiece,
-    ChatPrompt,
-    ChatTurn,
-    Constraint,
-    Piece,
-    Reading,
-    ToolCall,
-    ToolUse,
-)
+from potluck.api.events import CallPiece, Piece, Reading
+from potluck.api.prompts import ChatPrompt, ChatTurn, Constraint, ToolCall, ToolUse
 from potluck.api.responses.shapes import ModelResponse
 from potluck.api.responses.stored import Stored, StoredResponses
 from potluck.errors import NotReadyError, PeerLostError

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fake_backend import Server
 
-from potluck.api.backend import TextPrompt, TokenPrompt
+from potluck.api.prompts import TextPrompt, TokenPrompt
 from potluck.errors import EngineError
 
 pytestmark = pytest.mark.net

@@ -7,15 +7,8 @@ import openai
 import pytest
 from fake_backend import Server
 
-from potluck.api.backend import (
-    CallPiece,
-    ChatPrompt,
-    ChatTurn,
-    Piece,
-    ToolCall,
-    ToolSpec,
-    ToolUse,
-)
+from potluck.api.events import CallPiece, Piece
+from potluck.api.prompts import ChatPrompt, ChatTurn, ToolCall, ToolSpec, ToolUse
 
 pytestmark = pytest.mark.net
 

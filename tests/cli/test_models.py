@@ -14,7 +14,7 @@ import pytest
 from fake_backend import MODEL_ID, PLAN, Server
 
 from potluck.api import schema, weights
-from potluck.api.backend import ChatPrompt, ChatTurn
+from potluck.api.prompts import ChatPrompt, ChatTurn
 from potluck.errors import EngineError, NotEnoughMemoryError
 
 pytestmark = pytest.mark.net

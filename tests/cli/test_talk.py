@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_backend import Server
 
-from potluck.api.backend import ChatPrompt
+from potluck.api.prompts import ChatPrompt
 from potluck.cli.answering import Answering
 from potluck.cli.parser import make_parser
 from potluck.cli.talk import Talk

@@ -18,7 +18,7 @@ from whole_nodes import (
     stages,
 )
 
-from potluck.api.backend import Finished, Piece
+from potluck.api.events import Finished, Piece
 from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.cluster.node import Node

@@ -10,7 +10,8 @@ from fake_cluster import Run
 from transformers import AutoModelForCausalLM
 from whole_nodes import QUESTION, SPLIT, load
 
-from potluck.api.backend import Piece, TextPrompt
+from potluck.api.events import Piece
+from potluck.api.prompts import TextPrompt
 from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 from whole_nodes import QUESTION, load
 
-from potluck.api.backend import Finished, Piece, SamplingOptions, Started, TextPrompt, TokenPrompt
+from potluck.api.events import Finished, Piece, Started
+from potluck.api.prompts import SamplingOptions, TextPrompt, TokenPrompt
 from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError

@@ -9,7 +9,7 @@ from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import QUESTION, chat, eventually, kill_engine, load, seen, stages
 
-from potluck.api.backend import GenerationRequest, TextPrompt
+from potluck.api.prompts import GenerationRequest, TextPrompt
 from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import InvalidLayersError

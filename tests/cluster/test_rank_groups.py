@@ -8,7 +8,8 @@ from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import chat, eventually, kill_engine, load
 
-from potluck.api.backend import GenerationRequest, Piece, SamplingOptions, TextPrompt
+from potluck.api.events import Piece
+from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.wire.messages import DeviceId

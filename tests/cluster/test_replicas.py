@@ -7,7 +7,8 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import QUESTION, chat, eventually, kill_engine, load, seen, stages
 
-from potluck.api.backend import GenerationRequest, Piece, TextPrompt
+from potluck.api.events import Piece
+from potluck.api.prompts import GenerationRequest, TextPrompt
 from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError

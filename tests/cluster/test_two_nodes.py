@@ -11,7 +11,8 @@ from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import QUESTION, SPLIT, chat, eventually, join, kill_engine, load, seen, stages
 
-from potluck.api.backend import GenerationRequest, SamplingOptions, Started, TextPrompt
+from potluck.api.events import Started
+from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.schema import PlanRequest, RoleRequest
 from potluck.api.weights import PruneRequest
 from potluck.cluster.events import Events, Holds

@@ -8,14 +8,8 @@ import pytest
 from fake_backend import TOKEN, Server, serving
 from msgspec.structs import replace
 
-from potluck.api.backend import (
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Piece,
-    TextPrompt,
-    TokensRequest,
-)
+from potluck.api.events import Finished, GenerationEvent, Piece
+from potluck.api.prompts import GenerationRequest, TextPrompt, TokensRequest
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, NotReadyError, PromptError
 from potluck.front.front import Front, Patience

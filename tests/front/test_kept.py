@@ -2,7 +2,8 @@
 
 import pytest
 
-from potluck.api.backend import GenerationRequest, Piece, TextPrompt
+from potluck.api.events import Piece
+from potluck.api.prompts import GenerationRequest, TextPrompt
 from potluck.front import kept
 from potluck.front.kept import KEPT_S, KeptAnswers
 

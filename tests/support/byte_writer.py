@@ -11,7 +11,8 @@ from fake_chain import FakeChain
 from fake_cluster import run
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from potluck.api.backend import Constraint, GenerationRequest, Piece, Reading
+from potluck.api.events import Piece, Reading
+from potluck.api.prompts import Constraint, GenerationRequest
 from potluck.cluster.driver.completion import complete
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.loaded_model import LoadedModel

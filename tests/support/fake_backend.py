@@ -18,8 +18,8 @@ from fake_bench import BENCH
 from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
-from potluck.api import backend as api
-from potluck.api import benching, doctor, engine, schema, weights
+from potluck.api import benching, doctor, engine, events, prompts, schema, weights
+from potluck.api.backend import Holder
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -103,8 +103,8 @@ class FakeBackend:
         self.plan_error: PotluckError | None = None
         self.pairing_answer: schema.PairingState = "paired"
         self.endless = False
-        self.generated: list[api.GenerationRequest] = []
-        self.waits: tuple[api.Progress, ...] = ()  # before each answer
+        self.generated: list[prompts.GenerationRequest] = []
+        self.waits: tuple[events.Progress, ...] = ()  # before each answer
         self.benched: list[benching.BenchRequest] = []
         self.loaded = PLAN  # what `load` ends with
         self.planned: list[schema.PlanRequest] = []
@@ -121,7 +121,7 @@ class FakeBackend:
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
-        self.pieces: list[api.Piece] = []  # of every answer, in place of `script`
+        self.pieces: list[events.Piece] = []  # of every answer, in place of `script`
         self.embedding: tuple[float, ...] = ()  # of every prompt
         self.tested: list[str] = []
         self.made_main: list[tuple[str, schema.MainRequest]] = []
@@ -166,7 +166,7 @@ class FakeBackend:
         return self._revision
 
     @contextmanager
-    def hold(self, holder: api.Holder) -> Generator[None, None, None]:
+    def hold(self, holder: Holder) -> Generator[None, None, None]:
         self.held.append(holder)
         try:
             yield
@@ -294,8 +294,8 @@ class FakeBackend:
         return self.current.served
 
     async def generate(
-        self, request: api.GenerationRequest
-    ) -> AsyncGenerator[api.GenerationEvent, None]:
+        self, request: prompts.GenerationRequest
+    ) -> AsyncGenerator[events.GenerationEvent, None]:
         self.generated.append(request)
         try:
             async for event in self._generate(request):
@@ -305,22 +305,22 @@ class FakeBackend:
             raise
 
     async def _generate(
-        self, request: api.GenerationRequest
-    ) -> AsyncGenerator[api.GenerationEvent, None]:
+        self, request: prompts.GenerationRequest
+    ) -> AsyncGenerator[events.GenerationEvent, None]:
         for waiting in self.waits:
             yield waiting
         if self.fails_before is not None:
             raise self.fails_before
         given = request.prompt
-        ids = given.token_ids if isinstance(given, api.TokenPrompt) else (1, 2, 3)
+        ids = given.token_ids if isinstance(given, prompts.TokenPrompt) else (1, 2, 3)
         echo = None
         if request.echo:
-            token = api.Candidate(token_id=2, token=b"B", logprob=-0.25)
-            scored = (api.ChosenToken(chosen=token, best=(token,)),)
+            token = events.Candidate(token_id=2, token=b"B", logprob=-0.25)
+            scored = (events.ChosenToken(chosen=token, best=(token,)),)
             has_logprobs = request.sampling.logprobs is not None
-            echo = api.Echo(text="AB", first=b"A", logprobs=scored if has_logprobs else ())
+            echo = events.Echo(text="AB", first=b"A", logprobs=scored if has_logprobs else ())
         embedding = struct.pack(f"<{len(self.embedding)}f", *self.embedding)
-        yield api.Started(
+        yield events.Started(
             prompt_token_ids=ids,
             cached_tokens=1,
             echo=echo,
@@ -330,39 +330,39 @@ class FakeBackend:
             yield piece
         if self.pieces:
             end = "tool_calls" if any(piece.calls for piece in self.pieces) else "stop"
-            yield api.Finished(reason=end, completion_tokens=len(self.pieces), timings=TIMINGS)
+            yield events.Finished(reason=end, completion_tokens=len(self.pieces), timings=TIMINGS)
             return
         script = self.script if request.max_tokens is None else self.script[: request.max_tokens]
         for number, text in enumerate(script):
             token_id = 100 + number
-            chosen = api.Candidate(token_id=token_id, token=text.encode(), logprob=-0.5)
-            other = api.Candidate(token_id=7, token=b"\xf0\x9f", logprob=-1.5)
+            chosen = events.Candidate(token_id=token_id, token=text.encode(), logprob=-0.5)
+            other = events.Candidate(token_id=7, token=b"\xf0\x9f", logprob=-1.5)
             wanted = request.sampling.logprobs
             probs = (
                 ()
                 if wanted is None
-                else (api.ChosenToken(chosen=chosen, best=(chosen, other)[:wanted]),)
+                else (events.ChosenToken(chosen=chosen, best=(chosen, other)[:wanted]),)
             )
-            yield api.Piece(text=text, token_ids=(token_id,), logprobs=probs)
+            yield events.Piece(text=text, token_ids=(token_id,), logprobs=probs)
             if self.fails_after is not None:
                 raise self.fails_after
         if self.endless:
             await asyncio.Event().wait()
         reason = "stop" if len(script) == len(self.script) else "length"
-        yield api.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
+        yield events.Finished(reason=reason, completion_tokens=len(script), timings=TIMINGS)
 
-    async def tokens(self, request: api.TokensRequest) -> api.Tokens:
+    async def tokens(self, request: prompts.TokensRequest) -> events.Tokens:
         """Each byte of a text is a token; 2 is the one for its beginning."""
         match request.prompt:
-            case api.ChatPrompt(turns):
+            case prompts.ChatPrompt(turns):
                 raw = "".join(turn.content for turn in turns).encode()
-            case api.TextPrompt(text, special):
+            case prompts.TextPrompt(text, special):
                 raw = (b"\x02" if special else b"") + text.encode()
-            case api.TokenPrompt(ids):
+            case prompts.TokenPrompt(ids):
                 raw = bytes(ids)
         pieces = tuple(bytes([byte]) for byte in raw)
         text = raw.decode(errors="replace")
-        return api.Tokens(token_ids=tuple(raw), pieces=pieces, text=text, context=2048)
+        return events.Tokens(token_ids=tuple(raw), pieces=pieces, text=text, context=2048)
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
         self.listened.append(request)

@@ -10,7 +10,8 @@ import pytest
 import shared_kernels
 from air import Air
 
-from potluck.api.backend import Finished, GenerationRequest, Piece, SamplingOptions, TextPrompt
+from potluck.api.events import Finished, Piece
+from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines

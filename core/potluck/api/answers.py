@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from potluck.api import openai
-from potluck.api.backend import (
+from potluck.api.events import (
     CallPiece,
     Candidate,
     ChosenToken,

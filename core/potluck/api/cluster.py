@@ -8,21 +8,14 @@ from typing import TypeVar
 import msgspec
 
 from potluck.api import benching, schema, weights
-from potluck.api.backend import (
-    HOLDERS,
-    Backend,
-    Failed,
-    GenerationEvent,
-    GenerationRequest,
-    Holder,
-    Tokens,
-    TokensRequest,
-)
+from potluck.api.backend import HOLDERS, Backend, Holder
 from potluck.api.doctor import Diagnosis
 from potluck.api.endpoint import RequestError, describe
 from potluck.api.engine import Engine, EngineRequest
+from potluck.api.events import Failed, GenerationEvent, Tokens
 from potluck.api.library_api import library_operations
 from potluck.api.operations import Operation
+from potluck.api.prompts import GenerationRequest, TokensRequest
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 

@@ -29,17 +29,7 @@ from potluck.api.answers import (
     total,
     usage_of,
 )
-from potluck.api.backend import (
-    Answering,
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Loading,
-    Piece,
-    Reading,
-    Started,
-    Waiting,
-)
+from potluck.api.backend import Answering
 from potluck.api.endpoint import (
     Endpoint,
     Handler,
@@ -49,11 +39,13 @@ from potluck.api.endpoint import (
     read,
     refuse_openai,
 )
+from potluck.api.events import Finished, GenerationEvent, Loading, Piece, Reading, Started, Waiting
 from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.merging import Collected, best, merged, with_logprobs
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.openai_checks import check
+from potluck.api.prompts import GenerationRequest
 from potluck.api.streams import Comment, EventStream, until_disconnect
 
 logger = logging.getLogger(__name__)

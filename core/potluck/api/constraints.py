@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from potluck.api.backend import Constraint
 from potluck.api.openai import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -17,6 +16,7 @@ from potluck.api.openai import (
     UnsupportedParameterError,
 )
 from potluck.api.openai_checks import is_given
+from potluck.api.prompts import Constraint
 
 _ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1024

@@ -15,20 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api import openai
-from potluck.api.backend import (
-    Answering,
-    GenerationEvent,
-    GenerationRequest,
-    SamplingOptions,
-    Started,
-    TextPrompt,
-    TokenPrompt,
-)
+from potluck.api.backend import Answering
 from potluck.api.endpoint import Endpoint, JsonResponse, RequestError, read, refuse_openai
+from potluck.api.events import GenerationEvent, Started
 from potluck.api.merging import merged
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.openai_checks import texts_or_ids
+from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt, TokenPrompt
 from potluck.api.streams import until_disconnect
 
 _AT_ONCE = 8  # the others of a request wait

@@ -9,7 +9,10 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from potluck.api import openai
-from potluck.api.backend import (
+from potluck.api.constraints import constraint_of
+from potluck.api.openai_checks import is_given, json_text, message_text, prompts
+from potluck.api.pictures import check_count, picture_at
+from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
     GenerationRequest,
@@ -20,9 +23,6 @@ from potluck.api.backend import (
     TokenPrompt,
     ToolCall,
 )
-from potluck.api.constraints import constraint_of
-from potluck.api.openai_checks import is_given, json_text, message_text, prompts
-from potluck.api.pictures import check_count, picture_at
 from potluck.api.tools import tool_use_of
 
 _T = TypeVar("_T")

@@ -7,13 +7,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from potluck.api.backend import (
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Piece,
-    Started,
-)
+from potluck.api.events import Finished, GenerationEvent, Piece, Started
+from potluck.api.prompts import GenerationRequest
 
 _EVENTS = 64  # that wait for a client that reads slowly
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
-from potluck.api.backend import Finished, GenerationEvent, Started
+from potluck.api.events import Finished, GenerationEvent, Started
 from potluck.api.openai import FinishReason
 
 End: TypeAlias = FinishReason | Literal["error", "left"]

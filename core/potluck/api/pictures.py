@@ -7,8 +7,8 @@ computer says what it fetches, or which of its files it reads.
 import base64
 import binascii
 
-from potluck.api.backend import GivenPicture
 from potluck.api.openai import UnsupportedParameterError
+from potluck.api.prompts import GivenPicture
 
 MOST_PICTURES = 64  # of one request
 

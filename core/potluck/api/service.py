@@ -10,20 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api.backend import (
-    Answering,
-    ChatPrompt,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-    Tokens,
-    TokensRequest,
-)
+from potluck.api.backend import Answering
 from potluck.api.endpoint import Endpoint, Handler, JsonResponse, RequestError, read, refuse_openai
+from potluck.api.events import Tokens
 from potluck.api.generation import turn_of
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
 from potluck.api.openai import ChatMessage, TokenIds
+from potluck.api.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, TokensRequest
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from potluck.api.backend import Finished, GenerationEvent, Piece, Started
+from potluck.api.events import Finished, GenerationEvent, Piece, Started
 
 
 async def collected(

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from potluck.api.backend import ToolSpec, ToolUse
 from potluck.api.endpoint import RequestError, decode
 from potluck.api.openai import ChatCompletionRequest, NamedToolChoice, ToolFunction, ToolOfClient
 from potluck.api.openai_checks import json_text
+from potluck.api.prompts import ToolSpec, ToolUse
 
 # Of the JSON of all tools. Agents send some 100 kB. Decoding much more takes the event loop's time.
 MAX_TOOLS_BYTES = 2 << 20

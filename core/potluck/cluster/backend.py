@@ -8,17 +8,12 @@ from dataclasses import dataclass
 
 from potluck import __version__
 from potluck.api import schema
-from potluck.api.backend import (
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Holder,
-    Tokens,
-    TokensRequest,
-)
+from potluck.api.backend import Holder
 from potluck.api.benching import BenchProgress, BenchRequest
 from potluck.api.doctor import Diagnosis
 from potluck.api.engine import Engine, EngineRequest
+from potluck.api.events import Finished, GenerationEvent, Tokens
+from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest

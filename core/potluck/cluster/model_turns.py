@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 
-from potluck.api.backend import Waiting
+from potluck.api.events import Waiting
 
 
 class ModelTurn:

@@ -14,17 +14,9 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from potluck.api.backend import (
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Holder,
-    Piece,
-    Progress,
-    Started,
-    Tokens,
-    TokensRequest,
-)
+from potluck.api.backend import Holder
+from potluck.api.events import Finished, GenerationEvent, Piece, Progress, Started, Tokens
+from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError
 from potluck.errors import NotReadyError

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from potluck.api.backend import GenerationEvent, GenerationRequest
+from potluck.api.events import GenerationEvent
+from potluck.api.prompts import GenerationRequest
 
 KEPT_S = 300.0  # a client that asks again does so soon
 ANSWERS = 64

@@ -6,14 +6,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from potluck.api.backend import (
-    Failed,
-    Finished,
-    GenerationEvent,
-    GenerationRequest,
-    Tokens,
-    TokensRequest,
-)
+from potluck.api.events import Failed, Finished, GenerationEvent, Tokens
+from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.schema import ServedModel
 from potluck.client import Client, NodeGoneError, as_error, refusal
 from potluck.errors import ClosedError

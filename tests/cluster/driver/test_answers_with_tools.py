@@ -11,14 +11,12 @@ from chain_answers import attached
 from fake_chain import FakeChain
 from fake_cluster import run
 
-from potluck.api.backend import (
-    CallPiece,
+from potluck.api.events import CallPiece, Finished, Piece
+from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
     Constraint,
-    Finished,
     GenerationRequest,
-    Piece,
     ToolCall,
     ToolSpec,
     ToolUse,

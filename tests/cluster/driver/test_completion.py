@@ -6,15 +6,13 @@ from contextlib import aclosing
 import pytest
 from byte_writer import EOS, Desk, chat_format, events_of, ids, text_of
 
-from potluck.api.backend import (
+from potluck.api.events import Finished, Piece, Started
+from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
-    Finished,
     GenerationRequest,
     GivenPicture,
-    Piece,
     SamplingOptions,
-    Started,
     TextPrompt,
     TokenPrompt,
 )

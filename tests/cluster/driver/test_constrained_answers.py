@@ -10,14 +10,8 @@ from byte_writer import Follower, Here, chat_format, events_of, ids, text_of
 from chain_answers import attached
 from fake_cluster import run
 
-from potluck.api.backend import (
-    Constraint,
-    Finished,
-    GenerationRequest,
-    Piece,
-    SamplingOptions,
-    TextPrompt,
-)
+from potluck.api.events import Finished, Piece
+from potluck.api.prompts import Constraint, GenerationRequest, SamplingOptions, TextPrompt
 from potluck.cluster.driver.completion import complete
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.loaded_model import LoadedModel

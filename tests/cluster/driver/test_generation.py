@@ -6,7 +6,7 @@ from chain_answers import GREEDY, answer, expected, on_a_chain
 from fake_chain import FakeChain
 from fake_cluster import until
 
-from potluck.api.backend import Progress, Reading, Waiting
+from potluck.api.events import Progress, Reading, Waiting
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.token import Token, Usage

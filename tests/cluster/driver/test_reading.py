@@ -4,7 +4,7 @@ import pytest
 from chain_answers import GREEDY, on_a_chain
 from fake_chain import FakeChain
 
-from potluck.api.backend import Reading
+from potluck.api.events import Reading
 from potluck.cluster.driver import generation
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage

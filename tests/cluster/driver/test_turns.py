@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import run, until
 from fake_time import run_at_once
 
-from potluck.api.backend import Waiting
+from potluck.api.events import Waiting
 from potluck.cluster.driver.turns import Turn, Turns
 
 LONG_S = 3600.0

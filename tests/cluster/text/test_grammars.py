@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potluck.api.backend import Constraint
+from potluck.api.prompts import Constraint
 from potluck.cluster.text.grammars import Grammar, GrammarLimits, Grammars
 from potluck.errors import EngineError, GrammarError, NotFoundError
 from potluck.model.chat import ChatFormat

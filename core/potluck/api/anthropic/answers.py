@@ -26,7 +26,7 @@ from potluck.api.anthropic.shapes import (
     ToolUseBlock,
     Usage,
 )
-from potluck.api.backend import CallPiece, Finished, Piece, Started
+from potluck.api.events import CallPiece, Finished, Piece, Started
 
 _REASONS: dict[str, StopReason] = {
     "stop": "end_turn",

@@ -6,7 +6,11 @@ from typing import Literal
 import msgspec
 
 from potluck.api.anthropic.shapes import Block, CountRequest, Message, MessageRequest, Source, Tool
-from potluck.api.backend import (
+from potluck.api.endpoint import RequestError, decode
+from potluck.api.openai import NamedToolChoice, ToolChoiceFunction, ToolFunction
+from potluck.api.openai_checks import json_text
+from potluck.api.pictures import check_count, picture_at, picture_of
+from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
     GenerationRequest,
@@ -15,10 +19,6 @@ from potluck.api.backend import (
     ToolCall,
     ToolUse,
 )
-from potluck.api.endpoint import RequestError, decode
-from potluck.api.openai import NamedToolChoice, ToolChoiceFunction, ToolFunction
-from potluck.api.openai_checks import json_text
-from potluck.api.pictures import check_count, picture_at, picture_of
 from potluck.api.tools import check_tools_size, tool_use
 
 _CHOICES: Mapping[str, Literal["auto", "required", "none"]] = {

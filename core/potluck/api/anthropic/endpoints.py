@@ -21,21 +21,13 @@ from potluck.api.anthropic.shapes import (
     MessageRequest,
     StreamEvent,
 )
-from potluck.api.backend import (
-    Answering,
-    Finished,
-    GenerationRequest,
-    Loading,
-    Piece,
-    Reading,
-    Started,
-    TokensRequest,
-    Waiting,
-)
+from potluck.api.backend import Answering
 from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, status_of
+from potluck.api.events import Finished, Loading, Piece, Reading, Started, Waiting
 from potluck.api.generation import repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import ALIAS, Models
+from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.single import collected
 from potluck.api.streams import Comment, Event, EventStream, until_disconnect
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from potluck.api.answers import object_of, whole_calls
-from potluck.api.backend import CallPiece, Finished, Piece, Started
+from potluck.api.events import CallPiece, Finished, Piece, Started
 from potluck.api.ollama.shapes import AnswerMessage, Call, CalledFunction, Chunk
 
 _NANOSECONDS = 10**9

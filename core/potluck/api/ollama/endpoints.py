@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from potluck.api import openai
-from potluck.api.backend import Answering, Finished, GenerationEvent, Piece, Started
+from potluck.api.backend import Answering
 from potluck.api.embeddings import Embeddings, vector_of
 from potluck.api.endpoint import (
     Endpoint,
@@ -28,6 +28,7 @@ from potluck.api.endpoint import (
     read,
     status_of,
 )
+from potluck.api.events import Finished, GenerationEvent, Piece, Started
 from potluck.api.generation import of_chat, of_completion, repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models

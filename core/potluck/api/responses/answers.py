@@ -7,8 +7,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from potluck.api.backend import CallPiece, ChatTurn, Finished, Piece, Started, ToolCall
+from potluck.api.events import CallPiece, Finished, Piece, Started
 from potluck.api.openai_checks import json_text
+from potluck.api.prompts import ChatTurn, ToolCall
 from potluck.api.responses.asking import SEPARATOR, name_in
 from potluck.api.responses.events import (
     ArgumentsDelta,

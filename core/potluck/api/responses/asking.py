@@ -4,16 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from potluck.api.backend import (
-    ChatPrompt,
-    ChatTurn,
-    Constraint,
-    GenerationRequest,
-    GivenPicture,
-    SamplingOptions,
-    ToolCall,
-    ToolUse,
-)
 from potluck.api.constraints import response_format
 from potluck.api.endpoint import RequestError, decode
 from potluck.api.openai import (
@@ -25,6 +15,16 @@ from potluck.api.openai import (
 )
 from potluck.api.openai_checks import is_given, json_text
 from potluck.api.pictures import check_count, picture_at
+from potluck.api.prompts import (
+    ChatPrompt,
+    ChatTurn,
+    Constraint,
+    GenerationRequest,
+    GivenPicture,
+    SamplingOptions,
+    ToolCall,
+    ToolUse,
+)
 from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseRequest, Tool
 from potluck.api.tools import check_tools_size, tool_use
 

@@ -12,21 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api.answers import progress_text
-from potluck.api.backend import (
-    Answering,
-    ChatTurn,
-    Finished,
-    GenerationRequest,
-    Loading,
-    Piece,
-    Reading,
-    Started,
-    Waiting,
-)
+from potluck.api.backend import Answering
 from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, refuse_openai
+from potluck.api.events import Finished, Loading, Piece, Reading, Started, Waiting
 from potluck.api.generation import repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import Models
+from potluck.api.prompts import ChatTurn, GenerationRequest
 from potluck.api.responses.answers import ResponseFormat, new_response
 from potluck.api.responses.asking import namespaces_of, of_response, turns_of
 from potluck.api.responses.events import Numbered

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from potluck.api.backend import ChatTurn
 from potluck.api.endpoint import RequestError
+from potluck.api.prompts import ChatTurn
 from potluck.api.responses.shapes import ModelResponse
 
 MOST = 1000  # responses

@@ -3,14 +3,8 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from potluck.api.backend import (
-    CallPiece,
-    Candidate,
-    ChatPrompt,
-    ChosenToken,
-    GenerationRequest,
-    Piece,
-)
+from potluck.api.events import CallPiece, Candidate, ChosenToken, Piece
+from potluck.api.prompts import ChatPrompt, GenerationRequest
 from potluck.cluster.driver.calling import offered_tools, schemas_of, special_tokens
 from potluck.cluster.driver.model_text import EncodedPrompt, ModelText
 from potluck.cluster.driver.token import Token

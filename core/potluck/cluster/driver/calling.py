@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from potluck.api.backend import ChatPrompt, Constraint, GenerationRequest, ToolUse
+from potluck.api.prompts import ChatPrompt, Constraint, GenerationRequest, ToolUse
 from potluck.cluster.driver.model_text import EncodedPrompt, ModelText, object_of
 from potluck.errors import PromptError
 from potluck.model.answers.format import Schemas

@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from potluck.api.backend import (
+from potluck.api.events import Finished, GenerationEvent, Started, Tokens
+from potluck.api.openai import StageTiming, Timings
+from potluck.api.prompts import (
     ChatPrompt,
-    Finished,
-    GenerationEvent,
     GenerationRequest,
     Prompt,
     SamplingOptions,
-    Started,
     TextPrompt,
     TokenPrompt,
-    Tokens,
 )
-from potluck.api.openai import StageTiming, Timings
 from potluck.cluster.driver.answer_text import AnswerText
 from potluck.cluster.driver.calling import answer_constraint
 from potluck.cluster.driver.echo import echo_of

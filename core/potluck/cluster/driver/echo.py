@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from potluck.api.backend import Candidate, ChosenToken, Echo, Prompt, TextPrompt
+from potluck.api.events import Candidate, ChosenToken, Echo
+from potluck.api.prompts import Prompt, TextPrompt
 from potluck.model.detokenizer import Vocabulary
 from potluck.wire.activation_messages import TokenScore
 

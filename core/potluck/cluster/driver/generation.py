@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 
-from potluck.api.backend import Progress, Reading
+from potluck.api.events import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room, Speed
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.conversations import Conversations

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from potluck.api.backend import ChatPrompt, ChatTurn, Constraint
+from potluck.api.prompts import ChatPrompt, ChatTurn, Constraint
 from potluck.cluster.driver.grammar import Grammar
 from potluck.errors import PromptError
 from potluck.model.answers.format import AnswerFormat

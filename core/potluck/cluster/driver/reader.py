@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
-from potluck.api.backend import Reading
+from potluck.api.events import Reading
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from potluck.api.backend import Waiting
+from potluck.api.events import Waiting
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.api.backend import Constraint
+from potluck.api.prompts import Constraint
 from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.text.grammars import Grammar, Grammars
 from potluck.cluster.text.limited import LimitedProcess

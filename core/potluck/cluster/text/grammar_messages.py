@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from potluck.api.backend import Constraint
+from potluck.api.prompts import Constraint
 from potluck.cluster.text.messages import Failed, TextMessage
 
 

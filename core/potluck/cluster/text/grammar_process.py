@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
-from potluck.api.backend import Constraint
+from potluck.api.prompts import Constraint
 from potluck.cluster.text.grammar_messages import (
     Allowed,
     OpenGrammar,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.api.backend import Constraint
+from potluck.api.prompts import Constraint
 from potluck.cluster.text.grammar_messages import (
     Allowed,
     OpenGrammar,

@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import Run
 from stage_nodes import Driver, StageNode
 
-from potluck.api.backend import Reading
+from potluck.api.events import Reading
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
