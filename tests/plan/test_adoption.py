@@ -4,7 +4,8 @@ import pytest
 
 from potluck.plan.adoption import is_better
 from potluck.plan.cost import DeviceCost, ModelShape
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.placement import make_plan
+from potluck.plan.stages import Plan
 
 
 @pytest.fixture

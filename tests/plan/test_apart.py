@@ -8,7 +8,8 @@ import pytest
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
 from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside
 from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.placement import make_plan
+from potluck.plan.stages import Plan
 
 DeviceOf = Callable[..., DeviceCost]
 ShapeOf = Callable[..., ModelShape]

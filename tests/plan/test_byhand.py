@@ -4,7 +4,8 @@ import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.plan.cost import DeviceCost, Links, ModelShape
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.placement import make_plan
+from potluck.plan.stages import Plan
 
 Home = tuple[ModelShape, list[DeviceCost], Links]
 

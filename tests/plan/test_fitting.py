@@ -9,7 +9,8 @@ import pytest
 
 from potluck.errors import NotEnoughMemoryError, UsageError
 from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
-from potluck.plan.placement import lacking_memory, make_plan
+from potluck.plan.placement import make_plan
+from potluck.plan.problems import lacking_memory
 
 HomeOf = Callable[..., tuple[ModelShape, list[DeviceCost], dict[Any, LinkCost]]]
 DeviceOf = Callable[..., DeviceCost]

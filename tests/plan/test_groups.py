@@ -11,10 +11,12 @@ import pytest
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
 from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, Links, ModelShape
 from potluck.plan.groups import SUMS, group_of, groups_that_may_pay, sums_ms, with_groups
-from potluck.plan.placement import RANKS_GAIN, Plan, make_plan, make_problem
+from potluck.plan.placement import RANKS_GAIN, make_plan
 from potluck.plan.prefill import time_to_first_token_ms
+from potluck.plan.problems import make_problem
 from potluck.plan.route import Problem, route_cost_ms
 from potluck.plan.search import best_route, never
+from potluck.plan.stages import Plan
 
 Home = tuple[ModelShape, list[DeviceCost], Links]
 

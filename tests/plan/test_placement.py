@@ -16,7 +16,9 @@ from potluck.plan.cost import (
     ModelShape,
     hop_between,
 )
-from potluck.plan.placement import Plan, computer_names, labels, make_plan
+from potluck.plan.labels import computer_names, labels
+from potluck.plan.placement import make_plan
+from potluck.plan.stages import Plan
 
 HomeOf = Callable[..., tuple[ModelShape, list[DeviceCost], dict[Any, LinkCost]]]
 DeviceOf = Callable[..., DeviceCost]

@@ -10,8 +10,9 @@ import pytest
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
 from potluck.plan.cost import DeviceCost, Links, ModelShape
-from potluck.plan.placement import Plan, make_plan
+from potluck.plan.placement import make_plan
 from potluck.plan.replicas import EXACT, explain_replicas, plan_replicas, too_few
+from potluck.plan.stages import Plan
 
 DeviceOf = Callable[..., DeviceCost]
 

@@ -1,8 +1,8 @@
 """Which layers each computer should have on its disk in case another one is lost."""
 
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
 from potluck.plan.spares import Share, spare_shares
+from potluck.plan.stages import StagePlan
 
 DESK, LAPTOP, MAC = NodeId("1"), NodeId("2"), NodeId("3")
 

@@ -22,7 +22,7 @@ from potluck.cluster.master.vocabulary import (
 )
 from potluck.errors import EngineError
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 
 DESK, LAPTOP, ATTIC = (NodeId(letter * 64) for letter in "abc")
 NAMES = {DESK: "Desk", LAPTOP: "Laptop", ATTIC: "Attic"}

@@ -28,8 +28,8 @@ from potluck.errors import PeerLostError, PotluckError, VersionMismatchError
 from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.net.transport import show
-from potluck.plan.placement import Plan
 from potluck.plan.replicas import explain_replicas
+from potluck.plan.stages import Plan
 from potluck.wire.messages import Address, DeviceInfo
 
 # Begin and end of each phase on the progress bar of a load, which only moves forward.

@@ -4,7 +4,7 @@ A plan in use is only replaced by one that is clearly faster, and that saves mor
 still to be generated than moving its weights takes.
 """
 
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 
 MIN_GAIN = 0.15  # measurements of one machine differ by some 10 % from minute to minute
 EXPECTED_TOKENS = 2000  # a few long answers

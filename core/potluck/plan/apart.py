@@ -15,9 +15,11 @@ from potluck.ids import NodeId
 from potluck.plan.byhand import find_device
 from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
 from potluck.plan.explanation import seconds
-from potluck.plan.placement import Plan, labels, make_plan
+from potluck.plan.labels import labels
+from potluck.plan.placement import make_plan
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.search import Stop, never
+from potluck.plan.stages import Plan
 
 LEAST_TOKENS = 512  # of a prompt that others read, where that was asked for
 USUAL_PROMPT, USUAL_ANSWER = 2000, 256  # tokens, by which plans are compared

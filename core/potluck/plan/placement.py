@@ -4,19 +4,16 @@
 the layers given by hand, and explains the plan in words.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
 from potluck.errors import NotEnoughMemoryError, PlanError, UsageError
-from potluck.ids import NodeId, short
+from potluck.ids import NodeId
 from potluck.plan import byhand
 from potluck.plan.cost import (
-    TOKEN_MESSAGE_BYTES,
     DeviceCost,
-    HopCost,
     Links,
     ModelShape,
     check_measurements,
@@ -31,60 +28,15 @@ from potluck.plan.groups import (
     memory_of,
     with_groups,
 )
+from potluck.plan.labels import computer_names, joined, labels
+from potluck.plan.problems import at_once, make_problem, with_tables_at_home
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
 from potluck.plan.search import Stop, best_route, fits, never
-from potluck.plan.spans import held_bytes, span_of
+from potluck.plan.stages import Plan, StagePlan
 from potluck.plan.throughput import best_shared, period_ms
 
 MOVED = 0.05  # of the time of a layer; measurements differ by more from minute to minute
-# Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
-# hour at 1 Gbit/s.
-SENT = 100.0
 RANKS_GAIN = 0.1  # of a token's time; how sums and computing meet is predicted, and nobody has tried this group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePlan:
-    """A contiguous range of layers on one device."""
-
-    node: NodeId
-    name: str
-    device: str
-    layers: range
-    embedding: bool
-    head: bool
-    predicted_ms: float  # of one token, with the head if this stage has it
-    head_ms: float  # the head's part of `predicted_ms`; 0 if this stage has no head
-    prefill_ms: float  # of one whole prefill chunk, without the head
-    memory: int  # bytes of weights and KV cache
-    rank: int = 0  # in its group, whose ranks follow each other and have the same layers
-    shares: tuple[int, ...] = (1,)  # how much of each layer every rank has; one: there is no group
-
-    @property
-    def is_ranked(self) -> bool:
-        """Whether it is a rank of a group, and has a share of its layers."""
-        return len(self.shares) > 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The stages in the order in which a token visits them, and their predicted speed."""
-
-    stages: tuple[StagePlan, ...]
-    hops: tuple[HopCost, ...]  # master to first, between the stages, last to master
-    token_ms: float  # time of one user's next token
-    predicted_tokens_per_s: float  # for one user
-    users: int  # for how many at once it was made
-    users_tokens_per_s: float  # of all of them together
-    alone: Mapping[NodeId, float | None]  # tokens per second on one computer; None: does not fit
-    lower_bound_ms: float  # no plan for these computers is faster for one token
-    optimal: bool  # proven to be the fastest; may be False with layers by hand or many devices
-    explanation: str  # lines of text for people
-
-    @property
-    def pipeline(self) -> tuple[StagePlan, ...]:
-        """The stages that a token visits one after the other: of each group, its rank 0."""
-        return tuple(stage for stage in self.stages if stage.rank == 0)
 
 
 def make_plan(
@@ -131,7 +83,7 @@ def make_plan(
 
     alone = _alone(shape, devices, links, stop)
     singles, groups = problem, tuple[RankGroup, ...]()
-    homely = _with_tables_at_home(problem, shape, devices, near)
+    homely = with_tables_at_home(problem, shape, devices, near)
     best = _best_near(problem, homely, [], devices, near, stop)
     if layers is None:
         groups = groups_that_may_pay(shape, devices, links, prefill_tokens=measured_tokens)
@@ -151,13 +103,13 @@ def make_plan(
 
     @cache
     def problem_of(tokens: int) -> Problem:
-        several = _at_once(shape, devices, tokens, measured_tokens)
+        several = at_once(shape, devices, tokens, measured_tokens)
         made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        made = _with_tables_at_home(made, shape, devices, near)
-        at_once = partial(
+        made = with_tables_at_home(made, shape, devices, near)
+        group_at_once = partial(
             group_of, shape, several, links, prefill_tokens=measured_tokens, tokens=tokens
         )
-        return with_groups(made, [at_once(g.members, shares=g.shares) for g in groups])
+        return with_groups(made, [group_at_once(g.members, shares=g.shares) for g in groups])
 
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers, groups)
@@ -196,27 +148,6 @@ def make_plan(
         optimal=route.is_optimal,
         explanation=explain(decision),
     )
-
-
-def _with_tables_at_home(
-    problem: Problem,
-    shape: ModelShape,
-    devices: Sequence[DeviceCost],
-    near: Sequence[StagePlan],
-) -> Problem:
-    """The same, but layers whose table would have to be sent count as slower by `SENT`.
-
-    The master's computer has the files, and one that has had such a layer its table.
-    """
-    if not shape.tables(range(shape.num_layers)):
-        return problem
-    homes = {devices[0].node, *(stage.node for stage in near if shape.tables(stage.layers))}
-    others = [layer for layer in range(shape.num_layers) if not shape.tables((layer,))]
-    spans = tuple(
-        span if device.node in homes else span.slower_but_in(others, SENT)
-        for span, device in zip(problem.spans, devices, strict=True)
-    )
-    return replace(problem, spans=spans)
 
 
 def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -> bool:
@@ -267,95 +198,10 @@ def _best_near(
     return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED if held else 1)))
 
 
-def lacking_memory(shape: ModelShape, devices: Sequence[DeviceCost], *, stop: Stop = never) -> int:
-    """Bytes of memory that the model lacks in the best division.
-
-    0 if it fits, and if `stop` returns True before that is known. The times of the devices are not
-    used.
-    """
-    problem = make_problem(shape, devices, {})
-    return 0 if fits(problem, stop) or stop() else missing_memory(shape, problem, stop)
-
-
-def labels(devices: Sequence[DeviceCost]) -> tuple[str, ...]:
-    """A unique name for each device: the computer's name, with id and device only if needed."""
-    nodes_of = {
-        device.name: {d.node for d in devices if d.name == device.name} for device in devices
-    }
-    devices_of = Counter(device.node for device in devices)
-
-    def label(device: DeviceCost) -> str:
-        name = device.name
-        if len(nodes_of[device.name]) > 1:
-            name += f" ({short(device.node)})"
-        return f"{name}/{device.device}" if devices_of[device.node] > 1 else name
-
-    return tuple(label(device) for device in devices)
-
-
-def computer_names(devices: Iterable[DeviceCost]) -> dict[NodeId, str]:
-    """A unique name for each computer."""
-    one_of_each = tuple({device.node: device for device in devices}.values())
-    return {
-        device.node: name for device, name in zip(one_of_each, labels(one_of_each), strict=True)
-    }
-
-
-def _at_once(
-    shape: ModelShape, devices: Sequence[DeviceCost], tokens: int, measured_tokens: int
-) -> list[DeviceCost]:
-    """The devices, with the times of several tokens at once. The head is taken to read only."""
-    return [
-        replace(
-            device,
-            decode_ms=tuple(
-                shape.batch_ms(decode, prefill, tokens=tokens, measured_tokens=measured_tokens)
-                for decode, prefill in zip(device.decode_ms, device.prefill_ms, strict=True)
-            ),
-        )
-        for device in devices
-    ]
-
-
 def _for_one(problem: Problem, shared: Route, best: Route) -> Route:
     """A route for several users, with the times of one. `best` is the fastest for one."""
     ms = route_cost_ms(problem, shared.devices, shared.counts)
     return replace(shared, ms=ms, bound_ms=min(ms, best.bound_ms))
-
-
-def make_problem(
-    shape: ModelShape,
-    devices: Sequence[DeviceCost],
-    links: Links,
-    min_workers: int = 0,
-    *,
-    tokens: int = 1,
-) -> Problem:
-    """The planner's input as a `Problem`; `tokens` travel together."""
-    master = devices[0].node
-    bits = {
-        node: 1 << k
-        for k, node in enumerate(dict.fromkeys(d.node for d in devices if d.node != master))
-    }
-
-    def ms(source: NodeId, target: NodeId, nbytes: int) -> float:
-        return hop_between(links, source, target).ms(tokens * nbytes)
-
-    return Problem(
-        held=held_bytes(shape),
-        spans=tuple(
-            span_of(shape, device.decode_ms, 0 if device.is_apart else device.memory)
-            for device in devices
-        ),
-        head_ms=tuple(device.head_ms for device in devices),
-        enter_ms=tuple(ms(master, device.node, TOKEN_MESSAGE_BYTES) for device in devices),
-        leave_ms=tuple(ms(device.node, master, TOKEN_MESSAGE_BYTES) for device in devices),
-        hop_ms=tuple(
-            tuple(ms(a.node, b.node, shape.hidden_bytes) for b in devices) for a in devices
-        ),
-        workers=tuple(0 if device.is_apart else bits.get(device.node, 0) for device in devices),
-        min_workers=min_workers,
-    )
 
 
 def _stages(
@@ -406,11 +252,6 @@ def _stage(
         prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
         memory=memory,
     )
-
-
-def joined(names: Sequence[str], group: RankGroup) -> str:
-    """What a group is called: `desktop + attic`."""
-    return " + ".join(names[member] for member in group.members)
 
 
 def _alone(

@@ -7,7 +7,7 @@ general, so the prediction follows every chunk through every stage and over ever
 
 from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 
 _TOKEN_ID_BYTES = 4
 _CHUNKS = (MAX_CHUNK_TOKENS, 256, 128, 64)  # tokens

@@ -15,8 +15,8 @@ from potluck.ids import NodeId
 from potluck.plan.apart import Answering
 from potluck.plan.cost import DeviceCost
 from potluck.plan.explanation import rate
-from potluck.plan.placement import Plan
 from potluck.plan.search import Stop, never
+from potluck.plan.stages import Plan
 
 EXACT = 6  # computers of which all ways to share them out are compared: 63 plans
 MOST_REPLICAS = 16

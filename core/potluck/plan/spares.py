@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.replicas import Replicas
 from potluck.errors import EngineError, NotEnoughMemoryError
 from potluck.ids import NodeId
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
 
 RETRY_S = 20.0

@@ -15,7 +15,7 @@ from potluck.errors import (
     RemoteProtocolError,
 )
 from potluck.ids import Digest, NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 from potluck.store.registry import LocalModel
 from potluck.wire.messages import Assign, Need, NeedTensor
 

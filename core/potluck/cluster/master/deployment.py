@@ -25,7 +25,7 @@ from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import NodeId
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.messages import Address, Assign, CacheHop, Hop, Load, RankPlace, RankShare
 

@@ -21,7 +21,7 @@ from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.plan.deviation import QUICKER, SLOWER, Pace
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import DeviceId
 

@@ -28,9 +28,11 @@ from potluck.model.footprint import usable_memory, working_bytes
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
 from potluck.plan.cost import DeviceCost, Links, ModelShape
-from potluck.plan.placement import Plan, lacking_memory, make_plan
+from potluck.plan.placement import make_plan
+from potluck.plan.problems import lacking_memory
 from potluck.plan.search import Stop
 from potluck.plan.shape import read_bytes, shape_of
+from potluck.plan.stages import Plan
 from potluck.store.registry import random_model
 from potluck.wire.messages import DeviceId
 

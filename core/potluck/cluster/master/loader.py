@@ -30,7 +30,7 @@ from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retire
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.apart import USUAL_PROMPT, Reading, Sizes
 from potluck.plan.cost import Links, ModelShape
-from potluck.plan.placement import Plan
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.shape import shape_of
+from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
 
 ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]

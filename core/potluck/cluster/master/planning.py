@@ -38,9 +38,12 @@ from potluck.model.schemes import AskedScheme, Cache, Scheme
 from potluck.model.tensor_formats import schemes_to_try, weight_bytes
 from potluck.plan.apart import Reading, reading_beside
 from potluck.plan.cost import DeviceCost, ModelShape
-from potluck.plan.placement import Plan, computer_names, lacking_memory, make_plan
+from potluck.plan.labels import computer_names
+from potluck.plan.placement import make_plan
+from potluck.plan.problems import lacking_memory
 from potluck.plan.replicas import apart_from
 from potluck.plan.shape import shape_of
+from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
-from potluck.plan.placement import Plan
+from potluck.plan.stages import Plan
 from potluck.wire.messages import DeviceId, StepFailed
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from potluck.cluster.master.constraints import has_constraints
 from potluck.errors import UsageError
 from potluck.plan.apart import Answering, Reading, Sizes, plan_apart
 from potluck.plan.cost import DeviceCost
-from potluck.plan.placement import Plan
 from potluck.plan.replicas import plan_replicas, too_few
 from potluck.plan.search import Stop, never
+from potluck.plan.stages import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from potluck.errors import (
     UnreachableError,
 )
 from potluck.ids import Digest, NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together

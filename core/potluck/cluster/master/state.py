@@ -21,7 +21,7 @@ from potluck.cluster.master.vocabulary import (
 )
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 from potluck.wire.messages import DeviceId
 
 

@@ -60,7 +60,7 @@ from potluck.errors import (
     UsageError,
 )
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 
 
 def apply(state: State, event: Event) -> State:

@@ -13,7 +13,7 @@ from potluck.api.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
-from potluck.plan.placement import StagePlan
+from potluck.plan.stages import StagePlan
 
 Check: TypeAlias = Callable[[int], None]
 """Raises an error if the context, in tokens, does not suit the caller."""
