@@ -72,7 +72,7 @@ def test_a_picture_reaches_the_node_where_it_stands_in_the_text(
 @pytest.mark.parametrize(
     ("part", "role", "words"),
     [
-        ({"url": "https://example.org/cat.png"}, "user", "fetches no pictures"),
+        ({"url": "https://example.org/cat.png"}, "user", "--fetch-pictures"),
         ({"url": "file:///etc/passwd"}, "user", "opens no files"),
         ({"url": "data:image/png,abc"}, "user", "must be in base64"),
         ({"url": "data:image/png;base64,%%%"}, "user", "is damaged"),

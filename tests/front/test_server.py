@@ -6,6 +6,7 @@ import httpx
 import pytest
 from fake_backend import TOKEN, Server
 
+from potluck.api.prompts import ChatPrompt, GivenPicture
 from potluck.api.schema import ListenRequest
 from potluck.client import Client
 from potluck.front.front import Patience
@@ -30,6 +31,28 @@ def test_models_are_listed_as_soon_as_one_is_loaded_and_before_that_how_far_it_i
     assert (error["code"], error["progress"]) == ("not_ready", 0.4)
     assert "Loading: 40%" in error["message"]
     assert [model["id"] for model in after.json()["data"]] == ["guide"]
+
+
+def test_a_picture_with_an_address_reaches_the_node_where_the_user_allows_it(
+    server: Server,
+) -> None:
+    async def fetch(address: str) -> bytes:
+        return address.encode()
+
+    address = "https://example.org/cat.png"
+    content = [{"type": "image_url", "image_url": {"url": address}}]
+    with closing(FrontServer(ListenRequest(port=0), fetch=fetch)) as front:
+        front.ready(Client(server.port, TOKEN))
+        answer = httpx.post(
+            f"http://127.0.0.1:{front.port}/v1/chat/completions",
+            json={"model": "guide", "messages": [{"role": "user", "content": content}]},
+            trust_env=False,
+        )
+
+    assert answer.status_code == 200, answer.text
+    prompt = server.backend.generated[-1].prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.turns[-1].pictures == (GivenPicture(data=address.encode(), at=0),)
 
 
 def test_the_port_is_free_when_the_front_is_closed() -> None:

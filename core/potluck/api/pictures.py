@@ -1,7 +1,7 @@
-"""The pictures in requests: their bytes come with the request, and are decoded elsewhere. Pure.
+"""The pictures in requests: they are decoded elsewhere. Pure.
 
-Clients send them as `data:` addresses or as base64. An address of another kind is refused: nobody but the person at this
-computer says what it fetches, or which of its files it reads.
+Clients send them as `data:` addresses or as base64. Those with an address on the Internet are fetched where the user
+allows it (`potluck.api.addressed`). Any other address is refused: no program says which of this computer's files it reads.
 """
 
 import base64
@@ -11,20 +11,27 @@ from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import GivenPicture
 
 MOST_PICTURES = 64  # of one request
+_LONGEST_ADDRESS = 8192  # characters; browsers send no more
 
 
 def picture_at(url: str, at: int, where: str) -> GivenPicture:
-    """The picture of a `data:` address, before a character of its message's text.
+    """The picture of a `data:` or web address, before a character of its message's text.
 
     Raises:
         UnsupportedParameterError: it is another kind of address, or damaged; the error names `where`.
     """
     head, comma, data = url.partition(",")
     kind = head.lower()
+    if kind.startswith(("http://", "https://")):
+        if len(url) > _LONGEST_ADDRESS:
+            raise UnsupportedParameterError(
+                where, f"{where}: an address has at most {_LONGEST_ADDRESS} characters."
+            )
+        return GivenPicture(at=at, address=url, field=where)
     if not kind.startswith("data:"):
         raise UnsupportedParameterError(
             where,
-            f"{where}: Potluck fetches no pictures and opens no files for programs. Send the picture itself, as"
+            f"{where}: Potluck opens no files for programs. Send the picture itself, as"
             " data:image/png;base64,… (or jpeg, webp, gif).",
         )
     if not comma or not kind.endswith(";base64"):

@@ -13,11 +13,20 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     arguments: str  # JSON text
 
 
-class GivenPicture(Struct, frozen=True, kw_only=True):
-    """A picture in a message: the bytes of its file, and before which character of the text it stands."""
+class GivenPicture(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A picture in a message.
 
-    data: bytes
+    Attributes:
+        data: the bytes of its file; empty as long as it has an address.
+        at: before which character of the text it stands.
+        address: where on the Internet it lies. `potluck.api.addressed` puts its bytes in this place, or refuses it.
+        field: of the client's request, for messages about the address.
+    """
+
+    data: bytes = b""
     at: int
+    address: str = ""
+    field: str = ""
 
 
 class ChatTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):

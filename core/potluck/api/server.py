@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from potluck.api.addressed import Fetch, WithPictures
 from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import cluster_operations
@@ -59,6 +60,7 @@ def public_app(
     key: str | None,
     origins: Sequence[str] = (),
     programs: ProgramKeys | None = None,
+    fetch: Fetch | None = None,
 ) -> ASGIApp:
     """Return OpenAI's API for other programs, to listen on this host.
 
@@ -68,6 +70,7 @@ def public_app(
         key: that any program may send; None: none.
         origins: of the web pages that may use it, beside those of apps.
         programs: the keys that programs have of their own.
+        fetch: gets pictures that programs name by an address; None: they are refused.
 
     Raises:
         UsageError: other computers could reach the host, and there is no key; or what should be an
@@ -92,7 +95,7 @@ def public_app(
     known = [*listed, *_APPS, *([] if loopback and key is None else ["null"])]
     pattern = re.compile("|".join(known))
     app = _guarded(
-        [Route("/", running), *_answering(backend, health=True)],
+        [Route("/", running), *_answering(backend, health=True, fetch=fetch)],
         key=key,
         loopback=loopback,
         origins=lambda origin: pattern.fullmatch(origin) is not None,
@@ -123,8 +126,8 @@ def _rights(programs: ProgramKeys | None, text: str) -> Collection[Right] | None
     return None if key is None else key.may
 
 
-def _answering(backend: Answering, *, health: bool) -> list[Route]:
-    metrics = Metrics()
+def _answering(node: Answering, *, health: bool, fetch: Fetch | None = None) -> list[Route]:
+    backend, metrics = WithPictures(node, fetch), Metrics()
     service = Service(backend, metrics)
     return [
         *Completions(backend, metrics).routes(),

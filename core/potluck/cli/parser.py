@@ -313,6 +313,11 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         help="encrypt; programs trust the file that `potluck keys authority` prints",
     )
     serve.add_argument(
+        "--fetch-pictures",
+        action="store_true",
+        help="get pictures that programs name by an address on the Internet (never one of your home)",
+    )
+    serve.add_argument(
         "--origin", action="append", default=[], help="let web pages of this origin in; repeatable"
     )
 

@@ -8,6 +8,7 @@ import argparse
 import os
 from contextlib import closing, suppress
 
+from potluck.api.addressed import Fetch
 from potluck.api.listener import is_loopback_host
 from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanView
 from potluck.cli import terminal
@@ -33,8 +34,9 @@ def serve(options: argparse.Namespace) -> int:
     folders = Folders.of(options.home)
     certificate = server_certificate(folders) if options.tls else None
     # A port that is taken is told at once.
+    fetch = _fetch() if options.fetch_pictures else None
     with closing(
-        FrontServer(asked, programs=program_keys(folders), certificate=certificate)
+        FrontServer(asked, programs=program_keys(folders), certificate=certificate, fetch=fetch)
     ) as front:
         host = f"[{asked.host}]" if ":" in asked.host else asked.host
         url = f"{'http' if certificate is None else 'https'}://{host}:{front.port}/v1"
@@ -116,6 +118,14 @@ class _Serving:
         if self._is_ours:
             with suppress(NodeGoneError):
                 self._client.unload()
+
+
+def _fetch() -> Fetch:
+    from potluck.front.web_pictures import (
+        WebPictures,  # a client of HTTP, which most have no use for
+    )
+
+    return WebPictures().fetch
 
 
 def _key(options: argparse.Namespace) -> str | None:

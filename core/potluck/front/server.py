@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from potluck.api.addressed import Fetch
 from potluck.api.schema import ListenRequest
 from potluck.api.server import HttpServer, public_app
 from potluck.api.taken import Listens
@@ -26,6 +27,7 @@ class FrontServer:
         *,
         programs: ProgramKeys | None = None,
         certificate: Path | None = None,
+        fetch: Fetch | None = None,
     ) -> None:
         """Listen.
 
@@ -34,6 +36,7 @@ class FrontServer:
             patience: with a node that is away.
             programs: the keys that programs have of their own.
             certificate: the file of a key and its certificate, for TLS; None: nothing is encrypted.
+            fetch: gets pictures that programs name by an address; None: they are refused.
 
         Raises:
             UsageError: the port is taken or not allowed, or other computers could reach it and
@@ -46,6 +49,7 @@ class FrontServer:
             key=asked.key,
             origins=asked.origins,
             programs=programs,
+            fetch=fetch,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="front", daemon=True)
