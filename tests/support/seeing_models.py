@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from fake_ranks import RankedReference
 from seeing_variants import SEEING, TEXT
 from tiny_models import Reference, stored_tensors
 from torch import Tensor
@@ -22,7 +23,8 @@ from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import TensorHeader
 
 __all__ = [
-    "IMAGE_TOKEN", "SEEING", "SESSION", "TEXT", "SeeingModel", "SeeingPipeline", "make_seeing_model",
+    "IMAGE_TOKEN", "SEEING", "SESSION", "TEXT", "SeeingModel", "SeeingPipeline", "SeeingRanks",
+    "make_seeing_model",
 ]  # fmt: skip
 
 IMAGE_TOKEN = 7
@@ -192,10 +194,15 @@ class SeeingPipeline:
     """Stages cut at these layers, which are shown the picture. It returns the logits of every position."""
 
     def __init__(
-        self, seeing: SeeingModel, cuts: tuple[int, ...] = (), scheme: Any = "f32"
+        self,
+        seeing: SeeingModel,
+        cuts: tuple[int, ...] = (),
+        scheme: Any = "f32",
+        reference: Reference | None = None,
     ) -> None:
-        reference, layers = seeing.reference, seeing.reference.config.num_layers
-        self.stages = [
+        reference = seeing.reference if reference is None else reference
+        layers = reference.config.num_layers
+        self.stages: list[Any] = [
             reference.stage(start, stop, head=False, scheme=scheme)
             for start, stop in pairwise([0, *cuts, layers])
         ]
@@ -222,6 +229,12 @@ class SeeingPipeline:
             position = stage.position(SESSION)
         self.position = position
 
+    def _output(self, stage: Any, step: StepTokens) -> Output:
+        (output,) = stage.forward_together((step,))
+        if not isinstance(output, Output):
+            raise output
+        return output
+
     def run(self, ids: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """Logits (T, V) of these tokens of the conversation, in steps of these sizes."""
         return torch.cat([self._run(piece) for piece in ids.split(list(sizes))])
@@ -239,12 +252,30 @@ class SeeingPipeline:
                 SESSION, Activations.of(x), 1, self._step, self.position, None, None,
                 pictures=said.rows, lag=said.lag, places=places,
             )  # fmt: skip
-            (output,) = stage.forward_together((step,))
-            if not isinstance(output, Output):
-                raise output
+            output = self._output(stage, step)
             assert output.hidden is not None
             x = output.hidden.tensor
         self.position, self._step = end, self._step + 1
         assert self._head.head is not None
         with torch.inference_mode():
             return self._head.head.logits(x).cpu()
+
+
+class SeeingRanks(SeeingPipeline):
+    """The same, by groups of ranks with these parts: each rank is shown the picture, and reads it itself."""
+
+    def __init__(
+        self, seeing: SeeingModel, parts: tuple[int, ...], cuts: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(seeing, cuts, reference=RankedReference.of(seeing.reference, parts))
+
+    def show(self) -> None:
+        picture, pixels = self._seeing.picture, self._seeing.pixels
+        for rank in self.stages[0].stages:
+            rank.show(picture.name, pixels, mean=picture.mean, deviation=picture.deviation, epoch=1)
+
+    def _output(self, stage: Any, step: StepTokens) -> Output:
+        results = stage.each(lambda rank: super(SeeingRanks, self)._output(rank, step))
+        first = results[0].hidden.tensor
+        assert all(torch.equal(result.hidden.tensor, first) for result in results)
+        return results[0]

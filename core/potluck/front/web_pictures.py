@@ -16,6 +16,7 @@ import httpx
 
 from potluck import __version__
 from potluck.errors import UsageError, format_bytes
+from potluck.reasons import reason
 
 MOST_BYTES = 32 << 20  # of a file; a photograph of a telephone has 3 to 15 MB
 DEADLINE_S = 20.0  # for a picture, with all redirects
@@ -80,10 +81,12 @@ class WebPictures:
                 return await self._follow(address, shown)
         except TimeoutError:
             why = f"did not come within {self._deadline_s:.0f} seconds"
+        except socket.gaierror:
+            why = "cannot be fetched: nobody knows that name"
         except (ssl.SSLError, httpx.ConnectError):
             why = "cannot be reached, or its certificate is not valid"
         except (OSError, httpx.HTTPError) as error:
-            why = f"cannot be fetched ({str(error)[:_SHOWN] or type(error).__name__})"
+            why = f"cannot be fetched: {reason(error, otherwise='the connection broke')}"
         raise UsageError(
             f"The picture at {shown} {why}. Try again later, or send the picture itself."
         )

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 import torch
-from seeing_models import SEEING, SESSION, SeeingPipeline, make_seeing_model
+from seeing_models import SEEING, SESSION, SeeingPipeline, SeeingRanks, make_seeing_model
 from tiny_models import difference
 from torch import Tensor
 
@@ -56,6 +56,19 @@ def test_logits_are_those_of_transformers_in_chunks_cut_and_beyond_the_prompt(
     cut.trim(prompt - 3)  # and what follows is computed again
     again = cut.run(ids[cut.position :], (len(ids) - cut.position,))
     assert torch.equal(again, whole[-len(again) :])
+
+
+@pytest.mark.parametrize("parts", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("variant", ["qwen 3", "gemma 3", "mistral 3"])
+def test_ranks_each_read_the_picture_and_compute_what_one_stage_does(
+    variant: str, parts: tuple[int, ...], tmp_path: Path
+) -> None:
+    seeing = make_seeing_model(variant, tmp_path)
+    ids = torch.cat([seeing.ids, TAIL])
+
+    logits = SeeingRanks(seeing, parts, (1,)).run(ids, (len(seeing.ids), 1, 4))
+
+    assert difference(logits, seeing.logits(ids)) < 1e-4
 
 
 def test_a_step_whose_picture_is_not_there_any_more_asks_for_it_again(tmp_path: Path) -> None:
