@@ -1,5 +1,7 @@
 """Blocks of GGUF hold what the `gguf` package says, to the bit, and integers stay integers."""
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from weight_formats import every_format
 from potluck.engine.dequantise import StoredRows
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.targets import PackedTarget, dequantise
+from potluck.engine.targets import PackedTarget
 from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.quantized import GGUF_BLOCKS
 
@@ -55,7 +57,7 @@ def test_blocks_are_worth_what_the_package_says(kind: str) -> None:
     found = block_integers(kind, blocks)
 
     assert (found is not None) == (kind in (*INTEGERS, "MXFP4"))
-    numbers = block_numbers(kind, blocks) if found is None else dequantise(*found)
+    numbers = block_numbers(kind, blocks) if found is None else found.values()
     assert numbers.dtype == torch.float32
     assert torch.equal(numbers, values)
 
@@ -68,8 +70,8 @@ def test_offsets_are_what_the_package_subtracts(kind: str) -> None:
 
     assert (found is not None) == (kind in OFFSETS)
     if found is not None:
-        assert torch.equal(dequantise(*found[:3]), values)
-        assert 0 <= int(found[0].min()) <= int(found[0].max()) <= 15
+        assert torch.equal(found.values(), values)
+        assert 0 <= int(found.integers.min()) <= int(found.integers.max()) <= 15
 
 
 @pytest.mark.parametrize("kind", OFFSETS)
@@ -83,8 +85,9 @@ def test_with_offsets_only_scales_and_offsets_are_rounded(kind: str) -> None:
 
     found = block_offsets(kind, blocks)
     assert found is not None
-    integers, scales, offsets, _ = found
-    rounded = dequantise(integers, scales.half().float(), offsets.half().float())
+    scales, offsets = found.scales, found.offsets
+    assert offsets is not None
+    rounded = replace(found, scales=scales.half().float(), offsets=offsets.half().float()).values()
     assert torch.equal(packed.dequantise(), rounded)
     assert kind == "Q4_K" or torch.equal(rounded, values)  # whose factors are f16 already
     largest = 15 * scales.abs() + offsets.abs()
@@ -123,4 +126,4 @@ def test_scales_that_are_no_numbers_are_no_integers_either() -> None:
     found = block_integers("Q8_0", blocks)
 
     assert found is not None
-    assert found[1].isnan().all()
+    assert found.scales.isnan().all()

@@ -6,6 +6,7 @@ from torch import Tensor
 from weight_formats import every_format
 
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.slices import SlicedTarget
 from potluck.engine.targets import PackedTarget
 from potluck.model.formats import INT4_SUPER, PackedFormat
@@ -74,7 +75,8 @@ def test_integers_keep_their_steps_if_the_slice_is_of_whole_super_blocks(first: 
     own, target = sliced(INT4_SUPER, part)
 
     integers = unpacked.integers.flatten(1).to(torch.int8)
-    target.fill_integers(0, integers[:ROWS], unpacked.scales[:ROWS], unpacked.offsets[:ROWS], steps)
+    rows = ScaledIntegers(integers[:ROWS], unpacked.scales[:ROWS], unpacked.offsets[:ROWS], steps)
+    target.fill_integers(0, rows)
 
     values = columns(whole.dequantise(), part.ranges)
     assert torch.equal(own.dequantise(), values) == (first == 256)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from potluck.engine.dequantise import StoredRows
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.targets import PackedTarget, PairedTarget, TensorTarget
 from potluck.model.formats import INT8
 from potluck.model.row_order import PairedRows
@@ -68,7 +69,7 @@ def test_packed_rows_in_pairs_keep_their_integers() -> None:
 
     pairs = PairedRows(head=24, count=16)
     target = PairedTarget(PackedTarget(packed, 0, 48, ReferenceKernels()), pairs)
-    target.fill_integers(0, integers, scales)
+    target.fill_integers(0, ScaledIntegers(integers, scales))
 
     values = integers.float() * scales.repeat_interleave(32, 1)
     expected = values.unflatten(0, (2, 24))[:, pairs.order].flatten(0, 1)

@@ -19,6 +19,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.kernels.tensors import F32_EXPONENT, signed_integers
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
@@ -73,7 +74,7 @@ def fill_e2m1(scales: Tensor, group: int, width: int) -> Fill:
         integers, halves = signed_integers(MXFP4, codes), scales[first : first + len(rows)] / 2
         if group % GROUP == 0:
             repeated = halves.repeat_interleave(group // GROUP, 1)[:, : -(-width // GROUP)]
-            target.fill_integers(first, integers, repeated)
+            target.fill_integers(first, ScaledIntegers(integers, repeated))
         else:
             target.fill(first, integers.float() * halves.repeat_interleave(group, 1)[:, :width])
 

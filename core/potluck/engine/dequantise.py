@@ -36,6 +36,7 @@ from potluck.engine.codes import (
 )
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels.layout import GROUP, groups_of
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.kernels.tensors import DTYPES
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
@@ -74,9 +75,9 @@ class StoredRows:
         kind = self._dtype.removeprefix(GGUF)
         has_offsets = target.format is not None and target.format.has_offsets
         if has_offsets and (parts := block_offsets(kind, blocks)) is not None:
-            target.fill_integers(first, *parts)
+            target.fill_integers(first, parts)
         elif (found := block_integers(kind, blocks)) is not None:
-            target.fill_integers(first, *found)
+            target.fill_integers(first, found)
         else:
             target.fill(first, block_numbers(kind, blocks))
 
@@ -182,13 +183,15 @@ def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> No
         repeated, offsets = (
             _repeat(words, of_groups, width) for of_groups in (scales, scales * words.zeros[rows])
         )
-        target.fill_integers(first, stored.to(torch.int8), repeated, offsets)
+        target.fill_integers(first, ScaledIntegers(stored.to(torch.int8), repeated, offsets))
         return
     zeros = _spread(words, words.zeros[rows], width) if words.middle is None else words.middle
     integers = stored.to(torch.int16) - zeros
     low, high = integers.aminmax()
     if words.is_exact and low >= -128 and high <= 127:
-        target.fill_integers(first, integers.to(torch.int8), _repeat(words, scales, width))
+        target.fill_integers(
+            first, ScaledIntegers(integers.to(torch.int8), _repeat(words, scales, width))
+        )
     else:
         target.fill(first, integers.float() * _spread(words, scales, width))
 
@@ -291,7 +294,9 @@ def _integers(quantization: Quantization, parts: Mapping[str, Tensor], width: in
         integers = stored - _spread(words, of_groups, width)
         low, high = integers.aminmax()
         if words.is_exact and low >= -128 and high <= 127:
-            target.fill_integers(first, integers.to(torch.int8), _repeat(words, of_rows, width))
+            target.fill_integers(
+                first, ScaledIntegers(integers.to(torch.int8), _repeat(words, of_rows, width))
+            )
         else:
             target.fill(first, integers.float() * _spread(words, of_rows, width))
 
@@ -328,7 +333,7 @@ def _mlx_integers(scales: Tensor, offsets: Tensor, group: int, width: int) -> Fi
         if is_exact and held is not None and int(integers.max()) <= held.limits[1]:
             factors = [one[some].repeat_interleave(group // GROUP, 1) for one in (scales, offsets)]
             factors = [one[:, : groups_of(width)] for one in factors]
-            target.fill_integers(first, integers.to(torch.int8), *factors)
+            target.fill_integers(first, ScaledIntegers(integers.to(torch.int8), *factors))
             return
         spread = [one[some].repeat_interleave(group, 1)[:, :width] for one in (scales, offsets)]
         target.fill(first, integers.float() * spread[0] - spread[1])

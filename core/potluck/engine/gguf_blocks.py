@@ -6,39 +6,28 @@ package takes, with bit-equal numbers. The package reads the others.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from potluck.engine.codes import from_e8m0
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.kernels.tensors import signed_integers, unpack_nibbles
 from potluck.model.formats import MXFP4
-
-
-class WithOffsets(NamedTuple):
-    """Integers of 4 bits without a sign."""
-
-    integers: Tensor  # (n, width), i8, of 0 to 15
-    scales: Tensor  # (n, groups of 32), f32
-    offsets: Tensor  # (n, groups of 32), f32
-    # (n, super-blocks of 256, 2), f32: what scales and offsets are whole multiples of; None: of nothing
-    steps: Tensor | None = None
-
 
 _IQ4_INTEGERS = torch.tensor(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8
 )
 
 
-def block_integers(kind: str, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(n, bytes) → integers (n, width), i8, and scales (n, groups of 32), f32; None: the type is none of these."""
+def block_integers(kind: str, rows: Tensor) -> ScaledIntegers | None:
+    """(n, bytes) → integers with scales alone; None: the type is none of these."""
     read = _INTEGERS.get(kind)
     return None if read is None else read(rows)
 
 
-def block_offsets(kind: str, rows: Tensor) -> WithOffsets | None:
+def block_offsets(kind: str, rows: Tensor) -> ScaledIntegers | None:
     """(n, bytes) → integers with scales and offsets; None: the type has no such."""
     read = _OFFSETS.get(kind)
     return None if read is None else read(rows)
@@ -47,7 +36,7 @@ def block_offsets(kind: str, rows: Tensor) -> WithOffsets | None:
 def block_numbers(kind: str, rows: Tensor) -> Tensor:
     """(n, bytes) → (n, width), f32."""
     if (found := block_offsets(kind, rows)) is not None:
-        return _less_offsets(found)
+        return found.values()
     if (read := _NUMBERS.get(kind)) is not None:
         return read(rows)
     # Imported late: it takes 4 MB, and few models need it.
@@ -58,54 +47,56 @@ def block_numbers(kind: str, rows: Tensor) -> Tensor:
         return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType[kind]))
 
 
-def _q4_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _q4_0(rows: Tensor) -> ScaledIntegers:
     """An f16 scale, then 16 bytes: inputs 0 to 15 in the low nibbles, 16 to 31 in the high ones."""
     groups = rows.unflatten(1, (-1, 18))
     integers = unpack_nibbles(groups[..., 2:]).view(torch.int8) - 8
-    return integers.flatten(1), _f16(groups, 0)
+    return ScaledIntegers(integers.flatten(1), _f16(groups, 0))
 
 
-def _q4_1(rows: Tensor) -> WithOffsets:
+def _q4_1(rows: Tensor) -> ScaledIntegers:
     """As Q4_0, with an f16 after the scale that is added to the product."""
     groups = rows.unflatten(1, (-1, 20))
     integers = unpack_nibbles(groups[..., 4:]).view(torch.int8)
-    return WithOffsets(integers.flatten(1), _f16(groups, 0), -_f16(groups, 2))
+    return ScaledIntegers(integers.flatten(1), _f16(groups, 0), -_f16(groups, 2))
 
 
-def _q5_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _q5_0(rows: Tensor) -> ScaledIntegers:
     """As Q4_0, with 4 bytes after the scale: the fifth bit of each input, from the low end."""
     groups = rows.unflatten(1, (-1, 22))
     fifth = (groups[..., 2:6, None] >> torch.arange(8, dtype=torch.uint8)).flatten(-2) & 1
     integers = (unpack_nibbles(groups[..., 6:]) | fifth << 4).view(torch.int8) - 16
-    return integers.flatten(1), _f16(groups, 0)
+    return ScaledIntegers(integers.flatten(1), _f16(groups, 0))
 
 
-def _q8_0(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _q8_0(rows: Tensor) -> ScaledIntegers:
     """An f16 scale, then 32 signed bytes."""
     groups = rows.unflatten(1, (-1, 34))
-    return groups[..., 2:].contiguous().view(torch.int8).flatten(1), _f16(groups, 0)
+    integers = groups[..., 2:].contiguous().view(torch.int8)
+    return ScaledIntegers(integers.flatten(1), _f16(groups, 0))
 
 
-def _iq4_nl(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _iq4_nl(rows: Tensor) -> ScaledIntegers:
     """As Q4_0, but the four bits are an index into a table of integers."""
     groups = rows.unflatten(1, (-1, 18))
-    return _IQ4_INTEGERS[unpack_nibbles(groups[..., 2:]).long()].flatten(1), _f16(groups, 0)
+    integers = _IQ4_INTEGERS[unpack_nibbles(groups[..., 2:]).long()]
+    return ScaledIntegers(integers.flatten(1), _f16(groups, 0))
 
 
-def _mxfp4(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _mxfp4(rows: Tensor) -> ScaledIntegers:
     """A byte with the exponent of the scale, then codes as Q4_0 has its integers."""
     groups = rows.unflatten(1, (-1, 17))
     codes = unpack_nibbles(groups[..., 1:]).flatten(1)
-    return signed_integers(MXFP4, codes), from_e8m0(groups[..., 0]) / 2
+    return ScaledIntegers(signed_integers(MXFP4, codes), from_e8m0(groups[..., 0]) / 2)
 
 
-def _q4_k(rows: Tensor) -> WithOffsets:
+def _q4_k(rows: Tensor) -> ScaledIntegers:
     """Two f16 scales, 12 bytes of 8 scales and 8 minima, then 4 times 32 bytes: low nibbles, high nibbles."""
     blocks = rows.unflatten(1, (-1, 144))
     scale, minimum = _scales_and_minima(blocks)
     integers = unpack_nibbles(blocks[..., 16:].unflatten(-1, (4, 32))).view(torch.int8)
     steps = torch.stack((_f16(blocks, 0), _f16(blocks, 2)), -1)
-    return WithOffsets(integers.flatten(1), scale.flatten(1), minimum.flatten(1), steps)
+    return ScaledIntegers(integers.flatten(1), scale.flatten(1), minimum.flatten(1), steps)
 
 
 def _q5_k(rows: Tensor) -> Tensor:
@@ -113,7 +104,8 @@ def _q5_k(rows: Tensor) -> Tensor:
     blocks = rows.unflatten(1, (-1, 176))
     fifth = (blocks[..., None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
     low = unpack_nibbles(blocks[..., 48:].unflatten(-1, (4, 32))).view(fifth.shape)
-    return _less_offsets(WithOffsets(low | fifth << 4, *_scales_and_minima(blocks)))
+    integers, factors = (low | fifth << 4).flatten(1), _scales_and_minima(blocks)
+    return ScaledIntegers(integers, *(one.flatten(1) for one in factors)).values()
 
 
 def _q6_k(rows: Tensor) -> Tensor:
@@ -128,27 +120,20 @@ def _q6_k(rows: Tensor) -> Tensor:
     return integers.view(*shape[:2], 16, 16).float().mul_(scales[..., None]).flatten(1)
 
 
-_INTEGERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+_INTEGERS: Mapping[str, Callable[[Tensor], ScaledIntegers]] = {
     "Q4_0": _q4_0,
     "Q5_0": _q5_0,
     "Q8_0": _q8_0,
     "IQ4_NL": _iq4_nl,
     "MXFP4": _mxfp4,
 }
-_OFFSETS: Mapping[str, Callable[[Tensor], WithOffsets]] = {"Q4_1": _q4_1, "Q4_K": _q4_k}
+_OFFSETS: Mapping[str, Callable[[Tensor], ScaledIntegers]] = {"Q4_1": _q4_1, "Q4_K": _q4_k}
 _NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {"Q5_K": _q5_k, "Q6_K": _q6_k}
 
 
 def _f16(blocks: Tensor, at: int) -> Tensor:
     """The f16 that begins at this byte of each block, as f32."""
     return blocks[..., at : at + 2].contiguous().view(torch.float16).float().squeeze(-1)
-
-
-def _less_offsets(found: WithOffsets) -> Tensor:
-    """Scale · integer - offset, (n, groups · 32); the integers may have any shape of that size."""
-    integers, scale, offset, _ = found
-    numbers = integers.reshape(*scale.shape, 32).float()
-    return numbers.mul_(scale[..., None]).sub_(offset[..., None]).view(len(integers), -1)
 
 
 def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:

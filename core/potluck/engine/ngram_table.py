@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.errors import BrokenModelError, EngineError
 from potluck.model.ngrams import NgramSpec
 from potluck.reasons import reason
@@ -161,14 +162,7 @@ class TableTarget:
     def fill(self, first: int, values: Tensor) -> None:
         raise AssertionError("a table stays on the disk")
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
         raise AssertionError("a table stays on the disk")
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.layout import ROWS
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.reading import Allowance, Reader, StoredTensor
 from potluck.engine.targets import PackedTarget, Target
 from potluck.errors import DiskFullError
@@ -94,18 +95,8 @@ class _FileTarget:
     def fill(self, first: int, values: Tensor) -> None:
         self._append(first, len(values), lambda target: target.fill(0, values))
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        def fill(target: Target) -> None:
-            target.fill_integers(0, integers, scales, offsets, steps)
-
-        self._append(first, len(integers), fill)
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        self._append(first, len(rows), lambda target: target.fill_integers(0, rows))
 
     def _append(self, first: int, rows: int, fill: Callable[[Target], None]) -> None:
         assert first == self._done, "rows come in their order"

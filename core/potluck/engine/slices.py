@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
-from potluck.engine.targets import Target, dequantise
+from potluck.engine.kernels.scaled import ScaledIntegers
+from potluck.engine.targets import Target
 from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS, PackedFormat
 from potluck.model.quantized import Shape
 from potluck.model.shares import TensorSlice
@@ -42,29 +43,15 @@ class SlicedTarget:
         for place, rows in self._own_rows(first, len(values)):
             self._target.fill(place, values[rows])
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
         if self._part.axis == "columns":
             if any(start % BLOCK_INPUTS for start, _ in self._part.ranges):
-                self.fill(first, dequantise(integers, scales, offsets))
-                return
-            scales = _joined_columns(scales, self._cut(BLOCK_INPUTS))
-            offsets = None if offsets is None else _joined_columns(offsets, self._cut(BLOCK_INPUTS))
-            if steps is not None:
-                has_steps = self._has_super_blocks
-                steps = _joined_columns(steps, self._cut(SUPER_INPUTS)) if has_steps else None
-            self._target.fill_integers(first, self._columns(integers), scales, offsets, steps)
+                self.fill(first, rows.values())
+            else:
+                self._target.fill_integers(first, self._columns_of(rows))
             return
-        for place, rows in self._own_rows(first, len(integers)):
-            some = None if offsets is None else offsets[rows]
-            their = None if steps is None else steps[rows]
-            self._target.fill_integers(place, integers[rows], scales[rows], some, their)
+        for place, own in self._own_rows(first, len(rows)):
+            self._target.fill_integers(place, rows.of_rows(lambda tensor, own=own: tensor[own]))
 
     def fill_packed(self, first: int, data: Tensor) -> None:
         """Take packed bytes of rows, which begin with a block; the slice is of whole blocks too.
@@ -109,6 +96,18 @@ class SlicedTarget:
 
     def _columns(self, values: Tensor) -> Tensor:
         return _joined_columns(values, self._part.ranges)
+
+    def _columns_of(self, rows: ScaledIntegers) -> ScaledIntegers:
+        """The slice of columns, which begins and ends with a group."""
+        groups, offsets, steps = self._cut(BLOCK_INPUTS), rows.offsets, rows.steps
+        return ScaledIntegers(
+            self._columns(rows.integers),
+            _joined_columns(rows.scales, groups),
+            None if offsets is None else _joined_columns(offsets, groups),
+            None
+            if steps is None or not self._has_super_blocks
+            else _joined_columns(steps, self._cut(SUPER_INPUTS)),
+        )
 
     def _own_rows(self, first: int, count: int) -> list[tuple[int, slice]]:
         """Of rows that begin with `first`: where they go to, and which."""

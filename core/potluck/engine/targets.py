@@ -13,7 +13,8 @@ from torch import Tensor
 
 from potluck.engine.kernels import Kernels, PackedWeight
 from potluck.engine.kernels.integers import pack_integers
-from potluck.engine.kernels.layout import GROUP, ROWS, groups_of
+from potluck.engine.kernels.layout import ROWS
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.errors import BrokenModelError
 from potluck.model.formats import PackedFormat
 from potluck.model.row_order import PairedRows
@@ -40,23 +41,8 @@ class Target(Protocol):
         """
         ...
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        """Take rows whose values are scale x integer - offset, and keep them exactly if possible.
-
-        Args:
-            first: as of `fill`.
-            integers: (n, width), i8; with offsets 0 to 15.
-            scales: (n, groups of 32 inputs), f32.
-            offsets: (n, groups), f32; only where the format has offsets. None: nothing is subtracted.
-            steps: (n, super-blocks of 8 groups, 2), f32: of which scales and offsets are multiples. None: unknown.
-        """
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        """Take rows from `first` on, as `fill` does, and keep them exactly if possible."""
         ...
 
     @property
@@ -87,18 +73,11 @@ class CheckedTarget:
         self._check(values)
         self._target.fill(first, values)
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        self._check(scales)
-        if offsets is not None:
-            self._check(offsets)
-        self._target.fill_integers(first, integers, scales, offsets, steps)
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        self._check(rows.scales)
+        if rows.offsets is not None:
+            self._check(rows.offsets)
+        self._target.fill_integers(first, rows)
 
     @property
     def format(self) -> PackedFormat | None:
@@ -135,16 +114,8 @@ class TensorTarget:
             target = self._tensor[first : first + len(values)]
             target.copy_(values.view(-1, *self._tensor.shape[1:]))
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        del steps
-        self.fill(first, dequantise(integers, scales, offsets))
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        self.fill(first, rows.values())
 
     @property
     def format(self) -> None:
@@ -168,16 +139,9 @@ class PackedTarget:
         values = values.view(-1, self.width)
         self._kernels.pack_rows(self._weight, self._first + first, values)
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        if not pack_integers(self._weight, self._first + first, integers, scales, offsets, steps):
-            self.fill(first, dequantise(integers, scales, offsets))
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        if not pack_integers(self._weight, self._first + first, rows):
+            self.fill(first, rows.values())
 
     @property
     def format(self) -> PackedFormat:
@@ -201,16 +165,8 @@ class PairedTarget:
     def fill(self, first: int, values: Tensor) -> None:
         self._target.fill(first, self._ordered(values))
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        more = (None if one is None else self._ordered(one) for one in (offsets, steps))
-        self._target.fill_integers(first, self._ordered(integers), self._ordered(scales), *more)
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        self._target.fill_integers(first, rows.of_rows(self._ordered))
 
     @property
     def format(self) -> PackedFormat | None:
@@ -224,13 +180,3 @@ class PairedTarget:
 def is_whole_blocks(rows: int) -> bool:
     """Whether so many rows can be followed by other rows of the same packed matrix."""
     return rows % ROWS == 0
-
-
-def dequantise(integers: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """Signed integers (n, width), scales and offsets (n, groups) → values (n, width), f32."""
-    rows, width = integers.shape
-    padded = torch.nn.functional.pad(integers, (0, groups_of(width) * GROUP - width))
-    values = padded.view(rows, -1, GROUP).float() * scales[..., None]
-    if offsets is not None:
-        values -= offsets[..., None]
-    return values.view(rows, -1)[:, :width]

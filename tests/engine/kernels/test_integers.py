@@ -8,6 +8,7 @@ from torch import Tensor
 
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.integers import pack_integers
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.model.formats import (
     INT4,
     INT4_OFFSET,
@@ -41,7 +42,7 @@ def test_the_values_of_what_is_packed_are_the_products(
     integers, scales = random(rows, width, made_in, seed)
     packed = PackedWeight.empty(rows, width, held_in)
 
-    is_held = pack_integers(packed, 0, integers, scales)
+    is_held = pack_integers(packed, 0, ScaledIntegers(integers, scales))
 
     least, most = (INT4 if held_in.has_offsets else held_in).limits
     fits = bool(integers.min() >= least and integers.max() <= most)
@@ -72,7 +73,7 @@ def test_integers_with_codes_are_packed_if_scales_are_powers_of_two(
         scales[0, 0] = 3.0 if wrong == "scale" else -1.0
     packed = PackedWeight.empty(rows, width, MXFP4)
 
-    is_held = pack_integers(packed, 0, integers, scales)
+    is_held = pack_integers(packed, 0, ScaledIntegers(integers, scales))
 
     assert is_held == (not wrong)
     spread = scales.repeat_interleave(32, 1)[:, :width]
@@ -86,7 +87,7 @@ def test_offsets_are_rounded_to_f16_and_nothing_else_is(rows: int, width: int, s
     offsets = scales * torch.randn(scales.shape, generator=torch.Generator().manual_seed(seed))
     packed = PackedWeight.empty(rows, width, INT4_OFFSET)
 
-    assert pack_integers(packed, 0, integers, scales, offsets)
+    assert pack_integers(packed, 0, ScaledIntegers(integers, scales, offsets))
 
     values = packed.dequantise()
     rounded, exact = (
@@ -131,7 +132,7 @@ def test_multiples_of_steps_are_packed_exactly(
     packed.data.fill_(7)
 
     is_held = pack_integers(
-        packed, 0, integers, scales, offsets, None if wrong == "steps" else steps
+        packed, 0, ScaledIntegers(integers, scales, offsets, None if wrong == "steps" else steps)
     )
 
     assert is_held == (not wrong)
@@ -162,7 +163,9 @@ def test_offsets_that_cannot_be_held_are_left_alone(
     packed = PackedWeight.empty(16, 32, weight_format)
     packed.data.fill_(7)
 
-    assert not pack_integers(packed, 0, integers, scales, torch.full_like(scales, offset))
+    assert not pack_integers(
+        packed, 0, ScaledIntegers(integers, scales, torch.full_like(scales, offset))
+    )
     assert (packed.data == 7).all()
 
 
@@ -170,10 +173,10 @@ def test_pieces_are_packed_as_the_whole() -> None:
     integers, scales = random(75, 96, INT4, 0)
     whole, pieces = PackedWeight.empty(75, 96, INT4), PackedWeight.empty(75, 96, INT4)
 
-    pack_integers(whole, 0, integers, scales)
+    pack_integers(whole, 0, ScaledIntegers(integers, scales))
     for first in (0, 16, 64):
         end = {0: 16, 16: 64, 64: 75}[first]
-        pack_integers(pieces, first, integers[first:end], scales[first:end])
+        pack_integers(pieces, first, ScaledIntegers(integers[first:end], scales[first:end]))
 
     assert torch.equal(pieces.data, whole.data)
 
@@ -198,5 +201,5 @@ def test_what_cannot_be_held_is_left_alone(
     packed = PackedWeight.empty(16, 32, weight_format)
     packed.data.fill_(7)
 
-    assert not pack_integers(packed, 0, integers, scales)
+    assert not pack_integers(packed, 0, ScaledIntegers(integers, scales))
     assert (packed.data == 7).all()

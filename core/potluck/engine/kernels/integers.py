@@ -14,6 +14,7 @@ from potluck.engine.kernels.layout import (
     blocks_of,
     groups_of,
 )
+from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.engine.kernels.tensors import F32_EXPONENT, PackedWeight, pack_nibbles, signed_integers
 from potluck.model.formats import SUPER_BLOCKS, PackedFormat
 
@@ -23,23 +24,13 @@ Pair = tuple[Tensor, Tensor]
 _ROUNDING = 2.0**-11  # largest relative error of a number in f16 that is not subnormal
 
 
-def pack_integers(
-    packed: PackedWeight,
-    first: int,
-    integers: Tensor,
-    scales: Tensor,
-    offsets: Tensor | None = None,
-    steps: Tensor | None = None,
-) -> bool:
+def pack_integers(packed: PackedWeight, first: int, rows: ScaledIntegers) -> bool:
     """Pack rows that were quantised elsewhere, exactly, if the format can hold them.
 
     Args:
         packed: where they go.
         first: the first of these rows, a multiple of 16.
-        integers: (n, width), i8, signed; with offsets 0 to 15.
-        scales: (n, groups), f32; the integers are multiplied with these.
-        offsets: (n, groups), f32; these are subtracted then. None: nothing is.
-        steps: (n, super-blocks, 2), f32: what the scales and the offsets are whole multiples of. None: unknown.
+        rows: what they are.
 
     Returns:
         False, and nothing was written: an integer has too many bits or no code, f16 holds a scale only with an
@@ -48,6 +39,7 @@ def pack_integers(
         in f16, symmetric input is stored as Q4_1 stores it: an offset of 8 scales. There, tiny scales lose up to
         2⁻²⁵, as they would if the values were packed anew.
     """
+    integers, scales, offsets, steps = rows.integers, rows.scales, rows.offsets, rows.steps
     if integers.numel() == 0:
         return True
     held = packed.format
