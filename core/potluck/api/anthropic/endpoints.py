@@ -1,16 +1,11 @@
 """`/v1/messages`: answers in Anthropic's shapes."""
 
-import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-
 import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api.answers import progress_text
 from potluck.api.anthropic.answers import MessageFormat, whole
 from potluck.api.anthropic.asking import of_message, prompt_of
 from potluck.api.anthropic.shapes import (
@@ -19,19 +14,16 @@ from potluck.api.anthropic.shapes import (
     ErrorAnswer,
     ErrorDetail,
     MessageRequest,
-    StreamEvent,
 )
 from potluck.api.backend import Answering
 from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, status_of
-from potluck.api.events import Finished, Loading, Piece, Reading, Started, Waiting
 from potluck.api.generation import repeated
 from potluck.api.metrics import Metrics
 from potluck.api.models import ALIAS, Models
-from potluck.api.prompts import GenerationRequest, TokensRequest
+from potluck.api.named_events import named_events
+from potluck.api.prompts import TokensRequest
 from potluck.api.single import collected
-from potluck.api.streams import Comment, Event, EventStream, until_disconnect
-
-logger = logging.getLogger(__name__)
+from potluck.api.streams import Event, EventStream, until_disconnect
 
 _KINDS = {
     400: "invalid_request_error",
@@ -76,43 +68,15 @@ class Messages:
         served, name = await self._models.asked(request, _known(asked.model))
         id_ = request.state.request_id
         (generation,) = repeated(replace(wanted, model=name, id=id_), 1)
+        events = self._metrics.counted(self._backend.generate(generation))
         if asked.stream:
             return EventStream(
-                self._events(generation, MessageFormat(served.name)),
+                named_events(events, MessageFormat(served.name), broken=_broken),
                 refuse_anthropic,
-                last_words=lambda error: Event("error", _encoded(_error(error))),
+                last_words=_broken,
             )
-        events = self._metrics.counted(self._backend.generate(generation))
         parts = await until_disconnect(request.receive, collected(events))
         return JsonResponse(whole(served.name, *parts))
-
-    async def _events(
-        self, generation: GenerationRequest, form: MessageFormat
-    ) -> AsyncGenerator[Event | Comment, None]:
-        """Yield an answer as server-sent events, and comments while it waits."""
-        is_sent = False
-        try:
-            counted = self._metrics.counted(self._backend.generate(generation))
-            async with aclosing(counted) as events:
-                async for event in events:
-                    is_sent = True
-                    match event:
-                        case Waiting() | Loading() | Reading():
-                            yield Comment(progress_text(event))
-                            continue
-                        case Started():
-                            parts = form.first(event)
-                        case Piece():
-                            parts = form.piece(event)
-                        case Finished():
-                            parts = form.last(event)
-                    for part in parts:
-                        yield _named(part)
-        except Exception as error:
-            if not is_sent:
-                raise
-            logger.info("answer broke off error=%s", type(error).__name__)
-            yield Event("error", _encoded(_error(error)))
 
 
 def refuse_anthropic(error: Exception) -> Response:
@@ -131,9 +95,5 @@ def _known(model: str) -> str:
     return ALIAS if model.startswith(_OF_ANTHROPIC) else model
 
 
-def _named(event: StreamEvent) -> Event:
-    return Event(str(event.__struct_config__.tag), _encoded(event))
-
-
-def _encoded(value: object) -> bytes:
-    return msgspec.json.encode(value)
+def _broken(error: Exception) -> Event:
+    return Event("error", msgspec.json.encode(_error(error)))
