@@ -49,8 +49,8 @@ def test_attention_without_kernels_is_that_of_torch_also_where_weights_are_packe
     reference = make_reference("llama, whole blocks")
     ids, sizes = reference.prompt(20), (16, 1, 1, 1, 1)
     generated = Pipeline(reference, [], "int4").run_in_pieces(ids, sizes)
-    for module in ("generated_attention", "generated_run"):
-        monkeypatch.setattr(f"potluck.engine.{module}.has_kernels", lambda _: False)
+    for module in ("potluck.engine.generated_attention", "potluck.engine.generated_run"):
+        monkeypatch.setattr(f"{module}.has_kernels", lambda _: False)
 
     pipeline = Pipeline(reference, [], "int4")
 

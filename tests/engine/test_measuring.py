@@ -140,8 +140,8 @@ def test_sessions_are_left_as_they_are(llama: Reference) -> None:
 def test_a_computer_without_generated_kernels_is_measured_too(
     llama: Reference, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
-    for module in ("matrices", "measuring"):
-        monkeypatch.setattr(f"potluck.engine.{module}.best_kernels", lambda **_: ReferenceKernels())
+    for module in ("potluck.engine.matrices", "potluck.engine.measuring"):
+        monkeypatch.setattr(f"{module}.best_kernels", lambda **_: ReferenceKernels())
 
     times = StageMeter(make_stage(llama.config, scheme), 12).round()
 
