@@ -30,9 +30,7 @@ def share_with(home: Path, *, is_earlier: bool = False) -> None:
     kept = Folders.of(home).state / "kernels"
     if (shared := name()) is not None and not kept.exists():
         folder = Path(f"{shared}-earlier") if is_earlier else Path(shared)
-        folder.mkdir(
-            parents=True, exist_ok=True, mode=0o700
-        )  # a link to nothing would be of no use
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # a link to nothing is of no use
         kept.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):
             kept.symlink_to(folder, target_is_directory=True)
