@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import shared_kernels
+
+from potluck.heap import without_collection
 
 if TYPE_CHECKING:
     from fake_backend import Server
@@ -32,6 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     shared_kernels.set_folder(config.rootpath / ".pytest_cache" / "kernels")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with without_collection():  # what is imported and collected stays
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
