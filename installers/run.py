@@ -306,9 +306,10 @@ def commands_for(words: Sequence[str], *, display: bool, qt: bool = True) -> lis
     """Return the commands to run, in order, with the environment's Python."""
     module = [str(venv_python()), "-m"]
     if words and words[0] == "test":
-        # Files go to the processes as wholes, because the tests of a file share what they start.
+        # Files go to the processes as wholes, because the tests of a file share what they start. Which are long,
+        # `tests/conftest.py` knows better than their numbers of tests.
         spread = ["--numprocesses=logical", "--maxprocesses=4", "--dist=loadfile"]
-        return [[*module, "pytest", *spread, *words[1:]]]
+        return [[*module, "pytest", *spread, "--no-loadscope-reorder", *words[1:]]]
     if words and words[0] == "lint":
         return [
             [*module, "ruff", "format", "--check"],

@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import shared_kernels
+
+from potluck.heap import without_collection
 
 if TYPE_CHECKING:
     from fake_backend import Server
@@ -34,12 +36,20 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_kernels.set_folder(config.rootpath / ".pytest_cache" / "kernels")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with without_collection():  # what is imported and collected stays
+        return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--fast"):
-        return
+    """Files with slow tests go first, so that no process is at the end left alone with a long one."""
     slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    if config.getoption("--fast"):
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    long = {item.path for item in slow}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish() -> None:

@@ -292,6 +292,14 @@ def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
     until(qtbot, lambda: real._chat.messages.rowCount() == 4)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown for some seconds is shown for half of one."""
+    monkeypatch.setattr("potluck_app.views.main_window._PROBLEM_MS", 500)
+    monkeypatch.setattr("potluck_app.views.cluster._LOOK_MS", 500)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_this_computer_is_renamed_limited_paused_and_looked_for(
     real: MainWindow, qtbot: QtBot
 ) -> None:

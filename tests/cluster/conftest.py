@@ -12,7 +12,7 @@ from loop_watch import watching
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
 from pairing_sides import Side, Sides
-from whole_nodes import find_in_memory, paired
+from whole_nodes import UnusedEngine, find_in_memory, paired
 from worker_bench import Bench
 
 from potluck.cluster.node import Node
@@ -78,6 +78,12 @@ def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         find_in_memory(patch, guide)
         yield guide
+
+
+@pytest.fixture
+def no_engine(guide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes as `guide` has them, which compute nothing."""
+    monkeypatch.setattr("potluck.cluster.processes.supervisor.StageHandle", UnusedEngine)
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ def test_a_fresh_computer_alone_answers_with_the_guide(
 IMPATIENT = NodeDeadlines(idle_s=1e-9, idle_check_s=0.01)
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_a_node_that_nobody_needs_ends_by_itself(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         folders = folders_of(tmp_path, "Idle")
@@ -102,6 +103,7 @@ def test_a_window_that_is_closed_leaves_the_model_to_who_else_uses_it(
     run(main())
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_a_node_ends_with_the_program_that_lent_it(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         node = Node(folders_of(tmp_path, "Lent"), deadlines=NodeDeadlines(idle_check_s=0.01))
@@ -113,6 +115,7 @@ def test_a_node_ends_with_the_program_that_lent_it(tmp_path: Path, run: Run) -> 
     run(main())
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_a_node_that_the_system_ends_can_be_started_again_by_those_who_use_it(
     tmp_path: Path, run: Run
 ) -> None:

@@ -34,6 +34,11 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "qwen 2",
                 "gemma 2",
                 "qwen 3 moe",
+            )
+        ),
+        *(
+            pytest.param("int4", variant, marks=pytest.mark.slow)
+            for variant in (
                 "gpt-oss",
                 "deepseek 3",
                 "gemma 4",

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tiny_models import CPU, Reference
 
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.profile import (
+    BUDGET_S,
     CACHED,
     LONG_CACHED,
     SCATTERED_SET,
@@ -100,6 +102,27 @@ def test_a_profile_takes_about_the_time_it_was_given(llama: Reference) -> None:
     profile_layers(llama.config, CPU, "f32", chunk=16, memory=1 << 24, budget_s=0.01)
 
     assert time.perf_counter() - start < 5  # a bound for a busy machine, not a figure
+
+
+def test_a_model_that_fits_into_a_cache_is_measured_for_an_eighth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, llama: Reference
+) -> None:
+    budgets: list[float] = []
+
+    def time_(once: Callable[[], object], device: torch.device, budget_s: float) -> float:
+        once()
+        budgets.append(budget_s)
+        return 1.0
+
+    monkeypatch.setattr("potluck.engine.profile._time", time_)
+
+    profile_layers(llama.config, CPU, "f32", chunk=8, memory=1 << 24)
+    assert max(budgets) == BUDGET_S / 8 / 2  # of two looks
+
+    budgets.clear()
+    monkeypatch.setattr("potluck.engine.profile.WORKING_SET", 10_000)
+    profile_layers(llama.config, CPU, "f32", chunk=8, memory=1 << 24)
+    assert max(budgets) == BUDGET_S / 2
 
 
 def test_a_layer_that_has_no_room_is_refused_with_the_numbers(llama: Reference) -> None:

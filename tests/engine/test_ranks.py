@@ -50,10 +50,13 @@ def test_two_ranks_have_the_logits_of_the_whole(
     assert difference(logits, reference.logits(ids)) < TOLERANCE
 
 
-@pytest.mark.parametrize("parts", [(1, 1), (2, 1, 1)])
+@pytest.mark.parametrize("parts", [(1, 1), pytest.param((2, 1, 1), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "variant",
-    ["llama, biases", "gemma 2", "qwen 3 moe", "gpt-oss", "gemma 4, experts", "command r"],
+    [
+        *("llama, biases", "gemma 2", "qwen 3 moe", "gpt-oss", "command r"),
+        pytest.param("gemma 4, experts", marks=pytest.mark.slow),
+    ],
 )
 def test_generated_layers_of_ranks_have_the_logits_of_the_whole(
     make_reference: MakeReference, variant: str, parts: tuple[int, ...]

@@ -97,7 +97,7 @@ def test_a_choice_is_that_of_the_changed_logits(
     assert ids is None or chosen in ids
 
 
-@pytest.mark.parametrize("size", [8, 64_000])
+@pytest.mark.parametrize("size", [8, pytest.param(64_000, marks=pytest.mark.slow)])
 def test_filters_leave_what_is_allowed_and_keep_its_shares(size: int) -> None:
     logits = torch.zeros(size)
     logits[[1, 5]] = torch.tensor([math.log(3), 0.0])

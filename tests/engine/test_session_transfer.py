@@ -79,11 +79,11 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         ("llama", "int4", "int8"),
         ("gemma 3", "f32", "int8"),
         ("gemma 3", "bf16", "full"),
-        ("deepseek 3.2", "f32", "int8"),
-        ("llama 4 scout", "f32", "full"),
+        pytest.param("deepseek 3.2", "f32", "int8", marks=pytest.mark.slow),
+        pytest.param("llama 4 scout", "f32", "full", marks=pytest.mark.slow),
         ("qwen 3 next", "int8", "full"),
-        ("granite 4", "bf16", "full"),
-        ("qwen 4, n-grams", "f32", "full"),
+        pytest.param("granite 4", "bf16", "full", marks=pytest.mark.slow),
+        pytest.param("qwen 4, n-grams", "f32", "full", marks=pytest.mark.slow),
     ],
 )
 def test_an_answer_is_what_the_stages_that_read_the_prompt_would_have_said(

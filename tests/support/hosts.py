@@ -52,7 +52,7 @@ class Host:
         self.home = home
         self._namespace = namespace
         self._running: list[subprocess.Popen[str]] = []
-        shared_kernels.share_with(home)
+        shared_kernels.share_with(home, is_earlier=core != CORE)
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -14,10 +14,12 @@ import threading
 import traceback
 from pathlib import Path
 
+import shared_kernels
 import torch
 from joined_ranks import joined
 
 from potluck.cluster.stage.ranks import Ranks
+from potluck.engine.kernels import keep_compiled
 from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
@@ -31,6 +33,8 @@ SESSION = SessionId("chat")
 
 def main(folder: Path, meeting: Path, rank: int, world: int, exchange: str) -> None:
     torch.set_num_threads(1)
+    if (kernels := shared_kernels.name()) is not None:
+        keep_compiled(Path(kernels))
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
     weights = load_weights(
         config, range(config.num_layers), embedding=True, head=False,

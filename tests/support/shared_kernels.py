@@ -22,10 +22,15 @@ def name() -> str | None:
     return os.environ.get(_VARIABLE)
 
 
-def share_with(home: Path) -> None:
-    """Have a node with this home keep its kernels there. Where a link needs rights, it has its own."""
+def share_with(home: Path, *, is_earlier: bool = False) -> None:
+    """Have a node with this home keep its kernels there. Where a link needs rights, it has its own.
+
+    `is_earlier`: it runs the release before, which has a folder of its own: a program deletes the kernels of others.
+    """
     kept = Folders.of(home).state / "kernels"
     if (shared := name()) is not None and not kept.exists():
+        folder = Path(f"{shared}-earlier") if is_earlier else Path(shared)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # a link to nothing is of no use
         kept.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):
-            kept.symlink_to(shared, target_is_directory=True)
+            kept.symlink_to(folder, target_is_directory=True)

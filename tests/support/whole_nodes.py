@@ -17,12 +17,15 @@ from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
 from potluck.cluster.node_parts import NodeDeadlines
+from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.messages import StageSettings
 from potluck.doctor.examination import Looks
 from potluck.doctor.facts import Routes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.settings import Folders, Settings, read_node_file, save_settings
 from potluck.system import looks as system
+from potluck.wire.messages import DeviceInfo
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 4)), context=128)  # of the byte model
 QUESTION = GenerationRequest(
@@ -138,6 +141,16 @@ def kill_engine(node: Node, number: int = 0) -> None:
     process = node.processes.running()[number]._process
     assert process is not None
     process.kill()
+
+
+class UnusedEngine(StageHandle):
+    """A stage process that is up and is asked for nothing: there is none, since one takes a second to start."""
+
+    async def start(self) -> None:
+        self.devices = (DeviceInfo(kind="cpu", memory_total=8 << 30, memory_free=4 << 30),)
+
+    def change(self, settings: StageSettings) -> None:
+        pass
 
 
 def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:

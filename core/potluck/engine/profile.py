@@ -43,6 +43,8 @@ WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's p
 # of Qwen3-30B-A3B in int4 (340 MB) takes 0.87 ms alone, 0.96 ms among 4, 0.98 to 1.07 ms among 24.
 SCATTERED_SET = 1000 * 10**6
 BUDGET_S = 0.25  # seconds for each figure, beyond its first run
+# Of it: a model that fits into a processor's cache is fast wherever it runs, and need not be known as well.
+_LEAST_SHARE = 1 / 8
 _ROUNDS = 8  # that a token goes through the layers on a GPU: what a call costs is not a layer's, and far more than one takes
 _LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
@@ -74,7 +76,7 @@ def profile_layers(
     chunk: int,
     memory: int,
     cache: Cache = "full",
-    budget_s: float = BUDGET_S,
+    budget_s: float | None = None,
 ) -> LayerProfile:
     """Time one token and a chunk through a layer of each kind, and norm, `lm_head` and sampling.
 
@@ -87,13 +89,16 @@ def profile_layers(
         chunk: tokens of a prefill chunk.
         memory: bytes that may be used.
         cache: how keys and values are kept.
-        budget_s: about how long each figure may take.
+        budget_s: about how long each figure may take; None: `BUDGET_S`, and less for a small model.
 
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
     """
     times: dict[LayerKind, LayerTimes] = {}
     has_wide = is_wide(scheme, device, cache, exceeds_f16=config.exceeds_f16)
+    if budget_s is None:
+        whole = sum(_layer_bytes(config, scheme, has_wide))
+        budget_s = BUDGET_S * min(1.0, max(_LEAST_SHARE, whole / WORKING_SET))
     with out_of_memory("measure one layer of this model", device):
         for kind in dict.fromkeys(config.layer_kinds):
             some = sample_layers(config, kind, scheme, cache, memory, is_wide=has_wide)
@@ -129,13 +134,9 @@ def sample_layers(
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
     """
-
-    def nbytes(layer: int) -> int:
-        held = held_scheme(scheme, is_wide=is_wide)
-        return weight_bytes(config, config.layer_tensors(layer), held)
-
     like = [layer for layer, other in enumerate(config.layer_kinds) if other == kind]
-    if (one := nbytes(like[0])) > memory:  # refused before the computer starts to swap
+    layer_bytes = _layer_bytes(config, scheme, is_wide)
+    if (one := layer_bytes[like[0]]) > memory:  # refused before the computer starts to swap
         raise OutOfMemoryError(
             f"One layer of this model has {format_bytes(one)}, and this computer lends"
             f" {format_bytes(memory)}. It cannot take part with this model.",
@@ -145,10 +146,17 @@ def sample_layers(
     tokens = cached_tokens(config)[-1]
     sizes = replace(cache_sizes(scheme, cache, is_wide=is_wide), slack=tokens)  # see `_time_layers`
     cached = config.layers[like[0]].cache(sizes).nbytes(tokens)
-    whole = sum(nbytes(layer) + cached for layer in range(config.num_layers))
+    whole = sum(nbytes + cached for nbytes in layer_bytes)
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
     count = -(-min(wanted, memory // 2, whole) // (one + cached))
     return list(islice(cycle(like), max(1, count)))
+
+
+def _layer_bytes(config: ModelConfig, scheme: Scheme, is_wide: bool) -> list[int]:
+    """Bytes of each layer's weights as a stage holds them."""
+    held = held_scheme(scheme, is_wide=is_wide)
+    layers = range(config.num_layers)
+    return [weight_bytes(config, config.layer_tensors(layer), held) for layer in layers]
 
 
 def _time_layers(

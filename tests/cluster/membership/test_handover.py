@@ -26,6 +26,7 @@ from potluck.wire.handover_messages import Follow, Invite
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
 NOW = MainRequest()
+computing_nothing = pytest.mark.usefixtures("no_engine")
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +90,7 @@ def test_a_helper_becomes_the_main_computer_answers_and_gives_it_back(
     run(main())
 
 
+@computing_nothing
 def test_other_helpers_follow_and_one_that_is_off_when_it_is_back(tmp_path: Path, run: Run) -> None:
     attic_folders = folders_of(tmp_path, "Attic")
 
@@ -124,6 +126,7 @@ async def helps(desk: Node, other: Node, count: int) -> None:
     await eventually(desk, lambda: len(desk.membership.available()) == count)
 
 
+@computing_nothing
 def test_a_computer_that_is_off_or_a_stranger_does_not_take_over(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         async with running(folders_of(tmp_path, "Desk")) as desk:
@@ -141,6 +144,7 @@ def test_a_computer_that_is_off_or_a_stranger_does_not_take_over(tmp_path: Path,
     run(main())
 
 
+@computing_nothing
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
@@ -170,6 +174,7 @@ def test_a_computer_that_does_not_take_over_leaves_all_as_it_was(
     run(main())
 
 
+@computing_nothing
 def test_one_that_took_over_in_vain_takes_over_when_it_is_asked_again(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +199,7 @@ def test_one_that_took_over_in_vain_takes_over_when_it_is_asked_again(
     run(main())
 
 
+@computing_nothing
 def test_a_token_of_a_third_computers_home_is_not_kept(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +222,7 @@ def test_a_token_of_a_third_computers_home_is_not_kept(
     run(main())
 
 
+@computing_nothing
 def test_twice_is_once_and_a_helper_makes_nobody_main(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         async with paired(tmp_path) as (desk, laptop):
@@ -249,6 +256,7 @@ def test_answers_under_way_are_stopped_only_knowingly(tmp_path: Path, run: Run) 
     run(main())
 
 
+@computing_nothing
 def test_a_restart_in_the_middle_goes_on(tmp_path: Path, run: Run) -> None:
     """The roles are written after what was handed over: whoever was killed between sees to it."""
 
@@ -272,6 +280,7 @@ def folders_of_before(base: Path, name: str) -> Folders:
     return Folders.of(base / name)
 
 
+@computing_nothing
 def test_the_owner_of_either_computer_has_the_last_word(tmp_path: Path, run: Run) -> None:
     async def main() -> None:
         async with paired(tmp_path) as (desk, laptop):
@@ -302,6 +311,7 @@ def test_who_helps_another_home_too_is_not_taken_from_it(tmp_path: Path, run: Ru
     run(main())
 
 
+@computing_nothing
 @pytest.mark.parametrize("message", [Invite(node_id="9" * 64), Follow(token="nonsense")])
 def test_a_worker_gives_no_token_unasked_and_follows_no_nonsense(
     tmp_path: Path, run: Run, message: Invite | Follow

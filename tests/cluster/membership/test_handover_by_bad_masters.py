@@ -18,7 +18,7 @@ from potluck.wire.handover_messages import Follow, Followed
 from potluck.wire.messages import Address
 from potluck.wire.token import Invites
 
-pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("no_engine")]
 
 ELSEWHERE = Address(host="192.168.0.9", port=47777)  # where the master is, in these tests
 

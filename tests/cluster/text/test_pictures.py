@@ -228,6 +228,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="its peak is told in KiB on Linux alone")
 @pytest.mark.parametrize(("mode", "most"), [("RGB", 2.2), ("RGBA", 3.3)])
 def test_a_photo_of_20_megapixels_takes_a_few_times_its_pixels(

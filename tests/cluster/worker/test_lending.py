@@ -138,6 +138,7 @@ def test_a_pause_from_elsewhere_does_not_end_what_a_program_lends(tmp_path: Path
     run(main())
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_a_pause_is_kept_over_a_restart_of_the_node_and_ends_by_itself(
     tmp_path: Path, run: Run
 ) -> None:
