@@ -147,9 +147,8 @@ class ReplyMessage(QWidget):
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
         self._draw_from(first, grows=is_streaming)
-        last = self._blocks[-1] if self._blocks else None
-        if not is_streaming and isinstance(last, ProseView):
-            last.draw_whole()
+        if not is_streaming and self._blocks:
+            self._blocks[-1].draw_whole()
         is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
         if is_waiting or "waiting" in self.__dict__:
             self.waiting.setVisible(is_waiting)
