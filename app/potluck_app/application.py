@@ -25,7 +25,7 @@ from potluck_app.language import chosen as language_of
 from potluck_app.language import use
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import News, going_on
 from potluck_app.views.controls import discard
@@ -347,7 +347,7 @@ class Application(QObject):
         if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
             self.leave()
             return
-        for request in cluster.worker_requests(state) if self.worker is not None else ():
+        for request in lending.worker_requests(state) if self.worker is not None else ():
             if request.id not in self._announced:
                 self._announced.add(request.id)
                 self.show()

@@ -21,12 +21,12 @@ from potluck_app.backend import Backend
 from potluck_app.chats.values import Attachment
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
+from potluck_app.viewmodels.model_card import model_card
 from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
@@ -210,7 +210,7 @@ class ChatView(QWidget):
             state: None while there is no node.
             before: the last known state; its model will be loaded again.
         """
-        card = None if state is None else cluster.model_card(state)
+        card = None if state is None else model_card(state)
         name, is_guide = answering(state or before)
         where = wording.where_it_runs(state) if state and card else "this computer"
         if state is None or card is None:
