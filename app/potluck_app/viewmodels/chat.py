@@ -233,6 +233,11 @@ class Chat(QObject):
         if self._shown is not None and last is not None:
             self._shown.regenerate(message_id or last.id)
 
+    def go_on(self, message_id: str) -> None:
+        """Write on at the end of a reply that is not whole."""
+        if self._shown is not None:
+            self._shown.go_on(message_id)
+
     def edit(self, message_id: str, text: str) -> None:
         """Write another version of a message. One of the person is sent."""
         if self._shown is not None:

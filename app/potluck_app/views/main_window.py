@@ -18,7 +18,8 @@ from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from potluck.api.schema import ClusterState, Notice
 from potluck_app import resources
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
+from potluck_app.node_connection import Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster

@@ -8,9 +8,10 @@ from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.language import said
+from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import lending
 from potluck_app.views.banner import Banner
