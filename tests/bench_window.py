@@ -108,12 +108,13 @@ def prepare(home: Path) -> None:
 
 
 def start(checkout: Path, variables: dict[str, str], idle_s: float) -> dict[str, float]:
-    """Start the window once. Returns seconds, MB, and the share of a processor while idle."""
+    """Start the window once. Returns seconds, MB, and the percent of a processor while idle."""
     with tempfile.TemporaryDirectory() as work:
         home = Path(work) / "home"
         prepare(home)
         paths = os.pathsep.join(str(checkout / name) for name in ("core", "app"))
         environ = {**os.environ, **variables, "PYTHONPATH": paths, BEGUN: str(time.monotonic())}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode
         command = [sys.executable, __file__, "--show", str(home)]
         window = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
         try:
@@ -167,6 +168,9 @@ def main() -> None:
     seen: dict[Path, list[dict[str, float]]] = {each: [] for each in options.checkout}
     with ExitStack() as stack:
         variables: dict[str, Any] = stack.enter_context(display())
+        variables["PYTHONPYCACHEPREFIX"] = stack.enter_context(tempfile.TemporaryDirectory())
+        for checkout in seen:
+            start(checkout.resolve(), variables, 0)  # writes the bytecode
         for _ in range(options.rounds):
             for checkout, found in seen.items():
                 found.append(start(checkout.resolve(), variables, options.idle))

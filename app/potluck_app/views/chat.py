@@ -105,6 +105,7 @@ class ChatView(QWidget):
         self.sidebar.fold.clicked.connect(self.toggle_list)
         chat.busy_changed.connect(self.composer.set_busy)
         chat.replied.connect(self._speak)
+        chat.models_wanted.connect(open_models)
         model = chat.messages
         model.dataChanged.connect(self._on_growing)
         model.modelReset.connect(self._on_messages)

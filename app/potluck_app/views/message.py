@@ -28,6 +28,17 @@ _BETWEEN = 10  # pixels between blocks
 _GAP = 6  # pixels between the actions and the figures, at least
 _SPARE = 8  # hidden blocks at most
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
+_OF_THE_MODEL = frozenset(  # codes of errors that another model does not have
+    {
+        "not_enough_memory",
+        "plan",
+        "model",
+        "unknown_architecture",
+        "invalid_config",
+        "broken_model",
+        "not_found",
+    }
+)
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
 
@@ -69,7 +80,7 @@ class ReplyMessage(QWidget):
 
     @cached_property
     def failure(self) -> "Failure":
-        view = Failure(self._regenerate)
+        view = Failure(self._regenerate, self._chat.models_wanted.emit)
         view.fit(self._width)
         self._tail.insertWidget(self._tail.count() - 1, view)
         return view
@@ -162,6 +173,7 @@ class ReplyMessage(QWidget):
             self.failure.setVisible(has_failed)
             self.failure.text.setText(message.error or "")
             self.failure.retry.setVisible(is_last)
+            self.failure.models.setVisible(is_last and message.code in _OF_THE_MODEL)
         self._footer.setVisible(
             self._editor is None and not is_streaming and (bool(message.text) or versions[1] > 1)
         )
@@ -308,16 +320,18 @@ class Waiting(QWidget):
 
 
 class Failure(QFrame):
-    """Why a reply failed, and a button to try again."""
+    """Why a reply failed, and buttons to try again, and to choose another model where it was that."""
 
-    def __init__(self, on_retry: Callable[[], object]) -> None:
+    def __init__(self, on_retry: Callable[[], object], on_models: Callable[[], object]) -> None:
         super().__init__()
         self.setProperty("tone", "error")
         self.text = label("", wrap=True, name="reply-error")
         self.text.setProperty("tone", "error")
         self.retry = button("Try again", "reply-retry", on_retry)
+        self.models = button("Choose another model", "reply-models", on_models)
         self._row = hbox(
             (self.text, 1),
+            (self.models, 0, Qt.AlignmentFlag.AlignTop),
             (self.retry, 0, Qt.AlignmentFlag.AlignTop),
             parent=self,
             margins=(14, 8, 8, 8),

@@ -174,6 +174,21 @@ def test_a_failed_reply_can_be_tried_again(
     assert reply_view(window).message.status == "streaming"
 
 
+def test_where_the_model_does_not_fit_another_one_can_be_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering.", code="peer_lost"))
+    assert not reply_view(window).failure.models.isVisible()
+    qtbot.mouseClick(reply_view(window).failure.retry, Qt.MouseButton.LeftButton)
+    error = ReplyEnd(error="Big needs 4 GB more memory.", code="not_enough_memory")
+    backend.replies[-1].finished.emit(error)
+
+    qtbot.mouseClick(reply_view(window).failure.models, Qt.MouseButton.LeftButton)
+
+    assert window.models.isVisible()
+
+
 def test_the_reply_and_its_code_can_be_copied(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
