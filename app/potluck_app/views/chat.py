@@ -33,7 +33,7 @@ from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.card_button import CardButton
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
-from potluck_app.views.composer import Composer, files_in
+from potluck_app.views.composer import Composer, ComposerText, files_in
 from potluck_app.views.controls import IconButton, Pill, announce, label, scrolling, set_property
 from potluck_app.views.find_bar import FindBar
 from potluck_app.views.meter import Meter
@@ -133,12 +133,19 @@ class ChatView(QWidget):
         return drawer
 
     def _make_composer(self) -> Composer:
+        ComposerText.enter_sends = self._preferences.current.enter_sends
         composer = Composer(self._theme)
         composer.sent.connect(self._send)
         composer.stopped.connect(self._chat.stop)
         composer.changed.connect(self._chat.set_draft)
         composer.recalled.connect(self.edit_last)
         return composer
+
+    def choose_enter(self, sends: bool) -> None:
+        """Have the Enter key send messages, or begin new lines in them."""
+        self._preferences.change(enter_sends=sends)
+        ComposerText.enter_sends = sends
+        self.composer.show_keys()
 
     def _make_top(self) -> QHBoxLayout:
         self.pill = Pill()

@@ -155,10 +155,10 @@ class MainWindow(QMainWindow):
             self._backend,
             on_theme=self._set_theme,
             on_text_size=self.change_text_size,
-            on_language=lambda code: self._preferences.change(language=code),
+            on_enter=lambda sends: self.chat.choose_enter(sends),
             on_shortcuts=self.show_shortcuts,
             on_share=self._on_share,
-            language=self._preferences.current.language,
+            preferences=self._preferences,
             on_doctor=lambda: self.cluster.open_doctor(),
             log=self._log,
         )

@@ -104,6 +104,26 @@ def test_enter_sends_and_shift_enter_is_a_new_line(
     qtbot.waitUntil(lambda: field.height() == one_line)
 
 
+def test_enter_begins_a_new_line_for_who_likes_that(window: MainWindow, qtbot: QtBot) -> None:
+    text, backend = window.chat.composer.text, window.chat._backend
+    assert isinstance(backend, ScriptedBackend)
+    window.go(window.settings)
+    qtbot.mouseClick(window.settings.enter[0], Qt.MouseButton.LeftButton)
+    window.go(window.chat)
+    try:
+        qtbot.keyClicks(text, "one")
+        qtbot.keyClick(text, Qt.Key.Key_Return)
+        qtbot.keyClicks(text, "two")
+        assert text.toPlainText() == "one\ntwo"
+        assert not backend.chats
+
+        qtbot.keyClick(text, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+
+        assert [m.text for m in backend.chats[0]] == ["one\ntwo"]
+    finally:
+        window.chat.choose_enter(True)
+
+
 def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
     field = window.chat.composer.text
     heights: list[int] = []
