@@ -112,7 +112,8 @@ def _segments(state: ClusterState) -> tuple[Segment, ...]:
             start=stage.layers[0],
             stop=stage.layers[1],
             color=colors.get(stage.node_id, index),
-            tip=f"{stage.group or stage.node} · {stage.device} · {stage.predicted_ms:.1f} ms per token",
+            tip=f"{stage.group or stage.node} · {stage.device} · {wording.size(stage.memory)}"
+            f" · {stage.predicted_ms:.1f} ms per token",
         )
         for index, stage in enumerate(plan.stages)
         if stage.layers[1] > stage.layers[0] and not _is_behind(plan.stages, index)

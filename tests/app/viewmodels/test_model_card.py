@@ -19,6 +19,7 @@ def test_the_layer_bar_has_one_segment_per_stage_in_the_computers_colour() -> No
     ]
     assert card.figures == "7.9 tok/s measured · 120 tok/s predicted · 6 layers · 32 bits"
     assert card.pill == "Ready"
+    assert card.segments[0].tip == f"here · {PLAN.stages[0].device} · 0 kB · 1.5 ms per token"
 
 
 def test_before_the_first_answer_the_speed_is_a_prediction() -> None:
