@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import IconButton
+from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.message import ReplyMessage
 from potluck_app.views.prose import ProseView, open_in_browser
@@ -296,6 +297,27 @@ def test_links_open_only_the_web(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) 
         open_in_browser(QUrl(url))
 
     assert opened == ["https://a.example", "http://b.example"]
+
+
+def test_a_page_that_is_not_encrypted_is_opened_after_a_question(
+    theme: Theme, qtbot: QtBot
+) -> None:
+    opened: list[str] = []
+    view = ProseView(theme, lambda url: opened.append(url.toString()))
+    qtbot.addWidget(view)
+    view.show_markdown("See [this](http://b.example/x) and [that](https://a.example).")
+    view.show()
+
+    view.anchorClicked.emit(QUrl("https://a.example"))
+    view.anchorClicked.emit(QUrl("http://b.example/x"))
+    assert opened == ["https://a.example"]
+    question = view.findChild(Confirmation)
+    assert question is not None
+    question.accept()
+    assert opened[1:] == ["http://b.example/x"]
+
+    view.highlighted.emit(QUrl("https://a.example"))
+    assert "a.example" in view.toolTip()
 
 
 def test_the_page_stays_at_its_end_only_while_the_person_is_there(
