@@ -9,6 +9,7 @@ from potluck.api.schema import ClusterState, RoleRequest
 from potluck.ids import grouped
 from potluck_app.backend import Backend
 from potluck_app.language import languages
+from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import USUAL_TEXT, Choice, Theme
 from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
@@ -30,6 +31,7 @@ _CHOICES: tuple[tuple[Choice, str], ...] = (
     ("light", "Light"),
     ("dark", "Dark"),
 )
+_ENTER = ((1, "Sends it"), (0, "Begins a new line; Ctrl+Enter sends"))
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
@@ -47,17 +49,17 @@ class SettingsView(QWidget):
         *,
         on_theme: Callable[[Choice], object],
         on_text_size: Callable[[int], object],
-        on_language: Callable[[str], object],
+        on_enter: Callable[[bool], object],
         on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
         on_doctor: Callable[[], object],
-        language: str = "auto",
+        preferences: PreferencesFile,
         log: Path | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
-        self._language, self._on_language = language, on_language
+        self._preferences, self._on_enter = preferences, on_enter
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
         fill_page(
@@ -108,6 +110,7 @@ class SettingsView(QWidget):
             hbox(*items, STRETCH, spacing=8),
             hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
             *self._languages(),
+            *self._enter(),
             hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
         )
 
@@ -122,14 +125,22 @@ class SettingsView(QWidget):
                 name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
             )
             item.setCheckable(True)
-            item.setChecked(code == self._language)
+            item.setChecked(code == self._preferences.current.language)
             group.addButton(item)
             row.addWidget(item)
         return label("Language", "body2"), holder, self._language_note
 
+    def _enter(self) -> tuple[Part, ...]:
+        """The choice of what the Enter key does."""
+        holder, self.enter = self._choice(
+            "enter", _ENTER, lambda sends: self._on_enter(bool(sends))
+        )
+        _check(self.enter, self._preferences.current.enter_sends)
+        return label("The Enter key in a message", "body2"), holder
+
     def _choose_language(self, code: str) -> None:
         self._language_note.show()
-        self._on_language(code)
+        self._preferences.change(language=code)
 
     def _show_text_size(self) -> None:
         self.text_size.setText(f"{self._theme.text_size / USUAL_TEXT:.0%}".replace("%", " %"))

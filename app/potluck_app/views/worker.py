@@ -8,11 +8,12 @@ from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Pairing
 from potluck_app import wording
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.language import said
+from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels import lending
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.controls import TintedIcon, announce, button, label, make_page, scrolling
@@ -24,7 +25,7 @@ from potluck_app.views.screens import ScreenFit
 from potluck_app.views.start_box import StartBox
 from potluck_app.views.words import Described, Menu
 
-_STARTING = cluster.LendView("cluster", "neutral", "Starting…", "")
+_STARTING = lending.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
 _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
@@ -132,7 +133,7 @@ class WorkerWindow(QWidget):
         )
         self.start = StartBox()
         self.free = button("Free memory now", "worker-free", backend.free_memory)
-        self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
+        self.free.setToolTip(wording.tip(lending.FREE_MEMORY))
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
@@ -205,11 +206,11 @@ class WorkerWindow(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
         if state is not None:
-            self._view = cluster.lend_view(state)
+            self._view = lending.lend_view(state)
             self._name.setText(state.node.name)
             self.address.setText(self._view.address)
             self.address.setVisible(bool(self._view.address))
-            requests = cluster.worker_requests(state)
+            requests = lending.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
