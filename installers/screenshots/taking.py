@@ -59,7 +59,7 @@ def _take(folder: Path, name: str, theme: Theme, size: QSize) -> tuple[Path, lis
     """Write the picture of one scene. Returns its path, what is cut, and whether it is a main window."""
     with tempfile.TemporaryDirectory() as work:
         stage = Stage(theme, Path(work), size)
-        shown = SCENES[name](stage)
+        shown = SCENES[name].make(stage)
         stage.settle()
         picture = shown.grab()
         scale = round(100 * picture.devicePixelRatio())
