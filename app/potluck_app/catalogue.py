@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 _UNITS = "B|kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
-_NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
+_NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?[kM]?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _NUMBERS = re.compile(_NUMBER)
 _PLACE = re.compile(r"(\{[#=]?\})")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")
