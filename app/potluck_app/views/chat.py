@@ -214,10 +214,12 @@ class ChatView(QWidget):
         name, is_guide = answering(state or before)
         where = wording.where_it_runs(state) if state and card else "this computer"
         if state is None or card is None:
-            self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
-            self.transcript.show_progress("" if state else "Starting Potluck…", None)
+            has_failed = self._backend.connection == "failed"
+            starting = "Potluck is not running." if has_failed else "Starting Potluck…"
+            self._show_pill(state, has_failed=has_failed)
+            self.transcript.show_progress("" if state else starting, None)
             says = "answers on this computer" if is_guide else "is loaded with your first message"
-            line = f"{name} {says}." if state or before else "Starting Potluck…"
+            line = f"{name} {says}." if state or (before and not has_failed) else starting
             self._show_model(name, where, line)
         else:
             self.pill.show_state(card.pill, card.tone)
@@ -229,6 +231,15 @@ class ChatView(QWidget):
         self.examples.setVisible(is_guide and bool(state or before))
         self.suggestion.want(is_guide and state is not None)
         self._show_context()
+
+    def _show_pill(self, state: ClusterState | None, *, has_failed: bool) -> None:
+        """Show whether a message is answered now, while no model is loaded."""
+        if state is not None:
+            self.pill.show_state("Ready", "ok")
+        elif has_failed:
+            self.pill.show_state("Not running", "err")
+        else:
+            self.pill.show_state("Starting", "neutral")
 
     def _say_state(self) -> None:
         """Let a screen reader say the state of the model when it changes."""
