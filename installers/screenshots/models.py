@@ -132,8 +132,8 @@ RECOMMENDED = (
         LARGE,
     ),
 )
-NOTHING = "No model was found for these words."
-OFFLINE = "The Hugging Face Hub cannot be reached: this computer has no internet just now."
+NOTHING = "The Hub has no model for “qwen3”."
+OFFLINE = offline().message
 DOWNLOADS = (
     Download(
         id="d1",
@@ -199,7 +199,7 @@ UNKNOWN_ACCOUNT = (
     " and give it to Potluck."
 )
 NO_ROOM = (
-    "Qwen/Qwen3-8B-GGUF (Q4_K_M) needs 5.0 GB more on the disk of /home, of which 3.1 GB are free: 2.9 GB"
+    "Qwen/Qwen3-4B-GGUF (Q4_K_M) needs 2.5 GB more on the disk of /home, of which 1.1 GB are free: 2.4 GB"
     " are missing, with 1.0 GB left for others. Delete models or other files, and try again."
 )
 FOUND = tuple(
@@ -211,5 +211,5 @@ BROKEN = ModelEntry(
     path="/models/mamba",
     nbytes=14_600_000_000,
     source="lmstudio",
-    problem="Potluck cannot run models of this kind (Mamba2ForCausalLM) yet.",
+    problem="Mamba-Codestral-7B is of the architecture Mamba2ForCausalLM, which Potluck cannot run yet.",
 )

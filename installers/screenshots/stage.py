@@ -169,6 +169,12 @@ class Stage:
         self.settle()
         return application
 
+    def file(self, name: str) -> Path:
+        """Return an invented file that is no text."""
+        path = self._work / name
+        path.write_bytes(bytes(64))
+        return path
+
     def file_dialog(self) -> QFileDialog:
         """Return the dialog for files that is open, in an invented folder."""
         dialog = self.dialog()

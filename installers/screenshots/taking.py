@@ -13,7 +13,7 @@ from screenshots.stage import Stage
 from potluck_app.language import use
 from potluck_app.theme import Choice, Theme
 
-HEIGHTS = {480: 720, 768: 1024, 1180: 760, 1920: 1080}
+HEIGHTS = {480: 560, 768: 1024, 1180: 760, 1920: 1080}
 """The height of the window for each width, in logical pixels."""
 
 

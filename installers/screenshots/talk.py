@@ -8,7 +8,7 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QLinearGradient, QPainter
 
 from potluck.cluster.loss import cannot_go_on, computer_lost
-from potluck.errors import NotEnoughMemoryError
+from potluck.errors import ContextExceededError, NotEnoughMemoryError
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Attachment, Conversation, Message, Stats, new_id
 from potluck_app.streams import _INTERRUPTED
@@ -112,7 +112,11 @@ TOO_LONG = Message(
     role="assistant",
     text="",
     status="failed",
-    error="It is too long.",
+    error=ContextExceededError(
+        "the conversation has 39400",
+        "Shorten it, start a new conversation, or load the model with a larger context.",
+        context=32768,
+    ).message,
     code="context_length_exceeded",
 )
 

@@ -1,7 +1,5 @@
 """What is said in a chat: answers of all kinds, pictures, and what can go wrong."""
 
-from pathlib import Path
-
 from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
 from screenshots import home, talk
@@ -254,8 +252,8 @@ def chat_message_too_large(stage: Stage) -> QWidget:
 def chat_file_refused(stage: Stage) -> QWidget:
     """Files that cannot be attached, and why."""
     window = stage.talking()
-    names = [Path("Contract.pdf"), Path("Holiday.mov")]
-    window.chat.composer._on_read(*attach(names, (), lambda _data: None))
+    files = [stage.file("Contract.pdf"), stage.file("Holiday.mov")]
+    window.chat.composer._on_read(*attach(files, (), lambda _data: None))
     return window
 
 

@@ -8,6 +8,7 @@ from screenshots.stage import Stage
 
 from potluck.api.schema import ClusterState, Invite
 from potluck.errors import UnreachableError
+from potluck.invitation import Contents, write
 from potluck.net.transport import _most_telling
 from potluck_app import wording
 from potluck_app.http import Problem
@@ -154,7 +155,9 @@ def cluster_add_token(stage: Stage) -> QWidget:
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
     error = UnreachableError("192.168.1.20:4711: nothing answers there.")
     dialog._on_not_found(Problem(_most_telling([error]).message))
-    dialog._on_invite(Invite(token="POT-" + "7KQ2M9XD" * 6, expires_s=600))
+    address = ("192.168.1.20", 4711)
+    made = Contents(home=bytes(range(16)), secret=bytes(range(16)), addresses=(address,))
+    dialog._on_invite(Invite(token=write(made), expires_s=600))
     return dialog
 
 

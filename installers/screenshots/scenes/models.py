@@ -8,9 +8,8 @@ from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
 from potluck.api.hub import Deleted, HubAnswer
-from potluck.api.weights import Verified, VerifiedModel, VerifiedStore
+from potluck.api.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
 from potluck_app.http import Problem
-from potluck_app.viewmodels.library import _result_line
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.model_cards import HubCardView, ModelCardView, ask_to_cancel
 
@@ -185,11 +184,11 @@ def models_measuring(stage: Stage) -> QWidget:
 def models_checked(stage: Stage) -> QWidget:
     """Models whose weights were checked: one is damaged, one is being checked."""
     window = _models(stage)
-    _, big, small, *_ = window.library.models or ()
+    big, _, small, *_ = window.library.models or ()
     found = VerifiedModel(name=big.name, path=big.path, nbytes=1, damaged=("a", "b"))
     damaged = Verified(models=(found,), store=VerifiedStore())
-    window.library._say_check(big.path, _result_line(damaged))
-    window.library._say_check(small.path, "Checking the weights · 41 %")
+    window.library._on_check(big.path, VerifyProgress(state="ready", result=damaged))
+    window.library._on_check(small.path, VerifyProgress(state="checking", fraction=0.41))
     return window
 
 
@@ -198,6 +197,7 @@ def models_broken(stage: Stage) -> QWidget:
     """A model on this computer that cannot be used, and why."""
     window = _models(stage)
     window.library._on_models((models.BROKEN, *models.MODELS_HERE))
+    stage.scroll(window.models, 1.0)
     return window
 
 
@@ -222,7 +222,7 @@ def models_token_wrong(stage: Stage) -> QWidget:
 def models_no_room(stage: Stage) -> QWidget:
     """A model for which the disk has too little room."""
     window = _models(stage, discover=True)
-    window.library._fail(models.RECOMMENDED[1].name, Problem(models.NO_ROOM, code="disk_full"))
+    window.library._fail(models.RECOMMENDED[0].name, Problem(models.NO_ROOM, code="disk_full"))
     return window
 
 

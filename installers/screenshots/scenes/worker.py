@@ -160,7 +160,9 @@ def worker_paused_until(stage: Stage) -> QWidget:
 def worker_refused(stage: Stage) -> QWidget:
     """A command of a helper that failed: the line says why."""
     window = stage.worker(home.lent())
-    stage.backend.problem.emit("The start with the computer cannot be changed: access was denied.")
+    stage.backend.problem.emit(
+        "The start with the computer cannot be changed: you are not allowed to."
+    )
     return window
 
 
