@@ -115,6 +115,26 @@ def chat_reading(stage: Stage) -> QWidget:
 
 
 @scene
+def chat_reading_long(stage: Stage) -> QWidget:
+    """A long message, and how far the model has read it."""
+    window = stage.talking()
+    stage.chat.send("And for an iterator?")
+    stage.backend.say(home.generating(home.home()))
+    stage.backend.replies[-1].waits.emit("reading, 5600 of 9000 tokens")
+    return window
+
+
+@scene
+def chat_queued(stage: Stage) -> QWidget:
+    """A message that waits, because the computers are writing other answers."""
+    window = stage.talking()
+    stage.chat.send("And for an iterator?")
+    stage.backend.say(home.generating(home.home(), waiting=2))
+    stage.backend.replies[-1].waits.emit("waiting, place 2, about 40 s")
+    return window
+
+
+@scene
 def chat_writing(stage: Stage) -> QWidget:
     """An answer while it is written, with Stop in place of Send."""
     window = stage.talking()
