@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 _UNITS = "B|kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
-_NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?k?(?: (?:{_UNITS}))?(?: \d+ min)?"
+_NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?[kM]?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _NUMBERS = re.compile(_NUMBER)
 _PLACE = re.compile(r"(\{[#=]?\})")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")
@@ -52,6 +52,11 @@ class _Template:
     def is_weak(self) -> bool:
         letters = sum(map(str.isalpha, "".join(self._parts[::2])))
         return letters < _LETTERS
+
+    @cached_property
+    def has_sentences(self) -> bool:
+        """Whether it has the end of one sentence and the beginning of another."""
+        return any(_SENTENCES.search(fixed) for fixed in self._parts[::2])
 
     @cached_property
     def is_list(self) -> bool:
@@ -92,7 +97,9 @@ class Catalogue:
         """
         known = self._file.texts.get(text)
         found = known or self._by_parts(text, _SEPARATORS, are_parts=True)
-        # A place may have any words, also those of another sentence: sentences come first.
+        # A place may have any words, also those of another sentence: sentences come first, but for those
+        # that a text of the file has together.
+        found = found or self._by_sentences(text, is_part)
         found = found or self._by_parts(text, _SENTENCES, is_whole=True)
         found = found or self._by_template(text, is_part)
         return found or self._by_parts(text, _SENTENCES)
@@ -113,17 +120,29 @@ class Catalogue:
         pieces[::2] = [new or self._left(old) for new, old in zip(parts, pieces[::2], strict=True)]
         return "".join(pieces)
 
+    def _by_sentences(self, text: str, is_part: bool) -> str | None:
+        """Translate sentences that are one text of the file, with no other sentence in its places."""
+        if _SENTENCES.search(text) is None:
+            return None
+        return self._by_template(text, is_part, has_sentences=True)
+
     def _is_text(self, value: str) -> bool:
         """Whether a value is a text of the file, and no list of other things."""
         return value in self._file.texts or bool(self._by_template(value, True, no_lists=True))
 
-    def _by_template(self, text: str, is_part: bool, *, no_lists: bool = False) -> str | None:
+    def _by_template(
+        self, text: str, is_part: bool, *, no_lists: bool = False, has_sentences: bool = False
+    ) -> str | None:
         if len(text) > _LONGEST:
             return None
         for template in self._templates:
             if template.longest not in text or (no_lists and template.is_list):
                 continue
+            if has_sentences and not template.has_sentences:
+                continue
             found = template.pattern.fullmatch(text)
+            if found and has_sentences and any(map(_SENTENCES.search, found.groups())):
+                continue
             said = self._filled(template, found.groups(), is_part) if found else None
             if said is not None:
                 return said

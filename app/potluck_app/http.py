@@ -77,10 +77,12 @@ class EventStream(QObject):
 
     Signals:
         received: the data of one event, as bytes.
+        commented: the last comment that came with them.
         ended: None if the node ended the stream, else a Problem.
     """
 
     received = Signal(object)
+    commented = Signal(str)
     ended = Signal(object)
 
     def __init__(self, parent: QObject) -> None:
@@ -112,6 +114,8 @@ class EventStream(QObject):
             self._end(Problem("The answer could not be read: a part of it is too long."))
             reply.abort()
             return
+        if comment := self._parser.take_comment():
+            self.commented.emit(comment)
         for data in events:
             if not self.is_over:
                 self.received.emit(data)

@@ -113,7 +113,7 @@ def _invitation(token: str) -> Invitation:
     if any(not is_at_home(ipaddress.ip_address(host), own) for host in hosts):
         raise CannotOpenError(
             "The link invites this computer to one in the Internet, so it was not followed. Potluck follows"
-            " links into your own network alone. If you asked for it, join with `potluck worker --join`"
+            " links into your own network alone. If you asked for it, join with “potluck worker --join”"
             " and the token."
         )
     return Invitation(token, hosts)

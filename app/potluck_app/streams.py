@@ -65,11 +65,13 @@ class Reply(QObject):
 
     Signals:
         asks: an EventStream that the reply is to come by, and the request for what has not come yet.
+        waits: a comment of the node: what the reply waits for.
         text: more text, at most 30 times a second.
         finished: a ReplyEnd; it is the last signal.
     """
 
     asks = Signal(object, object)
+    waits = Signal(str)
     text = Signal(str)
     finished = Signal(object)
 
@@ -103,6 +105,7 @@ class Reply(QObject):
         """Ask for the reply, or for the rest of it."""
         self.stream = EventStream(self)
         self.stream.received.connect(self._on_event)
+        self.stream.commented.connect(self.waits)
         self.stream.ended.connect(self._on_end)
         self._rest.clear()
         rest = dict(self._body)

@@ -143,6 +143,7 @@ QLineEdit {{
     selection-background-color: {t.accent}; selection-color: {t.accent_on};
 }}
 QLineEdit[kind="field"] {{ border-color: {t.border_strong}; }}
+QLineEdit[wrong="true"] {{ border-color: {t.err}; }}
 QLineEdit:focus {{ border: 2px solid {t.accent}; padding: 0 9px; min-height: 31px; max-height: 31px; }}
 QLineEdit[kind="mono"] {{ font-family: "{mono}"; font-size: 13px; }}
 QTextEdit, QPlainTextEdit {{

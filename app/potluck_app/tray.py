@@ -19,7 +19,7 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tray_icon import Mark, marked
 from potluck_app.viewmodels import lending
-from potluck_app.viewmodels.going_on import going_on
+from potluck_app.viewmodels.going_on import sentences
 from potluck_app.viewmodels.model_card import ON_ITS_WAY
 from potluck_app.views.pausing import offer_pauses
 from potluck_app.views.words import Menu
@@ -96,6 +96,9 @@ class Tray(QObject):
         self.menu.setAccessibleName("Potluck")
         self.status = self.menu.addAction("Starting…")
         self.status.setEnabled(False)
+        self.more = self.menu.addAction("")  # what else goes on: one line would be very long
+        self.more.setEnabled(False)
+        self.more.setVisible(False)
         self.menu.addSeparator()
         self.open = self.menu.addAction("Open Potluck")
         self.open.triggered.connect(self.open_requested)
@@ -147,11 +150,15 @@ class Tray(QObject):
         self.pauses.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
         if not self._lends:
-            self.status.setText(wording.without_mnemonic(going_on(state) or "Potluck is ready."))
+            first, *rest = sentences(state) or ["Potluck is ready."]
+            self.status.setText(wording.without_mnemonic(first))
+            self.more.setText(wording.without_mnemonic(" ".join(rest)))
+            self.more.setVisible(bool(rest))
             self._icon.setToolTip("Potluck")
             return
         if state is None:
-            self.status.setText("Starting…")
+            has_failed = self._backend.connection == "failed"
+            self.status.setText(wording.no_node(has_failed=has_failed))
             self._icon.setToolTip("Potluck")
             return
         view = lending.lend_view(state)

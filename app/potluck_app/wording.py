@@ -35,6 +35,11 @@ _PRECISIONS = {
 }
 
 
+def no_node(*, has_failed: bool) -> str:
+    """Return what is said in place of the state of a node: it starts, or could not be started."""
+    return "Potluck is not running" if has_failed else "Starting…"
+
+
 def gigabytes(count: float) -> str:
     """Return a size without its unit, as short as possible: `9.8`, `12`."""
     value = count / 1e9
@@ -73,11 +78,13 @@ def tokens_per_s(value: float) -> str:
 
 
 def thousands(count: int) -> str:
-    """Return a number of tokens: `850`, `3.1k`, `32k`."""
+    """Return a number, such as that of tokens: `850`, `3.1k`, `32k`, `1.4M`."""
     if count < 1000:
         return str(count)
     if count % 1024 == 0:
         return f"{count // 1024}k"  # contexts are powers of two, and are named so
+    if count >= 999_500:
+        return f"{count / 1e6:.1f}M"
     value = count / 1000
     return f"{value:.0f}k" if value >= 9.95 or value == round(value) else f"{value:.1f}k"
 

@@ -2,34 +2,45 @@
 
 Usage: `python installers/screenshots FOLDER`. Needs no display and no node; nothing is measured.
 The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` show all of one kind
-at a glance. Text that is cut is named at the end. The pictures of the README come from here;
+at a glance. Text that is cut is named at the end. `python installers/screenshots --list` says of each
+scene what it shows. `--screen 1366x768` takes them on a screen of so many pixels, in which windows and
+dialogs have to fit. The pictures of the README come from here;
 `python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SCREEN = (3000, 1700)  # pixels: room for the widest window at 150 %
 
 
 def main() -> None:
     """Take the pictures: each scale in a process of its own, since Qt reads it only at its start."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.list:
+        _print_scenes()
+        return
+    if arguments.folder is None:
+        parser.error("name the folder for the pictures")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     from screenshots.film import FRAMES, write_film
 
     if arguments.film:
         scenes = [scene for scene, _ in FRAMES]
         words = ["--scales", "--themes", "light", "--widths", "1180", "--only"]
-        _run_at(100, [str(arguments.folder), *words, *scenes])
+        _run_at(100, SCREEN, [str(arguments.folder), *words, *scenes])
         print(f"The animation is {write_film(arguments.folder, 'light-100-1180')}.")
         return
     if arguments.scales:
         for scale in arguments.scales:
-            _run_at(scale, [*sys.argv[1:], "--scales"])
+            _run_at(scale, arguments.screen, [*sys.argv[1:], "--scales"])
         print(f"The pictures are in {arguments.folder}. Look at sheet-*.png first.")
         return
     from PySide6.QtWidgets import QApplication
@@ -55,25 +66,49 @@ def main() -> None:
     write_sheets(arguments.folder, arguments.widths)
 
 
-def _run_at(scale: int, words: list[str]) -> None:
-    """Run this program again with Qt at this scale, in percent."""
-    platform = f"offscreen:configfile={HERE / 'screen.json'}"
-    environ = {**os.environ, "QT_QPA_PLATFORM": platform, "QT_SCALE_FACTOR": str(scale / 100)}
-    status = subprocess.run([sys.executable, str(HERE), *words], env=environ, check=False)
+def _print_scenes() -> None:
+    """Print the name of each scene, and what it shows."""
+    from screenshots.scenes import SCENES
+
+    for name, scene in SCENES.items():
+        print(f"{name}: {scene.says}")
+
+
+def _run_at(scale: int, screen: tuple[int, int], words: list[str]) -> None:
+    """Run this program again with Qt at this scale, in percent, on a screen of so many pixels."""
+    width, height = screen
+    dots = {"logicalDpi": 96, "logicalBaseDpi": 96, "dpr": 1}
+    wanted = {"name": "screen", "x": 0, "y": 0, "width": width, "height": height, **dots}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "screen.json"
+        config.write_text(json.dumps({"screens": [wanted]}))
+        platform = f"offscreen:configfile={config}"
+        environ = {**os.environ, "QT_QPA_PLATFORM": platform, "QT_SCALE_FACTOR": str(scale / 100)}
+        status = subprocess.run([sys.executable, str(HERE), *words], env=environ, check=False)
     if status.returncode:
         sys.exit(status.returncode)
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Read a size, such as `1366x768`."""
+    width, height = map(int, text.split("x"))
+    return width, height
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="screenshots", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("folder", type=Path, nargs="?", help="where the pictures go")
+    parser.add_argument("--list", action="store_true", help="print the scenes; take none")
     parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
     parser.add_argument("--film", action="store_true", help="the animation alone")
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"
+    )
+    parser.add_argument(
+        "--screen", type=_size, default=SCREEN, metavar="WIDTHxHEIGHT", help="in pixels"
     )
     parser.add_argument("--language", default="en", metavar="CODE", help="such as de")
     parser.add_argument("--text-size", type=int, default=14, help="of running text, in pixels")

@@ -3,9 +3,11 @@
 from msgspec.structs import replace
 
 from potluck.api.doctor import Diagnosis
+from potluck.api.engine import Engine
 from potluck.api.schema import (
     ClusterState,
     Computer,
+    ComputerState,
     Device,
     ModelState,
     Node,
@@ -19,6 +21,9 @@ from potluck.api.schema import (
     Transfer,
 )
 from potluck.doctor.sentences import say
+from potluck.errors import EngineError
+from potluck.runtime.choice import Machine, choose
+from potluck.runtime.lock import Environment
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -169,11 +174,115 @@ def failed(state: ClusterState) -> ClusterState:
         " free memory, or choose a smaller model or context."
     )
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
-    idle = tuple(
+    return replace(state, model=model, computers=_without_layers(state.computers))
+
+
+def _without_layers(computers: tuple[Computer, ...]) -> tuple[Computer, ...]:
+    return tuple(
         c if c.state != "running" else replace(c, state="ready", layers=None, memory_lent=0)
+        for c in computers
+    )
+
+
+def idle(state: ClusterState) -> ClusterState:
+    """Return the state before a model is loaded."""
+    return replace(state, model=ModelState(), computers=_without_layers(state.computers))
+
+
+def loading(state: ClusterState) -> ClusterState:
+    """Return the state while the computers load what they have received."""
+    model = replace(state.model, state="loading", progress=0.81, tokens_per_s=None)
+    shares = {ME: 0.9, MAC: 0.74, OLD: 0.35}
+    computers = tuple(
+        replace(c, state="loading", progress=shares[c.node_id]) if c.node_id in shares else c
         for c in state.computers
     )
-    return replace(state, model=model, computers=idle)
+    return replace(state, model=model, computers=computers)
+
+
+def set_aside(state: ClusterState) -> ClusterState:
+    """Return the state when this home leaves the Gaming PC out."""
+    computers = tuple(
+        replace(c, set_aside=True, detail="This home leaves it out until you resume it.")
+        if c.node_id == GAMING
+        else c
+        for c in state.computers
+    )
+    return replace(state, computers=computers)
+
+
+def handed_over() -> ClusterState:
+    """Return the state of a computer that was made the main one."""
+    state = idle(home())
+    mac = next(c for c in state.computers if c.node_id == MAC)
+    text = (
+        "MacBook Air has made this computer the main computer: MacBook Air and its helpers help it now."
+        " To undo that, make MacBook Air the main computer."
+    )
+    helper = replace(mac, state="ready", spare=None)
+    return replace(
+        state,
+        node=replace(state.node, handed_over="main"),
+        computers=(state.computers[0], helper, *state.computers[2:4]),
+        pairings=(),
+        notices=(Notice(id=1, level="info", text=text),),
+    )
+
+
+def large() -> ClusterState:
+    """Return a home of eight computers in all states, two of which compute their layers together."""
+    full = home()
+    group = "Desk + Attic"
+    desk, attic, cellar, kitchen = ("6f" * 32, "7a" * 32, "8b" * 32, "9c" * 32)
+    cards = tuple(replace(_device("cuda", "RTX 3090", 24, 22.4), index=i) for i in range(2))
+    more = (
+        replace(
+            _computer(desk, "Desk", 4, cards[0], bytes_per_s=290e6, rtt_ms=0.2, layers=(0, 40)),
+            devices=cards,
+            state="running",
+            memory_lent=18 * GB,
+        ),
+        _computer(
+            attic,
+            "Attic",
+            5,
+            _device("cuda", "RTX 3090", 24, 21.9),
+            state="running",
+            layers=(0, 40),
+            memory_lent=17 * GB,
+            bytes_per_s=290e6,
+            rtt_ms=0.2,
+        ),
+        _absent(cellar, "Cellar server", 0, "blocked", BLOCKED),
+        _absent(
+            kitchen, "Kitchen mini PC with a rather long name", 1, "version_differs", OTHER_VERSION
+        ),
+    )
+    half = 32 * 290_000_000
+    stages = (
+        replace(_stage("Desk", desk, 0, 40), group=group, share=0.5, memory=half),
+        replace(_stage("Attic", attic, 0, 40), group=group, share=0.5, memory=half),
+        replace(_stage("Living-room PC", ME, 40, 64), head=True),
+    )
+    plan = replace(PLAN, stages=stages, predicted_tokens_per_s=21.4, explanation=TOGETHER)
+    me = replace(full.computers[0], layers=(40, 64), memory_lent=7 * GB)
+    lost = next(c for c in without_old_laptop().computers if c.node_id == OLD)
+    mac = replace(full.computers[1], state="ready", layers=None, memory_lent=0, spare=None)
+    return replace(
+        full,
+        computers=(me, mac, lost, full.computers[3], *more),
+        model=replace(full.model, plan=plan, tokens_per_s=20.8),
+        pairings=(),
+    )
+
+
+def _absent(node_id: str, name: str, color: int, state: ComputerState, detail: str) -> Computer:
+    device = _device("cpu", "Ryzen 5 5600G", 32, 24)
+    return _computer(node_id, name, color, device, online=False, state=state, detail=detail)
+
+
+def with_engine(state: ClusterState, engine: Engine) -> ClusterState:
+    return replace(state, engine=engine)
 
 
 def without_old_laptop() -> ClusterState:
@@ -253,6 +362,68 @@ DIAGNOSIS = Diagnosis(
         say("vpn_none"),
     )
 )
+
+WELL = Diagnosis(
+    findings=(
+        say("network_ok", networks="192.168.1.0/24", adapters="Ethernet"),
+        say("multicast_ok", adapters="Ethernet"),
+        say("firewall_lets_in", firewall="ufw"),
+        say("vpn_none"),
+        say("computers_connected", names="MacBook Air, Old laptop"),
+        say("versions_ok", version="0.1.0"),
+        say("clock_ok", names="MacBook Air"),
+        say("disk_ok", free="212 GB"),
+    )
+)
+MANY = Diagnosis(
+    findings=(
+        say("vpn_home", adapters="wg0", networks="192.168.1.0/24"),
+        say("disk_full", free="820 MB"),
+        say("network_several", networks="192.168.1.0/24, 10.0.0.0/24"),
+        say(
+            "multicast_nobody",
+            adapters="Wi-Fi",
+        ),
+        say("computers_none"),
+        *WELL.findings[2:3],
+        *WELL.findings[5:7],
+    )
+)
+BLOCKED = (
+    "The computer cannot be reached at 192.168.1.31:47777: nothing answers there. Is it switched on,"
+    " in the same network, and does its firewall let Potluck in?"
+)
+OTHER_VERSION = (
+    "Living-room PC runs Potluck 0.1.0 (protocol 2) and Kitchen mini PC runs Potluck 0.0.9 (protocol 1),"
+    " which do not understand each other. Update Potluck on Kitchen mini PC."
+)
+TOGETHER = (
+    "Desk, Attic and Living-room PC work together: about 21.4 tokens/s for one user. A token takes 43 ms of"
+    " computing and 3.7 ms on the links.\nDesk and Attic together have layers 0 to 39, each a share of every"
+    " layer (50 %, 50 %): a layer takes them 0.6 ms with its sums, and Desk alone 1.0 ms.\n"
+    "Living-room PC has layers 40 to 63: its memory holds no more."
+)
+NOT_STARTED = (
+    "Potluck could not be started in the background. An error of its own ended it. More is in"
+    " /home/anna/.local/state/potluck."
+)
+MISSING = Engine(phase="missing", message="", variant="cpu", version="2.9.1", nbytes=190 * 10**6)
+FETCHING = replace(MISSING, phase="fetching", done=71 * 10**6, source="MacBook Air")
+
+
+def no_engine() -> Engine:
+    """Return the engine of a computer for which there is none."""
+    machine = Machine(
+        system="Darwin",
+        processor="x86_64",
+        gpus=None,
+        environment=Environment(markers={}, tags=()),
+    )
+    try:
+        choose({}, machine)
+    except EngineError as error:
+        return Engine(phase="none", message=error.message)
+    raise AssertionError("there is an engine for every computer")
 
 
 def with_notice(state: ClusterState) -> ClusterState:

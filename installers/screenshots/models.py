@@ -1,7 +1,10 @@
 """The invented models of the pictures: those that are here, those of the Hub, and downloads."""
 
+from msgspec.structs import replace
+
 from potluck.api.hub import Download, Fit, HubModel, Speed, Variant
 from potluck.api.schema import ModelEntry
+from potluck.hub.sentences import gated, offline
 
 GB = 10**9
 
@@ -129,8 +132,8 @@ RECOMMENDED = (
         LARGE,
     ),
 )
-NOTHING = "No model was found for these words."
-OFFLINE = "The Hugging Face Hub cannot be reached: this computer has no internet just now."
+NOTHING = "The Hub has no model for “qwen3”."
+OFFLINE = offline().message
 DOWNLOADS = (
     Download(
         id="d1",
@@ -150,4 +153,63 @@ DOWNLOADS = (
         done=1_100_000_000,
         total=9_050_000_000,
     ),
+)
+QUEUE = (
+    *DOWNLOADS,
+    Download(
+        id="d3",
+        model="bartowski/google_gemma-3-12b-it-GGUF",
+        variant="Q4_K_M",
+        state="queued",
+        done=0,
+        total=7_300_000_000,
+        place=2,
+    ),
+    Download(
+        id="d4",
+        model=QWEN3.format("4B"),
+        variant="Q8_0",
+        state="offline",
+        done=900_000_000,
+        total=4_280_000_000,
+        message=offline().message,
+    ),
+    Download(
+        id="d5",
+        model="bartowski/Llama-3.3-70B-Instruct-GGUF",
+        variant="Q4_K_M",
+        state="failed",
+        done=2_000_000_000,
+        total=42_500_000_000,
+        message="The download's process ended without a word. Try again.",
+    ),
+    Download(
+        id="d6",
+        model=QWEN3.format("8B"),
+        variant="Q4_K_M",
+        state="done",
+        done=5_030_000_000,
+        total=5_030_000_000,
+        path="/hub/Qwen3-8B",
+    ),
+)
+TERMS = gated(RECOMMENDED[2].name, has_token=False).message
+UNKNOWN_ACCOUNT = (
+    "The Hub does not know the token. Make a new one under huggingface.co/settings/tokens,"
+    " and give it to Potluck."
+)
+NO_ROOM = (
+    "Qwen/Qwen3-4B-GGUF (Q4_K_M) needs 2.5 GB more on the disk of /home, of which 1.1 GB are free: 2.4 GB"
+    " are missing, with 1.0 GB left for others. Delete models or other files, and try again."
+)
+FOUND = tuple(
+    replace(model, about="", downloads=count, license=model.license)
+    for model, count in zip(RECOMMENDED[:3], (812_000, 1_430_000, 96_000), strict=True)
+)
+BROKEN = ModelEntry(
+    name="Mamba-Codestral-7B",
+    path="/models/mamba",
+    nbytes=14_600_000_000,
+    source="lmstudio",
+    problem="Mamba-Codestral-7B is of the architecture Mamba2ForCausalLM, which Potluck cannot run yet.",
 )

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from PySide6.QtCore import QCoreApplication, QEvent, QSize
-from PySide6.QtWidgets import QApplication, QDialog, QScrollArea, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QScrollArea, QWidget
 from screenshots import home
 from screenshots.talk import conversations
 
-from potluck.api.schema import ClusterState
+from potluck.api.schema import ClusterState, Listener
+from potluck.system.autostart import autostart
+from potluck_app.application import Application
 from potluck_app.backend import Backend, Reply
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Conversation, Message, Settings
@@ -17,10 +19,18 @@ from potluck_app.http import Call, Endpoint, Http, Method
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.start_box import StartBox
 from potluck_app.views.worker import WorkerWindow
 
 Shown = TypeVar("Shown", bound=QWidget)
+
+
+def _qapp() -> QApplication:
+    qapp = QApplication.instance()
+    assert isinstance(qapp, QApplication)
+    return qapp
 
 
 def no_node() -> Endpoint:
@@ -46,6 +56,14 @@ class ScriptedBackend(Backend):
         self.state = state
         self._set_connection("connected")
         self.state_changed.emit(state)
+
+    def fail(self, why: str) -> None:
+        """Behave as if no node could be started."""
+        self._set_connection("failed", why)
+
+    def show_key(self, listener: Listener, key: str) -> None:
+        """Behave as if this window had opened a listener with this key."""
+        self._keys[listener.port] = key
 
     def lose(self) -> None:
         """Behave as if the node was killed."""
@@ -77,8 +95,11 @@ class Stage:
         self.chat = Chat(self.backend, self._history)
         self.preferences = PreferencesFile(work / "window.json")
         self.preferences.change(width=size.width(), height=size.height())
-        self._log = work / "node.log"
+        self._work, self._log = work, work / "node.log"
+        self._log.write_text("INFO potluck.cluster.node: ready\n")
         self._shown: list[QWidget] = []
+        self._application: Application | None = None
+        self._focus = FocusRing(theme, _qapp(), self.backend)
 
     def main(self, *, is_first: bool = False) -> MainWindow:
         """Show the main window. `is_first`: with the page that asks for the role."""
@@ -91,9 +112,14 @@ class Stage:
             self.preferences,
             on_share=lambda: None,
             on_close=lambda: True,
+            offer_start=self._offer_start,
             log=self._log,
         )
         return self._show(window)
+
+    def _offer_start(self, box: StartBox) -> None:
+        """Let the box change a file in the folder of this scene, as macOS has it."""
+        box.offer(autostart("window", None, system="darwin", base=self._work), print)
 
     def talking(self, shown: Conversation | None = None) -> MainWindow:
         """Show the main window with a conversation, the newest if none is given, in a home of four."""
@@ -106,9 +132,10 @@ class Stage:
         self.settle()
         return window
 
-    def worker(self, state: ClusterState) -> WorkerWindow:
-        """Show the window of a computer that helps."""
-        self.backend.say(state)
+    def worker(self, state: ClusterState | None) -> WorkerWindow:
+        """Show the window of a computer that helps; without a state, its node is being started."""
+        if state is not None:
+            self.backend.say(state)
         window = WorkerWindow(
             self.theme,
             self.backend,
@@ -116,7 +143,49 @@ class Stage:
             on_stop=lambda: None,
             on_chat=lambda: None,
         )
+        self._offer_start(window.start)
         return self._show(window)
+
+    def application(self, mode: Literal["master", "worker"], state: ClusterState) -> Application:
+        """Start the whole program on a desktop without a tray, in this role and state, without a node."""
+        look = self.theme.choice, self.theme.text_size
+        size = self.preferences.current
+        PreferencesFile(self._work / "window.json").change(
+            mode=mode, theme=look[0], text_size=look[1], width=size.width, height=size.height
+        )
+        application = Application(
+            _qapp(),
+            data_folder=self._work / "program",
+            config_folder=self._work,
+            find_or_start=no_node,
+            is_tray_available=lambda: False,
+        )
+        self._application = application
+        application.backend.start = lambda: None  # there is no node to find
+        application.start(worker=mode == "worker")
+        application.backend.state = state
+        application.backend._set_connection("connected")
+        application.backend.state_changed.emit(state)
+        self.settle()
+        return application
+
+    def file(self, name: str) -> Path:
+        """Return an invented file that is no text."""
+        path = self._work / name
+        path.write_bytes(bytes(64))
+        return path
+
+    def file_dialog(self) -> QFileDialog:
+        """Return the dialog for files that is open, in an invented folder."""
+        dialog = self.dialog()
+        assert isinstance(dialog, QFileDialog)
+        folder = self._work / "Documents"
+        folder.mkdir()
+        for name in ("Garden plan.md", "Letters.json", "Recipes.md"):
+            (folder / name).write_text(name)
+        (folder / "models").mkdir()
+        dialog.setDirectory(str(folder))
+        return dialog
 
     def dialog(self) -> QDialog:
         """Return the dialog that is open."""
@@ -132,6 +201,9 @@ class Stage:
 
     def strike(self) -> None:
         """Close everything."""
+        if self._application is not None:
+            self._application.close()
+            self._application.deleteLater()
         self.chat.close()
         self._history.close()
         self.backend.close()

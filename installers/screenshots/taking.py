@@ -13,7 +13,7 @@ from screenshots.stage import Stage
 from potluck_app.language import use
 from potluck_app.theme import Choice, Theme
 
-HEIGHTS = {480: 720, 768: 1024, 1180: 760, 1920: 1080}
+HEIGHTS = {480: 560, 768: 1024, 1180: 760, 1920: 1080}
 """The height of the window for each width, in logical pixels."""
 
 
@@ -59,7 +59,7 @@ def _take(folder: Path, name: str, theme: Theme, size: QSize) -> tuple[Path, lis
     """Write the picture of one scene. Returns its path, what is cut, and whether it is a main window."""
     with tempfile.TemporaryDirectory() as work:
         stage = Stage(theme, Path(work), size)
-        shown = SCENES[name](stage)
+        shown = SCENES[name].make(stage)
         stage.settle()
         picture = shown.grab()
         scale = round(100 * picture.devicePixelRatio())

@@ -8,9 +8,10 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QColor, QImage, QLinearGradient, QPainter
 
 from potluck.cluster.loss import cannot_go_on, computer_lost
-from potluck.errors import NotEnoughMemoryError
+from potluck.errors import ContextExceededError, NotEnoughMemoryError
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Attachment, Conversation, Message, Stats, new_id
+from potluck_app.streams import _INTERRUPTED
 from potluck_app.views.pictures import encoded
 
 REPLY = '''Use a **slice in a generator** — it works for any sequence:
@@ -80,11 +81,42 @@ FAILED = Message(
     ).message,
 )
 STOPPED = Message(role="assistant", text="Dear Mrs. Weber, thank", status="stopped", stats=_STATS)
+INTERRUPTED = Message(
+    role="assistant", text="Dear Mrs. Weber, thank", status="failed", error=_INTERRUPTED
+)
+UNKEPT = (
+    "The file of your chats, /home/anna/.local/share/potluck/chats.sqlite, cannot be used: it is damaged."
+    " It stays as it is; what you write now is not kept. Restore it from a backup, or move it away to"
+    " begin anew."
+)
+FORMULAS = Message(
+    role="assistant",
+    stats=_STATS,
+    text=r"""For $ax^2 + bx + c = 0$ with $a \neq 0$, the solutions are
+
+$$x_{1,2} = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}$$
+
+1. The discriminant \(\Delta = b^2 - 4ac\) says how many there are.
+2. If \(\Delta < 0\), they are complex: \(x \in \mathbb{C}\).
+
+Their sum and product follow from the coefficients:
+
+\[
+x_1 + x_2 = -\frac{b}{a}, \qquad x_1 \cdot x_2 = \frac{c}{a}
+\]
+
+For large $n$, $\sum_{i=1}^{n} i = \frac{n(n+1)}{2} \approx \frac{n^2}{2}$. It costs $5 at most.
+""",
+)
 TOO_LONG = Message(
     role="assistant",
     text="",
     status="failed",
-    error="It is too long.",
+    error=ContextExceededError(
+        "the conversation has 39400",
+        "Shorten it, start a new conversation, or load the model with a larger context.",
+        context=32768,
+    ).message,
     code="context_length_exceeded",
 )
 
@@ -143,3 +175,20 @@ def conversations(history: History) -> list[Conversation]:
     for conversation in result:
         history.save(conversation)
     return result
+
+
+def many() -> list[Conversation]:
+    """Return chats for a long list; they are not written."""
+    titles = (
+        "Why is the sky blue in the afternoon and red in the evening, seen from the same balcony?",
+        "Letter to the landlord about the heating",
+        "Python",
+        "Quiz for a birthday of eight-year-olds",
+        "Donaudampfschifffahrtsgesellschaftskapitänsmütze",
+        "日本への旅行",
+    )
+    now = time.time()
+    return [
+        Conversation(id=new_id(), title=title, updated=now - (place + 1) * 2 * 86400)
+        for place, title in enumerate(titles * 4)
+    ]

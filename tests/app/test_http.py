@@ -181,3 +181,19 @@ def test_a_closed_stream_says_nothing_more(node: Node, http: Http, qtbot: QtBot)
 
     assert events_of(qtbot, http) == ([b"one"], None)  # a later one, to its end
     assert heard == []
+
+
+def test_what_a_stream_says_beside_its_events_is_heard(
+    node: Node, http: Http, qtbot: QtBot
+) -> None:
+    node.answer = response("200 OK", b": waiting, place 2\n\ndata: one\n\n")
+    stream = EventStream(http)
+    heard: list[object] = []
+    stream.commented.connect(heard.append)
+    stream.received.connect(heard.append)
+    http.stream(stream, "GET", "/events")
+
+    with qtbot.waitSignal(stream.ended):
+        pass
+
+    assert heard == ["waiting, place 2", b"one"]

@@ -47,3 +47,13 @@ def test_an_event_without_an_end_is_refused_before_it_fills_the_memory(piece: by
 
     with pytest.raises(EventTooLargeError):
         parser.feed(piece * 2)
+
+
+def test_the_last_comment_can_be_asked_for_once() -> None:
+    parser = EventParser()
+
+    assert parser.feed(b": waiting, place 2\n\n: waiting, pl") == []
+    assert parser.take_comment() == "waiting, place 2"
+    assert parser.take_comment() == ""
+    assert parser.feed(b"ace 1\n\n:" + b"x" * 5000 + b"\n\n") == []
+    assert len(parser.take_comment()) <= 1000

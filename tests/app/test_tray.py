@@ -7,7 +7,8 @@ from PySide6.QtWidgets import QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
-from potluck.api.schema import RoleRequest
+from potluck.api.hub import Download
+from potluck.api.schema import Listener, RoleRequest
 from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
@@ -147,3 +148,21 @@ def test_without_a_tray_that_is_said_in_the_end(qtbot: QtBot, backend: QObject) 
         waiter.start()
 
     assert decided.args == [False]
+
+
+def test_each_thing_that_goes_on_has_a_line_of_its_own(
+    qtbot: QtBot, theme: Theme, backend: ScriptedBackend
+) -> None:
+    tray = Tray(theme, backend, backend, lends=False)
+    running = Download(
+        id="d", model="anna/tiny-GGUF", variant="Q4_K_M", state="running", done=1, total=2
+    )
+
+    backend.say(home(listeners=(Listener(host="127.0.0.1", port=8000),)))
+    assert tray.status.text() == "Other programs can use the model on port 8000."
+    assert not tray.more.isVisible()
+
+    backend.say(home(listeners=(Listener(host="127.0.0.1", port=8000),), downloads=(running,)))
+    assert tray.status.text() == "Other programs can use the model on port 8000."
+    assert tray.more.text() == "tiny-GGUF is still being downloaded."
+    assert tray.more.isVisible()

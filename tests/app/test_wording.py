@@ -43,7 +43,8 @@ def test_durations_have_the_unit_that_matters(seconds: float, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(850, "850"), (3128, "3.1k"), (32768, "32k"), (12_400, "12k")]
+    ("count", "text"),
+    [(850, "850"), (3128, "3.1k"), (32768, "32k"), (12_400, "12k"), (1_430_000, "1.4M")],
 )
 def test_token_counts_are_short(count: int, text: str) -> None:
     assert wording.thousands(count) == text

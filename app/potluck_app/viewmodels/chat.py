@@ -40,6 +40,7 @@ class Chat(QObject):
         settings_changed: the settings of the shown conversation are others.
         revealed: the row of the message to bring into view, and the words to highlight in it.
         busy_changed: in the shown conversation a reply has begun, or has ended.
+        waits: what the reply in the shown conversation waits for, as the node says it.
         replied: in the shown conversation a reply has ended.
         found: the search has ended; the number of hits, or -1 if nothing is searched for.
         deleted: what was deleted and can be restored.
@@ -53,6 +54,7 @@ class Chat(QObject):
     settings_changed = Signal()
     revealed = Signal(int, str)
     busy_changed = Signal(bool)
+    waits = Signal(str)
     replied = Signal()
     found = Signal(int)
     deleted = Signal(str)
@@ -175,6 +177,7 @@ class Chat(QObject):
         chat.message_changed.connect(lambda row: self._shown is chat and self.messages.change(row))
         chat.listed.connect(self.list.put)
         chat.busy_changed.connect(lambda is_busy: self._on_busy(chat, is_busy))
+        chat.waits.connect(lambda line: self._shown is chat and self.waits.emit(line))
         return chat
 
     def _show(self, chat: OpenChat | None) -> None:

@@ -1,6 +1,11 @@
-"""Formulas of TeX in Markdown, shown as code: Qt's Markdown would eat their backslashes. Pure."""
+"""Formulas of TeX in Markdown, shown as code: Qt's Markdown would eat their signs. Pure.
+
+In Unicode where that can show them, else as they were written.
+"""
 
 import re
+
+from potluck_app.viewmodels.tex import readable
 
 # A dollar opens a formula if text follows at once, and closes it after text and before no digit:
 # "between $5 and $10" is no formula. Chinese is written around a formula without spaces.
@@ -27,10 +32,14 @@ def _as_code(found: re.Match[str]) -> str:
         return found[0]
     inline = found["round"] or found["inline"]
     if inline is not None:
-        return _code(inline)
+        return _code(_shown(inline).replace("\n", " "))
     display = found["block"] or found["bracket"]
-    lines = [_code(line) for line in display.splitlines() if line.strip()]
+    lines = [_code(line) for line in _shown(display).splitlines() if line.strip()]
     return "\n\n" + "  \n".join(lines) + "\n\n"
+
+
+def _shown(formula: str) -> str:
+    return readable(formula) or formula
 
 
 def _code(formula: str) -> str:

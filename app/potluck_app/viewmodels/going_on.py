@@ -8,15 +8,20 @@ from potluck_app import wording
 
 def going_on(state: ClusterState | None) -> str:
     """Return sentences about what goes on without the window; nothing: its memory is freed at once."""
+    return " ".join(sentences(state))
+
+
+def sentences(state: ClusterState | None) -> list[str]:
+    """Return a sentence about each thing that goes on without the window."""
     if state is None:
-        return ""
-    sentences: list[str] = []
+        return []
+    found: list[str] = []
     if ports := [str(listener.port) for listener in state.listeners]:
-        sentences.append(f"Other programs can use the model on port {wording.listing(ports)}.")
+        found.append(f"Other programs can use the model on port {wording.listing(ports)}.")
     if models := [_name(d.model) for d in state.downloads if d.state in ("queued", "running")]:
         verb = "is" if len(models) == 1 else "are"
-        sentences.append(f"{wording.listing(models)} {verb} still being downloaded.")
-    return " ".join(sentences)
+        found.append(f"{wording.listing(models)} {verb} still being downloaded.")
+    return found
 
 
 def downloaded(state: ClusterState, known: Container[str]) -> str:

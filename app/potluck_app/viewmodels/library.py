@@ -50,7 +50,9 @@ class Library(QObject):
         notes: by the name of a model of the Hub, a sentence about what could not be done.
         locked: the model of the Hub that is downloaded once a token is given.
         lock_note: a sentence about the token that was given, or empty.
+        is_refused: the Hub does not take that token.
         checks: by the path of a model, a sentence about its check.
+        damaged: the paths of models whose check has failed.
 
     Signals:
         changed: something of this is other.
@@ -80,7 +82,9 @@ class Library(QObject):
         self.notes: dict[str, str] = {}
         self.locked: str | None = None
         self.lock_note = ""
+        self.is_refused = False
         self.checks: dict[str, str] = {}
+        self.damaged: set[str] = set()
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
         self._again.timeout.connect(self._ask_recommended)
         backend.state_changed.connect(self._on_state)
@@ -236,7 +240,7 @@ class Library(QObject):
 
     def give_token(self, token: str) -> None:
         """Keep the token of the person's account at the Hub, and download what waits for it."""
-        self.lock_note = "Checking the token…"
+        self.lock_note, self.is_refused = "Checking the token…", False
         call = self._backend.call("PUT", "/cluster/hub/token", HubToken(token=token), HubUser)
         call.then(self._on_token, self._on_token_refused)
         self.changed.emit()
@@ -250,7 +254,7 @@ class Library(QObject):
         self.changed.emit()
 
     def _on_token_refused(self, problem: Problem) -> None:
-        self.lock_note = problem.message
+        self.lock_note, self.is_refused = problem.message, True
         self.changed.emit()
 
     def _begin(self, name: str) -> None:
@@ -308,11 +312,17 @@ class Library(QObject):
         self.changed.emit()
 
         check = self._backend.check_model(path)
-        check.progress.connect(lambda progress: self._say_check(path, _check_line(progress)))
-        check.failed.connect(lambda problem: self._say_check(path, problem.message))
+        check.progress.connect(lambda progress: self._on_check(path, progress))
+        check.failed.connect(lambda problem: self._say_check(path, problem.message, is_bad=True))
 
-    def _say_check(self, path: str, line: str) -> None:
+    def _on_check(self, path: str, progress: VerifyProgress) -> None:
+        result = progress.result
+        is_bad = result is not None and bool(result.models) and not result.is_intact
+        self._say_check(path, _check_line(progress), is_bad=is_bad)
+
+    def _say_check(self, path: str, line: str, *, is_bad: bool = False) -> None:
         self.checks[path] = line
+        (self.damaged.add if is_bad else self.damaged.discard)(path)
         self.changed.emit()
 
 

@@ -43,12 +43,14 @@ class OpenChat(QObject):
         message_changed: the row of a message that has changed.
         listed: the Summary, whenever the list should show it anew.
         busy_changed: a reply has begun, or has ended.
+        waits: what the reply waits for, as the node says it.
     """
 
     path_changed = Signal(int)
     message_changed = Signal(int)
     listed = Signal(object)
     busy_changed = Signal(bool)
+    waits = Signal(str)
 
     def __init__(
         self,
@@ -206,6 +208,7 @@ class OpenChat(QObject):
         self._head = msgspec.structs.replace(self._head, updated=self._now())
         self._keep(*([also] if also else []), reply)
         self._reply = self._backend.chat(asked, settings, goes_on=goes_on)
+        self._reply.waits.connect(self.waits)
         self._reply.text.connect(self._on_text)
         self._reply.finished.connect(self._on_finished)
         self.busy_changed.emit(True)

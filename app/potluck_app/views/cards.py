@@ -117,8 +117,11 @@ class ModelCardView(QFrame):
         """Lay the card out for a narrow page, or for a wide one."""
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
+            left = Qt.AlignmentFlag.AlignLeft
             row, place = (self._second, 0) if is_narrow else (self._head, 1)
-            row.insertWidget(place, self.pill, 0, Qt.AlignmentFlag.AlignLeft)  # alone there, too
+            row.insertWidget(place, self.pill, 0, left)  # alone there, too
+            row, place = (self._second, 1) if is_narrow else (self._head, self._head.count() - 1)
+            row.insertWidget(place, self.choose, 0, left)
         self._place_figures()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -23,6 +23,7 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
+from potluck_app.viewmodels.awaited import Awaited, awaited
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
@@ -78,6 +79,8 @@ class ChatView(QWidget):
         self._backend, self._preferences = backend, preferences
         self._model = ("", "")  # its name, and where it runs
         self._said_state = ""
+        self._loading = Awaited()  # what happens to the model, or to the node
+        self._awaited = Awaited()  # what the reply that has no word yet waits for
         self._is_narrow = False
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
@@ -104,6 +107,9 @@ class ChatView(QWidget):
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
         chat.busy_changed.connect(self.composer.set_busy)
+        chat.busy_changed.connect(lambda _is_busy: self._forget_awaited())
+        chat.shown_changed.connect(self._forget_awaited)
+        chat.waits.connect(self._on_waits)
         chat.replied.connect(self._speak)
         chat.models_wanted.connect(open_models)
         model = chat.messages
@@ -222,14 +228,18 @@ class ChatView(QWidget):
         name, is_guide = answering(state or before)
         where = wording.where_it_runs(state) if state and card else "this computer"
         if state is None or card is None:
-            self.pill.show_state("Ready" if state else "Starting", "ok" if state else "neutral")
-            self.transcript.show_progress("" if state else "Starting Potluck…", None)
+            has_failed = self._backend.connection == "failed"
+            starting = "Potluck is not running." if has_failed else "Starting Potluck…"
+            self._show_pill(state, has_failed=has_failed)
+            self._loading = Awaited("" if state else starting)
+            self._show_awaited()
             says = "answers on this computer" if is_guide else "is loaded with your first message"
-            line = f"{name} {says}." if state or before else "Starting Potluck…"
+            line = f"{name} {says}." if state or (before and not has_failed) else starting
             self._show_model(name, where, line)
         else:
             self.pill.show_state(card.pill, card.tone)
-            self.transcript.show_progress(card.line, card.progress)
+            self._loading = Awaited(card.line, card.progress)
+            self._show_awaited()
             self._show_model(name, where, f"{name} answers on {where}.")
         known = state or before
         self.composer.set_model(name, sees=sees(known) is not False, why=why_blind(known))
@@ -237,6 +247,30 @@ class ChatView(QWidget):
         self.examples.setVisible(is_guide and bool(state or before))
         self.suggestion.want(is_guide and state is not None)
         self._show_context()
+
+    def _on_waits(self, comment: str) -> None:
+        """Show how far the message is read, or what has to end first."""
+        if (found := awaited(comment)) is not None:
+            self._awaited = found
+            self._show_awaited()
+
+    def _forget_awaited(self) -> None:
+        self._awaited = Awaited()
+        self._show_awaited()
+
+    def _show_awaited(self) -> None:
+        """Show what happens before the first word: to the model, else to the message."""
+        shown = self._loading if self._loading.line else self._awaited
+        self.transcript.show_progress(*shown)
+
+    def _show_pill(self, state: ClusterState | None, *, has_failed: bool) -> None:
+        """Show whether a message is answered now, while no model is loaded."""
+        if state is not None:
+            self.pill.show_state("Ready", "ok")
+        elif has_failed:
+            self.pill.show_state("Not running", "err")
+        else:
+            self.pill.show_state("Starting", "neutral")
 
     def _say_state(self) -> None:
         """Let a screen reader say the state of the model when it changes."""

@@ -13,6 +13,7 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from potluck.api.schema import ClusterState
+from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
@@ -81,7 +82,8 @@ class ClusterView(QWidget):
         """Show this state; None: there is none yet."""
         self.add.setEnabled(state is not None)
         if state is None:
-            self.subtitle.setText("Starting…")
+            has_failed = self._backend.connection == "failed"
+            self.subtitle.setText(wording.no_node(has_failed=has_failed))
             self.model.hide()
             self._show_computers([])
             self._show_joins([])

@@ -1,5 +1,6 @@
 """The text field for prompts: it grows with the text, Enter sends if the person likes, and Send becomes Stop."""
 
+from math import ceil
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,6 +61,9 @@ class ComposerText(Described, QPlainTextEdit):
         theme.changed.connect(self._fit)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        # A space at the end of a full line would move all lines to the left.
+        sideways = self.horizontalScrollBar()
+        sideways.rangeChanged.connect(lambda *_: sideways.setRange(0, 0))
         self.document().setDocumentMargin(0)
         self.document().documentLayout().documentSizeChanged.connect(lambda _size: self._fit())
         self._fit()
@@ -103,6 +107,22 @@ class ComposerText(Described, QPlainTextEdit):
         else:
             self.insertPlainText(source.text())
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.FontChange:  # as when the style sheet comes to a new field
+            self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.oldSize().width() != event.size().width():
+            self._fit()  # the lines break elsewhere, which the document does not say
+
+    def _line_height(self) -> int:
+        """Pixels from line to line, which may be one more than the font says."""
+        first = self.document().firstBlock()
+        height, count = self.blockBoundingRect(first).height(), first.layout().lineCount()
+        return ceil(height / max(count, 1)) or self.fontMetrics().lineSpacing()
+
     def _fit(self) -> None:
         # The layout of a QPlainTextEdit measures its height in lines.
         lines = max(round(self.document().documentLayout().documentSize().height()), 1)
@@ -113,7 +133,7 @@ class ComposerText(Described, QPlainTextEdit):
         )
         below = 4  # pixels, where no part of a ninth line may be seen
         self.setViewportMargins(0, 0, 0, below if lines > _MAX_LINES else 0)
-        self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + below)
+        self.setFixedHeight(shown * self._line_height() + below)
 
 
 def files_in(data: QMimeData) -> list[Path]:

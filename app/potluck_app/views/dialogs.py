@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QDialog, QLayout, QWidget
+from PySide6.QtGui import QKeyEvent, QShowEvent
+from PySide6.QtWidgets import QAbstractSlider, QDialog, QLayout, QLineEdit, QPushButton, QWidget
 
 from potluck_app.language import said
 from potluck_app.views import screens
@@ -14,6 +14,12 @@ from potluck_app.views.controls import button, label, scrolling
 
 Kind: TypeAlias = Literal["primary", "danger"]
 _SIDE = 24
+_SCROLLS = {
+    Qt.Key.Key_PageUp: QAbstractSlider.SliderAction.SliderPageStepSub,
+    Qt.Key.Key_PageDown: QAbstractSlider.SliderAction.SliderPageStepAdd,
+    Qt.Key.Key_Home: QAbstractSlider.SliderAction.SliderToMinimum,
+    Qt.Key.Key_End: QAbstractSlider.SliderAction.SliderToMaximum,
+}
 _TALLEST = 800  # pixels; what is longer, such as a list of packages, scrolls
 
 
@@ -33,6 +39,7 @@ class Dialog(QDialog):
         self.setWindowTitle(said(title))
         self._width = width
         self._inner, self._foot = QWidget(), QWidget()
+        self._last: QWidget | None = None  # the button that closes it
         self._scroll = scrolling(self._inner, title)
         vbox((self._scroll, 1), self._foot, parent=self)
 
@@ -40,6 +47,7 @@ class Dialog(QDialog):
         """Put these parts below each other, and these buttons at the right below them."""
         vbox(*parts, STRETCH, parent=self._inner, margins=(_SIDE, 20, _SIDE, 8), spacing=spacing)
         hbox(STRETCH, *buttons, parent=self._foot, margins=(_SIDE, 8, 20, 16), spacing=8)
+        self._last = buttons[-1]
         self.fit()
 
     def fit(self) -> None:
@@ -56,6 +64,25 @@ class Dialog(QDialog):
     def showEvent(self, event: QShowEvent) -> None:
         self.fit()  # the texts have their fonts only now
         super().showEvent(event)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Give the focus to the field to type in, else to the default button, else to the one that closes."""
+        fields = [each for each in self.findChildren(QLineEdit) if not each.isReadOnly()]
+        defaults = [each for each in self.findChildren(QPushButton) if each.isDefault()]
+        for widget in (*fields, *defaults, self._last):
+            if widget is not None and widget.isVisibleTo(self):
+                widget.setFocus()
+                return
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Scroll with the keys for that, wherever the focus is."""
+        bar = self._scroll.verticalScrollBar()
+        action = _SCROLLS.get(Qt.Key(event.key()))
+        if action is None:
+            super().keyPressEvent(event)
+        else:
+            bar.triggerAction(action)
 
 
 def _height(layout: QLayout | None, width: int) -> int:

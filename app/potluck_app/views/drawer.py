@@ -21,7 +21,15 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.boxes import STRETCH, hbox, vbox
-from potluck_app.views.controls import IconButton, TintedIcon, button, field, label, scrolling
+from potluck_app.views.controls import (
+    IconButton,
+    TintedIcon,
+    button,
+    field,
+    label,
+    scrolling,
+    set_property,
+)
 from potluck_app.views.words import Menu
 
 WIDTH = 300
@@ -152,9 +160,13 @@ class Drawer(QFrame):
         self.error = label("", "error", wrap=True, name="drawer-error")
         self.load = button("Load the model with this context", "drawer-load", self._load)
         head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
-        trouble = hbox((self.error, 1), margins=(16, 0, 16, 4))
+        self._trouble = QWidget()
+        hbox((self.error, 1), parent=self._trouble, margins=(16, 0, 16, 8))
         vbox(
-            head, trouble, (scrolling(self._make_options(), "Options of this chat"), 1), parent=self
+            head,
+            self._trouble,
+            (scrolling(self._make_options(), "Options of this chat"), 1),
+            parent=self,
         )
         chat.shown_changed.connect(self._show)
         chat.settings_changed.connect(self._show)
@@ -242,8 +254,7 @@ class Drawer(QFrame):
                 line.setText("" if value is None else f"{value:g}" if value < 1e6 else str(value))
         self._is_showing = False
         self._show_rows()
-        self.error.setText("")
-        self.error.hide()
+        self._forget_error()
         self._show_preset(settings)
         self._show_load()
 
@@ -282,6 +293,7 @@ class Drawer(QFrame):
     def _change(self) -> None:
         if self._is_showing:
             return
+        self._forget_error()
         changes: dict[str, object] = {"system": self.system.toPlainText()}
         for number in _NUMBERS:
             try:
@@ -290,9 +302,9 @@ class Drawer(QFrame):
                 kind = "a whole number" if number.is_whole else "a number"
                 high = f" to {number.high:g}" if number.high < _MAX_TOKENS else " or more"
                 self._say(f"{number.title} is {kind} of {number.low:g}{high}.")
+                set_property(self.fields[number.name], "wrong", "true")
                 return
         self._chat.set_settings(msgspec.structs.replace(self._chat.settings, **changes))
-        self.error.hide()
 
     def _open_presets(self) -> None:
         self.presets_menu().popup(self.presets.mapToGlobal(self.presets.rect().bottomLeft()))
@@ -341,4 +353,10 @@ class Drawer(QFrame):
 
     def _say(self, text: str) -> None:
         self.error.setText(text)
-        self.error.show()
+        self._trouble.show()
+
+    def _forget_error(self) -> None:
+        self.error.setText("")
+        self._trouble.hide()
+        for line in self.fields.values():
+            set_property(line, "wrong", "")

@@ -1,10 +1,10 @@
 """The card about the engine, where it is not installed yet: what is missing, how far it is, and one thing to do."""
 
-from PySide6.QtWidgets import QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QWidget
 
 from potluck.api.engine import Engine, EngineRequest
 from potluck.api.schema import ClusterState
-from potluck.errors import format_bytes
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
@@ -15,6 +15,7 @@ from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described
 
 _QUIET = ("own", "ready")
+_NARROW = 440  # pixels of the card
 _MARGINS = (12, 10, 12, 2)  # around the card, as around the banner
 
 
@@ -23,18 +24,25 @@ class EngineCard(Described, QWidget):
 
     def __init__(self, theme: Theme, backend: Backend) -> None:
         super().__init__()
-        self._backend = backend
+        self._theme, self._backend = theme, backend
         self.text = label("", "body", wrap=True, name="engine-text")
         self.meter = Meter(theme, "Progress of the engine")
         self.install = button("Install", "engine-install", self._install, kind="primary")
         self.stop = button("Stop", "engine-stop", self._stop)
-        head = hbox((self.text, 1), self.install, self.stop, spacing=10)
+        self._head = hbox((self.text, 1), self.install, self.stop, spacing=10)
         card = card_frame()
-        vbox(head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
+        vbox(self._head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
         vbox(card, parent=self, margins=_MARGINS)
         backend.state_changed.connect(self.show_state)
         self._phase = ""
         self.show_state(backend.live_state)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Put the button beside the text, or below it where both would be narrow."""
+        super().resizeEvent(event)
+        is_narrow = event.size().width() < self._theme.px(_NARROW)
+        direction = QBoxLayout.Direction
+        self._head.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what the node says; nothing while it says nothing."""
@@ -77,6 +85,6 @@ def _sentence(engine: Engine) -> str:
     if engine.phase == "missing" and engine.nbytes:
         return said(
             "This computer needs its engine, PyTorch, to compute."
-            f" {format_bytes(engine.nbytes)} are fetched once, from your home or from the Internet."
+            f" {wording.size(engine.nbytes)} are fetched once, from your home or from the Internet."
         )
     return said(engine.message)

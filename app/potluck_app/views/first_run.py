@@ -69,7 +69,7 @@ class FirstRunView(QWidget):
         inner = QWidget()
         offer = WidthLimit(EngineCard(theme, backend), 2 * _CARD_WIDTH)
         vbox(
-            *(title, 14, question, 18, self._cards, 18, self._hardware, 12, offer, 12, problem),
+            *(title, 14, question, 9, problem, 9, self._cards, 18, self._hardware, 12, offer),
             parent=inner,
         )
         fill_page(self, "Start", STRETCH, inner)

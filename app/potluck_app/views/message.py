@@ -215,6 +215,7 @@ class ReplyMessage(QWidget):
         self._editor.sent.connect(self._save)
         self._editor.cancelled.connect(self._close_editor)
         self._tail.addWidget(self._editor)
+        self._editor.show()  # now, so that its height counts
         self._show_blocks(False)
         self._editor.text.setFocus()
 

@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import Qt, QUrl
-from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFrame, QLabel, QLayout, QMenu, QSizePolicy, QWidget
+from PySide6.QtGui import QDesktopServices, QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QMenu, QSizePolicy, QWidget
 
 from potluck.api.hub import DownloadAction
 from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import Badge, DownloadRow, HubRow, ModelRow, VariantRow
-from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.boxes import hbox, vbox
+from potluck_app.views.chips import Flow
 from potluck_app.views.controls import (
     ElidedLabel,
     IconButton,
@@ -31,6 +32,7 @@ from potluck_app.views.meter import Meter
 from potluck_app.views.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
+_FACTS = 190  # pixels beside a state; narrower facts stand below it
 _TOP = Qt.AlignmentFlag.AlignTop
 
 Row = TypeVar("Row")
@@ -89,7 +91,7 @@ class ModelCardView(Described, QFrame):
         head = hbox(icon, (self.name, 1), self.use, self.more, spacing=10)
         vbox(
             head,
-            _badge_row(self.pill, self.facts),
+            BadgeRow(self.pill, self.facts),
             self.fit,
             self.note,
             parent=self,
@@ -105,6 +107,7 @@ class ModelCardView(Described, QFrame):
         self.facts.setText(row.facts)
         _show(self.fit, row.problem or row.fit)
         _show(self.note, self._library.checks.get(row.path, ""))
+        set_property(self.note, "kind", "error" if row.path in self._library.damaged else "meta")
         self.use.setVisible(not row.in_use)
         self.use.setEnabled(row.can_be_used)
         self.use.setAccessibleName(f"Use {row.name}")
@@ -209,7 +212,7 @@ class HubCardView(Described, QFrame):
         vbox(
             hbox((self.name, 1), self.action, self.more, spacing=10),
             self.about,
-            _badge_row(self.pill, self.facts),
+            BadgeRow(self.pill, self.facts),
             self.fit,
             self.note,
             self.lock,
@@ -232,7 +235,7 @@ class HubCardView(Described, QFrame):
         is_locked = library.locked == row.name
         set_property(self.note, "kind", "body2" if is_locked else "error")
         self.lock.setVisible(is_locked)
-        self.lock.show_note(library.lock_note)
+        self.lock.show_note(library.lock_note, is_error=library.is_refused)
         self._show_action()
         set_property(self.action, "kind", "primary" if row.is_best_choice else "plain")
         self.more.setAccessibleName(f"More about {row.title}")
@@ -325,11 +328,16 @@ class TokenForm(QWidget):
             "Accept the terms on the model's page, make a token with the right to read in your"
             " account's settings there, and paste it here. It stays on this computer."
         )
-        row = hbox((self.text, 1), give, spacing=8)
-        vbox(how, hbox(page, STRETCH), row, self.note, parent=self, spacing=8)
+        holder = QWidget()
+        ways = Flow(holder)
+        for way in (give, page):
+            ways.addWidget(way)
+        vbox(how, self.text, holder, self.note, parent=self, spacing=8)
 
-    def show_note(self, text: str) -> None:
+    def show_note(self, text: str, *, is_error: bool) -> None:
+        """Show what became of the token."""
         _show(self.note, text)
+        set_property(self.note, "kind", "error" if is_error else "meta")
 
     def _give(self) -> None:
         if token := self.text.text().strip():
@@ -354,8 +362,19 @@ def _show_badge(pill: Pill, badge: Badge) -> None:
     pill.setVisible(bool(badge[0]))
 
 
-def _badge_row(pill: Pill, facts: QLabel) -> QLayout:
-    row = hbox(spacing=10)
-    row.addWidget(pill, 0, _TOP)
-    row.addWidget(facts, 1)
-    return row
+class BadgeRow(QWidget):
+    """A state, and beside it facts; or below it, where they would be a column of single words."""
+
+    def __init__(self, pill: Pill, facts: QLabel) -> None:
+        super().__init__()
+        self._pill = pill
+        self._row = hbox(parent=self, spacing=10)
+        self._row.addWidget(pill, 0, _TOP)
+        self._row.addWidget(facts, 1)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        is_below = event.size().width() - self._pill.sizeHint().width() < _FACTS
+        direction = QBoxLayout.Direction
+        self._row.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
+        self._row.setSpacing(4 if is_below else 10)

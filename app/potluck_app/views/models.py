@@ -129,7 +129,8 @@ class ModelsView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show the progress of a load."""
-        self.setEnabled(state is not None)
+        for part in (self.tab_here, self.tab_hub, self.add, self._discover, self.here):
+            part.setEnabled(state is not None)  # not the page: the focus would go somewhere else
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
         if state is not None and line:

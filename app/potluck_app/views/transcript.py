@@ -16,6 +16,7 @@ from potluck_app.chats.values import Message
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.code import CodeView
+from potluck_app.views.composer import ComposerText
 from potluck_app.views.controls import discard
 from potluck_app.views.focus import chain_tabs, tab_stops
 from potluck_app.views.heights import Heights
@@ -90,6 +91,7 @@ class Transcript(Described, QScrollArea):
         model.dataChanged.connect(self._on_changed)
         chat.revealed.connect(self.reveal)
         theme.changed.connect(self._refit)
+        QApplication.instance().focusChanged.connect(self._on_focus)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         self._rebuild()
 
     # --- what others ask for
@@ -186,6 +188,18 @@ class Transcript(Described, QScrollArea):
         """Show again what depends on the place of a message: whether it is the last one."""
         for row in range(max(self._first, len(self._heights) - 3), self.built()[1]):
             self._show(row)
+
+    def _on_focus(self, _old: QWidget | None, new: QWidget | None) -> None:
+        """Bring the editor of a message into view when it opens: nobody writes where nothing is seen."""
+        if not isinstance(new, ComposerText) or not self._page.isAncestorOf(new):
+            return
+        self._stick = False
+        view = next(view for view in self._views if view.isAncestorOf(new))
+        self._stale.add(view)
+        self._arrange()
+        if (layout := view.layout()) is not None:
+            layout.activate()  # the editor gets its place
+        self.ensureWidgetVisible(new.parentWidget() or new, 0, _GAP)
 
     # --- what is built
 

@@ -133,6 +133,7 @@ class UserMessage(QWidget):
             self._editor.sent.connect(self._send)
             self._editor.cancelled.connect(self._close_editor)
             self._column.addWidget(self._editor)
+            self._editor.show()  # now, so that its height counts
         self._row.hide()
         self._editor.text.setFocus()
 

@@ -25,7 +25,6 @@ from potluck_app.views.screens import ScreenFit
 from potluck_app.views.start_box import StartBox
 from potluck_app.views.words import Described, Menu
 
-_STARTING = lending.LendView("cluster", "neutral", "Starting…", "")
 WIDTH, HEIGHT = 380, 520
 _STEPS = 20  # of the memory slider; each is 5 %
 _LEAST_STEP = 1
@@ -107,7 +106,7 @@ class WorkerWindow(QWidget):
         size = QSize(WIDTH, HEIGHT)
         ScreenFit(self, size, size)
         self._theme, self._backend, self._on_close = theme, backend, on_close
-        self._view = _STARTING
+        self._view = self._without_node()
         self._wanted: int | None = None  # the requested limit, until the node reports it
         self.banner = Banner(theme)
         self._name = label("", "meta")
@@ -143,12 +142,14 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
+        self._engine = EngineCard(self._theme, self._backend)
         inner = QWidget()
         vbox(
             (self._name, 0, center),
             (self.address, 0, center),
+            6,
             self.banner,
-            EngineCard(self._theme, self._backend),
+            self._engine,
             (None, 2),
             (self._icon, 0, center),
             14,
@@ -214,7 +215,7 @@ class WorkerWindow(QWidget):
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
-            self.doctor.setVisible(waits)
+            self.doctor.setVisible(waits and self._engine.isHidden())  # one thing after the other
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -225,7 +226,7 @@ class WorkerWindow(QWidget):
             self.rules.show_rules(state.node.rules)
             self._follow_memory(state)
         else:
-            self._view = _STARTING
+            self._view = self._without_node()
             self._meter.hide()
             self.address.hide()
             self.doctor.hide()
@@ -235,9 +236,17 @@ class WorkerWindow(QWidget):
         self.when.setEnabled(state is not None)
         self.memory.setEnabled(state is not None)
         self._icon.set_icon(self._view.icon, self._icon_color)
+        self._icon.setVisible(self._engine.isHidden())  # its card needs the room
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
+
+    def _without_node(self) -> lending.LendView:
+        """What is shown while there is no node; the line at the top says why."""
+        has_failed = self._backend.connection == "failed"
+        text = "It is tried again by itself." if has_failed else ""
+        title = wording.no_node(has_failed=has_failed)
+        return lending.LendView("cluster", "err" if has_failed else "neutral", title, text)
 
     def _open_doctor(self) -> None:
         open_doctor(self, self._theme, self._backend)

@@ -1,10 +1,11 @@
 """Every screen and state, each one function: a new scene is a function with `@scene`.
 
 A scene gets a `Stage`, shows what it needs there, and returns the window, dialog or menu of the
-picture. The name of the function is the name of the picture: screen first, then state.
+picture. The name of the function is the name of the picture: screen first, then state. Its docstring is
+one sentence about what is seen there, for `--list` and the user guide.
 """
 
-from screenshots.scenes import chats, cluster, models, settings, worker
+from screenshots.scenes import answers, chats, cluster, first, models, settings, worker
 from screenshots.scenes.registry import SCENES
 
-__all__ = ["SCENES", "chats", "cluster", "models", "settings", "worker"]
+__all__ = ["SCENES", "answers", "chats", "cluster", "first", "models", "settings", "worker"]

@@ -1,16 +1,28 @@
 """The list of scenes, by the name of their picture."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from PySide6.QtWidgets import QWidget
 from screenshots.stage import Stage
 
-Scene: TypeAlias = Callable[[Stage], QWidget]
+Make: TypeAlias = Callable[[Stage], QWidget]
+
+
+class Scene(NamedTuple):
+    """One picture: how it is set up, and what it shows, in one sentence for people."""
+
+    make: Make
+    says: str
+
+
 SCENES: dict[str, Scene] = {}
 
 
-def scene(make: Scene) -> Scene:
-    """Add a scene to the list."""
-    SCENES[make.__name__.replace("_", "-")] = make
+def scene(make: Make) -> Make:
+    """Add a scene to the list. Its docstring is one sentence: what a person sees there."""
+    says = " ".join((make.__doc__ or "").split())
+    if not says.endswith("."):
+        raise ValueError(f"the scene {make.__name__} says in no sentence what it shows")
+    SCENES[make.__name__.replace("_", "-")] = Scene(make, says)
     return make

@@ -7,6 +7,7 @@ from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
 from potluck.api.schema import Listener
+from potluck_app.http import Problem
 from potluck_app.views.main_window import MainWindow
 
 
@@ -20,11 +21,13 @@ def _settings(stage: Stage) -> MainWindow:
 
 @scene
 def settings(stage: Stage) -> QWidget:
+    """The settings: appearance, language, and this computer."""
     return _settings(stage)
 
 
 @scene
 def settings_middle(stage: Stage) -> QWidget:
+    """The settings: unused models, downloads, and what is sent."""
     window = _settings(stage)
     stage.scroll(window.settings, 0.5)
     return window
@@ -32,6 +35,7 @@ def settings_middle(stage: Stage) -> QWidget:
 
 @scene
 def settings_about(stage: Stage) -> QWidget:
+    """The end of the settings: the address for other programs, and about Potluck."""
     window = _settings(stage)
     stage.scroll(window.settings, 1.0)
     return window
@@ -39,4 +43,54 @@ def settings_about(stage: Stage) -> QWidget:
 
 @scene
 def settings_licences(stage: Stage) -> QWidget:
+    """The packages that Potluck uses, with their licences."""
     return _settings(stage).settings.about.show_licences()
+
+
+@scene
+def settings_programs(stage: Stage) -> QWidget:
+    """The address for programs on other computers of the network, with its key."""
+    return _programs(stage, (Listener(host="0.0.0.0", port=8000),))  # noqa: S104 - a picture
+
+
+@scene
+def settings_programs_off(stage: Stage) -> QWidget:
+    """The address for other programs while it is off."""
+    return _programs(stage, ())
+
+
+@scene
+def settings_programs_taken(stage: Stage) -> QWidget:
+    """The address for other programs cannot be opened: its port is taken."""
+    window = _programs(stage, ())
+    taken = "Port 8000 is taken by another program: end that one, or choose another port."
+    window.settings.programs._on_problem(Problem(taken))
+    stage.scroll(window.settings, 0.8)
+    return window
+
+
+@scene
+def settings_language(stage: Stage) -> QWidget:
+    """Another language was chosen."""
+    window = _settings(stage)
+    window.settings._choose_language("de")
+    return window
+
+
+@scene
+def settings_report(stage: Stage) -> QWidget:
+    """A report was copied."""
+    window = _settings(stage)
+    window.settings.about._copy_report()
+    stage.scroll(window.settings, 1.0)
+    return window
+
+
+def _programs(stage: Stage, listeners: tuple[Listener, ...]) -> MainWindow:
+    """Show the card for other programs."""
+    window = _settings(stage)
+    for listener in listeners:
+        stage.backend.show_key(listener, "sX0w2Yb7C1r9pZk4Qe8vTn5uHm3aLd6f")
+    stage.backend.say(replace(home.home(), listeners=listeners))
+    stage.scroll(window.settings, 0.8)
+    return window

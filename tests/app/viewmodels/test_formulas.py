@@ -8,11 +8,13 @@ from potluck_app.viewmodels.formulas import formulas_as_code
 @pytest.mark.parametrize(
     ("markdown", "shown"),
     [
-        ("Then $x_1$ and $a + b$.", "Then `x_1` and `a + b`."),
-        ("从$x$得到$y_1$。", "从`x`得到`y_1`。"),
-        (r"So \(\frac{a}{b}\) is.", r"So `\frac{a}{b}` is."),
-        ("So\n$$\na = b \\\\\nc\n$$\nis.", "So\n\n\n`a = b \\\\`  \n`c`\n\n\nis."),
-        (r"So \[ e^x \] is.", "So \n\n`e^x`\n\n is."),
+        ("Then $x_1$ and $a + b$.", "Then `x₁` and `a + b`."),
+        ("从$x$得到$y_1$。", "从`x`得到`y₁`。"),
+        (r"So \(\frac{a}{b}\) is.", "So `a/b` is."),
+        (r"So \(\unknown{a}{b}\) is.", r"So `\unknown{a}{b}` is."),
+        ("So\n$$\na = b \\\\\nc\n$$\nis.", "So\n\n\n`a = b`  \n`c`\n\n\nis."),
+        ("So\n$$\n\\unknown \\\\\nc\n$$\nis.", "So\n\n\n`\\unknown \\\\`  \n`c`\n\n\nis."),
+        (r"So \[ e^x \] is.", "So \n\n`eˣ`\n\n is."),
     ],
 )
 def test_a_formula_becomes_code(markdown: str, shown: str) -> None:

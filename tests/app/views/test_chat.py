@@ -419,3 +419,24 @@ def test_a_long_line_of_code_has_one_bar(qtbot: QtBot, theme: Theme) -> None:
 
     qtbot.waitUntil(view.text.horizontalScrollBar().isVisible)
     assert not view.text.verticalScrollBar().isVisible()
+
+
+def test_a_reply_without_a_word_says_what_it_waits_for(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(model=running_model()))
+    write(window, qtbot, "How?")
+    waiting = reply_view(window).waiting
+    assert waiting.line.text() == "Reading your message…"
+
+    backend.replies[-1].waits.emit("waiting, place 2, about 40 s")
+    assert waiting.line.text() == "Waits for 2 answers before it · about 40 s"
+
+    backend.replies[-1].waits.emit("reading, 30 of 40 tokens")
+    backend.say(home(model=running_model(answering=1)))  # which says nothing new of this
+    assert waiting.line.text() == "Reading your message · 75 %"
+    assert waiting.meter.isVisible()
+
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+    write(window, qtbot, "And then?")
+    assert reply_view(window).waiting.line.text() == "Reading your message…"

@@ -112,3 +112,19 @@ def test_an_advanced_option_that_a_chat_has_set_is_always_shown(
 
     assert window.chat.drawer.fields["seed"].isVisible()
     assert not window.chat.drawer.fields["top_p"].isVisible()
+
+
+def test_the_field_that_is_wrong_is_marked_until_it_is_right(window: MainWindow) -> None:
+    drawer = window.chat.drawer
+    window.chat.toggle_options()
+    field = drawer.fields["temperature"]
+
+    field.setText("warm")
+    field.textEdited.emit("warm")
+    assert drawer.error.isVisible()
+    assert field.property("wrong") == "true"
+
+    field.setText("0.7")
+    field.textEdited.emit("0.7")
+    assert not drawer.error.isVisible()
+    assert not field.property("wrong")

@@ -46,7 +46,7 @@ def test_it_offers_what_is_missing_with_its_size(card, backend, qtbot) -> None:
     backend.say(home(engine=MISSING))
 
     assert not card.isHidden()
-    assert "200.0 MB are fetched once" in card.text.text()
+    assert "200 MB are fetched once" in card.text.text()
     assert backend.asked == []
 
     qtbot.mouseClick(card.install, Qt.MouseButton.LeftButton)
@@ -93,3 +93,16 @@ def test_it_speaks_german(german, card, backend) -> None:
 
     assert shown.startswith("Die Engine wird geholt: 34")
     assert shown.endswith("von attic.")
+
+
+def test_on_a_narrow_card_its_button_is_below_the_text(
+    card: EngineCard, backend: ScriptedBackend
+) -> None:
+    backend.say(home(engine=MISSING))
+    for width, is_below in ((380, True), (900, False)):
+        card.resize(width, 200)
+        QCoreApplication.processEvents()
+        layout = card.layout()
+        assert layout is not None
+        layout.activate()
+        assert (card.install.y() >= card.text.geometry().bottom()) is is_below

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
@@ -66,3 +66,17 @@ def test_sharing_is_one_click(make_window: Callable[..., MainWindow], qtbot: QtB
     qtbot.mouseClick(share, Qt.MouseButton.LeftButton)
 
     assert shared == [True]
+
+
+def test_what_is_wrong_is_seen_in_the_smallest_window(
+    make_window: Callable[..., MainWindow], backend: ScriptedBackend
+) -> None:
+    window = make_window(first_run=True)
+    window.resize(480, 560)
+
+    backend._set_connection("failed", "Potluck cannot start in the background: the disk is full.")
+    QCoreApplication.processEvents()
+
+    problem = window.findChild(QLabel, "first-problem")
+    assert problem is not None
+    assert window.rect().contains(problem.mapTo(window, problem.rect().bottomLeft()))

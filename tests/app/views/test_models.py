@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import pytest
 from fake_library import FIT, TOO_BIG, model
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QFileDialog, QLabel, QLineEdit, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
@@ -12,6 +12,7 @@ from scripted_window import ScriptedBackend, home, running_model
 
 from potluck.api.hub import Download, DownloadChange, DownloadRequest, HubAnswer, HubToken
 from potluck.api.schema import ModelEntry
+from potluck.api.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
 from potluck_app.http import Problem
 from potluck_app.streams import Load
 from potluck_app.views.dialogs import Confirmation
@@ -313,3 +314,43 @@ def test_the_model_on_its_way_shows_its_progress(
     assert page._line.text() == "Qwen3 8B · Loading the model · 50 %"
     backend.say(home(model=running_model()))
     assert not page._line.isVisible()
+
+
+def test_damaged_weights_are_said_as_an_error(window: MainWindow) -> None:
+    page = window.models
+    window.library._on_models((QWEN,))
+
+    found = VerifiedModel(name="Qwen3 8B", path="/qwen", nbytes=1, damaged=("a",))
+    result = Verified(models=(found,), store=VerifiedStore())
+    window.library._on_check("/qwen", VerifyProgress(state="ready", result=result))
+
+    note = card(page, ModelCardView).note
+    assert note.text() == "1 part is damaged. Delete the model and download it again."
+    assert note.property("kind") == "error"
+
+
+def test_facts_stand_below_a_state_that_leaves_them_no_room(window: MainWindow) -> None:
+    page = window.models
+    window.resize(480, 560)
+    window.go(page)
+    window.library._on_models((QWEN,))
+    shown = card(page, ModelCardView)
+
+    shown.pill.show_state("A state in rather many words", "ok")
+    QCoreApplication.processEvents()
+    window.resize(481, 560)
+    QCoreApplication.processEvents()
+
+    assert shown.facts.y() >= shown.pill.geometry().bottom()
+    assert shown.facts.width() > 200
+
+
+def test_without_a_node_the_focus_stays_on_the_page(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.lose()
+
+    window.go(window.models)
+
+    assert window.focusWidget() is window.models
+    assert not window.models.add.isEnabled()

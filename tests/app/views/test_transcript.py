@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from PySide6.QtCore import QCoreApplication
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend
 
@@ -257,3 +258,33 @@ def test_a_list_in_several_blocks_looks_as_it_does_in_one(
     assert isinstance(second, ProseView)
     first_block = second.document().begin()
     assert first_block.textList().itemText(first_block) == "17."
+
+
+def test_the_editor_of_a_message_comes_into_view_whole(transcript: Transcript, chat: Chat) -> None:
+    transcript.resize(480, 260)
+    head = Conversation(
+        id="c",
+        title="t",
+        updated=1.0,
+        leaf="1",
+        messages=(
+            Message(id="0", role="user", text=LONG),
+            Message(id="1", parent="0", role="assistant", text=LONG * 5),
+        ),
+    )
+    chat._show(chat._opened(head))
+    transcript.verticalScrollBar().setValue(60)  # its first lines are out of view
+    transcript.activateWindow()
+    own = transcript.last_own()
+    assert own is not None
+
+    own.open_editor()
+    QCoreApplication.processEvents()
+
+    editor = own._editor
+    assert editor is not None
+    top = editor.mapTo(transcript.viewport(), editor.rect().topLeft())
+    bottom = editor.mapTo(transcript.viewport(), editor.rect().bottomLeft())
+    assert 0 <= top.y() < bottom.y() <= transcript.viewport().height()
+    lines = editor.text.document().documentLayout().documentSize().height()
+    assert editor.text.height() >= min(lines, 8) * editor.text.fontMetrics().lineSpacing()

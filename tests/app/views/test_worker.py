@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 from fake_backend import computer
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QSlider
+from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtWidgets import QPushButton, QScrollArea, QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
+from potluck.api.engine import Engine
 from potluck.api.politeness import Rules
 from potluck.api.schema import ClusterState, Device, Node, RoleRequest
 from potluck_app.http import Problem
@@ -257,3 +258,28 @@ def test_a_lost_node_is_one_calm_line(worker: WorkerWindow, backend: ScriptedBac
 
 def test_it_is_small(worker: WorkerWindow) -> None:
     assert (worker.width(), worker.height()) == (WIDTH, HEIGHT) == (380, 520)
+
+
+def test_it_says_that_potluck_could_not_be_started(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    backend._set_connection("failed", "The disk is full.")
+
+    assert worker.banner.text.text() == "The disk is full."
+    assert worker.title.text() == "Potluck is not running"
+    assert worker.text.text() == "It is tried again by itself."
+
+
+def test_an_engine_to_install_leaves_all_that_can_be_done_in_view(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    engine = Engine(phase="missing", message="", nbytes=190_000_000)
+
+    backend.say(msgspec.structs.replace(lent(), engine=engine))
+    QCoreApplication.processEvents()
+
+    bar = worker.findChildren(QScrollArea)[0].verticalScrollBar()
+    assert bar.maximum() == 0
+    stop = worker.findChild(QPushButton, "worker-stop")
+    assert stop is not None
+    assert worker.rect().contains(stop.mapTo(worker, stop.rect().bottomRight()))

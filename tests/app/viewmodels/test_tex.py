@@ -1,0 +1,65 @@
+"""Formulas of TeX as a line of Unicode."""
+# ruff: noqa: RUF001 - signs of mathematics look like letters
+
+import pytest
+
+from potluck_app.viewmodels.tex import readable
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (r"x_{1,2} = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}", "x₁,₂ = (−b ± √(b² − 4ac))/(2a)"),
+        (r"\sum_{i=1}^{n} i = \frac{n(n+1)}{2}", "∑ᵢ₌₁ⁿ i = n(n+1)/2"),
+        (r"e^{i\pi} + 1 = 0", "e^(iπ) + 1 = 0"),
+        (r"\int_0^\infty e^{-x^2}\,dx", "∫₀^∞ e^(−x²) dx"),
+        (r"\lim_{x \to 0} \frac{\sin x}{x} = 1", "lim_(x → 0) ((sin x)/x) = 1"),
+        (r"\left\{ x \in \mathbb{R} \mid x > 0 \right\}", "{ x ∈ ℝ | x > 0 }"),
+        (r"\left. x^2 \right|_0^1", "x² |₀¹"),
+        (r"\text{speed} = \frac{\text{distance}}{\text{time}}", "speed = distance/time"),
+        (r"\vec{F} = m\vec{a}", "F⃗ = ma⃗"),
+        (r"90^\circ, f'(x), \sqrt[3]{27}", "90°, f′(x), ³√27"),
+        (r"\frac{\partial f}{\partial x}", "∂f/∂x"),
+        (r"CO_2, 10^{-3}, A^T", "CO₂, 10⁻³, Aᵀ"),
+        (r"\begin{aligned} a &= b \\ c &= d \end{aligned}", "a = b\nc = d"),
+    ],
+)
+def test_usual_formulas_are_a_line_of_unicode(formula: str, text: str) -> None:
+    assert readable(formula) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (r"\frac{1}{2}mv^2", "(1/2)mv²"),
+        (r"2\frac{a}{b} + 1", "2(a/b) + 1"),
+        (r"\left(\frac{a}{b}\right)^3", "(a/b)³"),
+        (r"\frac{a+b}{c+d}", "(a+b)/(c+d)"),
+        (r"\frac{a}{2b}", "a/(2b)"),
+        (r"\frac{1}{\frac{1}{a}+\frac{1}{b}}", "1/(1/a+1/b)"),
+        (r"\sqrt{x}y", "√(x)y"),
+        (r"\sqrt{2x}", "√(2x)"),
+    ],
+)
+def test_brackets_keep_what_belongs_together(formula: str, text: str) -> None:
+    assert readable(formula) == text
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        r"\begin{pmatrix} 1 & 2 \end{pmatrix}",
+        r"\underbrace{a + b}_{c}",
+        r"\frac{a}{b",
+        r"\frac{a}",
+        r"a}b",
+        r"\text{a \textbf{b}}",
+        r"\overline{abc}",
+        "{" * 100 + "}" * 100,
+        "x" * 2001,
+        "\\",
+        "x^",
+    ],
+)
+def test_what_is_not_known_whole_stays_as_it_is(formula: str) -> None:
+    assert readable(formula) is None
