@@ -143,7 +143,10 @@ class _Builder(MatrixBuilder):
 
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
+        mixer = mlp = None
         match spec.mixer:
+            case None:
+                pass
             case AttentionSpec() as attention:
                 mixer = self._attention(prefix, attention)
             case LatentSpec() as latent:
@@ -153,6 +156,8 @@ class _Builder(MatrixBuilder):
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
         match spec.feed_forward:
+            case None:
+                pass
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
             case MoeSpec() as moe:
@@ -160,6 +165,8 @@ class _Builder(MatrixBuilder):
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
         if (streams := spec.streams) is not None:
+            assert mixer is not None
+            assert mlp is not None
             first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
             before = (
                 None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)

@@ -19,8 +19,11 @@ GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
 def gate(gate_up: Tensor, activation: Activation) -> Tensor:
     """Return what the activation makes of each row of gates and ups, (T, 2 width) → (T, width).
 
-    A row has its gates before its ups, unless the activation has pairs of them.
+    A row has its gates before its ups, unless the activation has pairs of them. Without gates, it has
+    ups alone: (T, width) → (T, width).
     """
+    if activation == "relu2":
+        return F.relu(gate_up).square_()
     if isinstance(activation, ClampedSwiglu):
         return _clamped_swiglu(gate_up, activation)
     gates, ups = gate_up.chunk(2, -1)

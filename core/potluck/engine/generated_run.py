@@ -43,15 +43,15 @@ GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 class MixerWeights(TypedDict):
     """The part of `LayerWeights` that the mixer has."""
 
-    qkv: Weight
+    qkv: NotRequired[Weight]
     qkv_bias: NotRequired[Tensor | None]
     qk_norm: NotRequired[Tensor | None]
-    output: Weight
+    output: NotRequired[Weight]
     output_bias: NotRequired[Tensor | None]
     window: NotRequired[int | None]
     chunk: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
-    rope: int | None
+    rope: NotRequired[int | None]
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
     mamba: NotRequired[MambaTensors]
@@ -185,6 +185,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
     if not is_generable(spec):
         return None
     match block.mixer:
+        case None:
+            mixer, heads = MixerWeights(rope=None), None
         case Attention() as attention:
             mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
         case LatentAttention() as latent:
@@ -204,7 +206,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         heads,
         epsilon=spec.norm_eps,
         multiplier=spec.residual_multiplier,
-        activation=spec.feed_forward.activation,
+        activation="silu" if spec.feed_forward is None else spec.feed_forward.activation,
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
         sums_mixer=spec.sums_mixer,
@@ -216,7 +218,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if not has_kernels(spec.mixer) or spec.streams is not None or index is not None:
+    if (spec.mixer is not None and not has_kernels(spec.mixer)) or spec.streams is not None or index is not None:
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
@@ -226,10 +228,15 @@ def is_generable(spec: LayerSpec) -> bool:
         if not (is_plain and has_before) or has_after or norms.after_mlp is not None:
             return False
     before_mlp = is_parallel or spec.is_side_by_side or norms.before_mlp is not None
-    if (has_before, has_after) != (before_mlp, norms.after_mlp is not None):
+    after_mlp = norms.after_mlp is not None
+    if spec.mixer is None:
+        has_before, has_after = before_mlp, after_mlp
+    if feed_forward is not None and (has_before, has_after) != (before_mlp, after_mlp):
         return False
     if has_after and spec.residual_multiplier != 1.0:
         return False
+    if feed_forward is None:
+        return has_before or isinstance(spec.mixer, AttentionSpec)
     return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
 
 
@@ -325,9 +332,11 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
             moe = _parallel(mlp)
         case MoE():
             moe = _moe(mlp)
+        case None:
+            pass
         case _:
             dense = _expert(mlp)
-    if dense is None and moe is None:
+    if mlp is not None and dense is None and moe is None:
         return None
     gate_up, down = (None, None) if dense is None else dense[:2]
     return LayerWeights(

@@ -134,7 +134,10 @@ class StageMeter:
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
-    yield from ((matrix, 1.0) for matrix in (*block.around, *block.mixer.matrices))
+    mixed = () if block.mixer is None else block.mixer.matrices
+    yield from ((matrix, 1.0) for matrix in (*block.around, *mixed))
+    if block.mlp is None:
+        return
     mlp, shares = block.mlp, list[tuple[Mlp, float]]()
     if isinstance(mlp, ParallelMoE):
         mlp, shares = mlp.moe, [(mlp.dense, 1.0)]

@@ -74,6 +74,7 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
     from potluck.engine.generated_delta_net import GeneratedDeltaNet
 
     mlp = block.mlp
+    assert mlp is not None
 
     def linear(one: Linear) -> Linear:
         assert isinstance(one, FloatLinear)

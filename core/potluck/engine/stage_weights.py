@@ -102,7 +102,7 @@ class StageWeights:
 
         attention = (GeneratedAttention, GeneratedLatentAttention)
         generated = (*attention, GeneratedDeltaNet, GeneratedMamba)
-        return all(isinstance(block.mixer, generated) for block in self.blocks)
+        return all(isinstance(block.mixer, (*generated, type(None))) for block in self.blocks)
 
     @property
     def computes_together(self) -> bool:

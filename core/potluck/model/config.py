@@ -13,9 +13,18 @@ from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
+from potluck.model.families.facts import (
+    UNGATED,
+    ClampedSwiglu,
+    Family,
+    GateFunction,
+    LayerNorms,
+    NormKind,
+    UngatedFunction,
+)
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
+from potluck.model.halves import with_layer_types
 from potluck.model.indexer import weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
@@ -152,7 +161,8 @@ class ModelConfig:
         layer, _, rest = name.removeprefix(f"{BASE}layers.").partition(".")
         if not (self.paired_rope or (stored is not None and stored.interleaved_heads)):
             return None
-        return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
+        mixer = self.layers[int(layer)].mixer if layer.isdecimal() else None
+        return None if mixer is None else mixer.rope_rows.get(rest)
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
@@ -248,7 +258,9 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
-    fields = fields.over(family.defaults)
+    fields = fields.over(family.defaults).renamed(family.field_names)
+    if family.halves:
+        fields = with_layer_types(fields)
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
@@ -269,7 +281,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
-        layers=_layers(fields, family, mixers.layers, experts, streams),
+        layers=_layers(fields, family, hidden, mixers.layers, experts, streams),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
@@ -292,12 +304,12 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
 def _layers(
     fields: Fields,
     family: Family,
-    mixers: Sequence[Mixer],
+    hidden: int,
+    mixers: Sequence[Mixer | None],
     experts: Experts | None,
     streams: Streams | None,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
-    hidden = mixers[0].hidden_size
     dense, moe, norms = _dense(fields, family, hidden), None, family.norms
     if experts is not None:
         activation = _expert_activation(fields, family, experts) or dense.activation
@@ -307,12 +319,22 @@ def _layers(
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
+
+    def half(mixer: Mixer | None, norms: LayerNorms[str]) -> LayerNorms[str]:
+        if not family.halves:
+            return norms
+        return norms.of_mlp if mixer is None else norms.of_mixer
+
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
-            norms=norms if has_experts else family.norms,
+            feed_forward=None
+            if family.halves and mixer is not None
+            else moe
+            if moe is not None and has_experts
+            else dense,
+            norms=half(mixer, norms if has_experts else family.norms),
             norm_eps=read_norm_eps(fields),
             norm_kind=family.norm_kind,
             is_side_by_side=family.side_by_side,
@@ -325,7 +347,9 @@ def _layers(
     )
 
 
-def _ngrams(fields: Fields, streams: Streams, mixers: Sequence[Mixer]) -> dict[int, NgramSpec]:
+def _ngrams(
+    fields: Fields, streams: Streams, mixers: Sequence[Mixer | None]
+) -> dict[int, NgramSpec]:
     found = read_ngrams(fields, streams, len(mixers))
     for layer in found:
         if not isinstance(mixers[layer], DeltaNetSpec):
@@ -339,7 +363,9 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     names, rows = ("gate_proj", "up_proj"), (size, size)
     if family.fused or family.fused_mlp:
         names, rows = ("gate_up_proj",), (2 * size,)
-    last = "down_proj"
+    last, activation = "down_proj", _activation(fields, family)
+    if activation in UNGATED:
+        names, rows = ("up_proj",), (size,)
     if family.mlp_names is not None:
         (first, last), rows = family.mlp_names, (2 * size,)
         names = (first,)
@@ -348,7 +374,7 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,
-        activation=_activation(fields, family),
+        activation=activation,
     )
 
 
@@ -363,12 +389,14 @@ def _expert_activation(fields: Fields, family: Family, experts: Experts) -> Clam
     )
 
 
-def _activation(fields: Fields, family: Family) -> GateFunction:
+def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
         case "silu":
             return "silu"
         case "gelu_pytorch_tanh":
             return "gelu_pytorch_tanh"
+        case "relu2":
+            return "relu2"
         case other:
-            raise invalid(family.activation, other, "must be silu or gelu_pytorch_tanh")
+            raise invalid(family.activation, other, "must be silu, gelu_pytorch_tanh or relu2")

@@ -36,6 +36,10 @@ class Fields:
         """These fields; the given values replace those of the same name."""
         return Fields({**self._values, **values}, self._path)
 
+    def renamed(self, names: Mapping[str, str]) -> "Fields":
+        """These fields, some of which are also called otherwise: their own name → the other one."""
+        return self.having({ours: self._values[own] for own, ours in names.items() if own in self._values})
+
     def value(self, name: str) -> object:
         return self._values.get(name)
 

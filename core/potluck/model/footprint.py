@@ -109,8 +109,14 @@ def working_bytes(config: ModelConfig, context: int, *, embedding: bool = False)
     in place of a chunk, and beside one it keeps their rows.
     """
     chunk = min(MAX_CHUNK_TOKENS, context)
-    halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
-    halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
+    halves = {
+        _mixer_bytes(spec.mixer, chunk, context) for spec in config.layers if spec.mixer is not None
+    }
+    halves |= {
+        _feed_forward_bytes(spec.feed_forward, chunk)
+        for spec in config.layers
+        if spec.feed_forward is not None
+    }
     halves |= {
         _ngram_bytes(spec.ngrams, chunk) for spec in config.layers if spec.ngrams is not None
     }

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
 from potluck.model.common_fields import read_kinds, same_integer
 from potluck.model.families.facts import (
+    UNGATED,
     Activation,
     ExpertFacts,
     Family,
@@ -13,6 +14,7 @@ from potluck.model.families.facts import (
     ParallelNorms,
 )
 from potluck.model.fields import Fields, invalid
+from potluck.model.halves import MIXTURE, kinds_of_halves
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,
     MAX_EXPERTS,
@@ -32,9 +34,9 @@ _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSpec:
-    """A gated MLP: down(activation(gate x) · (up x))."""
+    """A gated MLP: down(activation(gate x) · (up x)); or one without gates: down(activation(up x))."""
 
-    gate_up: Projection  # all gates before all ups, unless the activation has pairs
+    gate_up: Projection  # all gates before all ups, unless the activation has pairs; or ups alone
     down: Projection
     activation: Activation
 
@@ -64,7 +66,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
-    """A mixture of experts (MoE), each of which is a gated MLP."""
+    """A mixture of experts (MoE), each of which is an MLP."""
 
     hidden_size: int
     experts: Experts
@@ -102,7 +104,7 @@ class MoeSpec:
 
     def expert(self, index: int) -> DenseSpec:
         fused = self.experts.facts.fused
-        return self._gated(f"experts.{index}", self.experts.intermediate_size, fused)
+        return self._mlp(f"experts.{index}", self.experts.intermediate_size, fused)
 
     @property
     def shared(self) -> DenseSpec | None:
@@ -110,7 +112,7 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._gated(name, size, names=self.experts.facts.shared_names)
+        return self._mlp(name, size, names=self.experts.facts.shared_names)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -125,7 +127,7 @@ class MoeSpec:
         named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
         return {name: shape for name, shape in named if name is not None}
 
-    def _gated(
+    def _mlp(
         self,
         name: str,
         size: int,
@@ -136,6 +138,8 @@ class MoeSpec:
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
         last = facts.down
+        if self.activation in UNGATED:
+            parts, rows = parts[1:], rows[1:]
         if names is not None:
             fused, last = names
         if fused is not None:
@@ -179,7 +183,7 @@ FeedForward = DenseSpec | MoeSpec | ParallelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """All that is known of a decoder layer before its weights are loaded.
+    """All that is known of a decoder layer before its weights are loaded. One of its two parts may be missing.
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
@@ -191,8 +195,8 @@ class LayerSpec:
     """
 
     hidden_size: int
-    mixer: Mixer
-    feed_forward: FeedForward
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
     norm_kind: NormKind = "root mean square"
@@ -207,19 +211,26 @@ class LayerSpec:
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
-        projections = (*self.mixer.projections, *self.feed_forward.projections)
+        parts = [part for part in (self.mixer, self.feed_forward) if part is not None]
         tensors: dict[str, Shape] = dict(
-            tensor for projection in projections for tensor in projection.tensors()
+            tensor
+            for part in parts
+            for projection in part.projections
+            for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
         tensors |= {} if self.ngrams is None else self.ngrams.tensors()
-        return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
+        for part in parts:
+            tensors |= part.small_tensors
+        return tensors
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
+        if self.mixer is None:
+            return no_cache(sizes)
         cache = self.mixer.cache(sizes)
         if self.ngrams is None:
             return cache
@@ -230,7 +241,7 @@ class LayerSpec:
     def kind(self) -> "LayerSpec":
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
-        return replace(self, mixer=self.mixer.kind, ngrams=ngrams)
+        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
 
     @property
     def width(self) -> int:
@@ -247,7 +258,7 @@ class LayerKind:
 
     @property
     def has_experts(self) -> bool:
-        return not isinstance(self.spec.feed_forward, DenseSpec)
+        return isinstance(self.spec.feed_forward, MoeSpec | ParallelSpec)
 
 
 def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
@@ -354,6 +365,8 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
             return tuple(layer in listed for layer in range(layers))
         every = fields.integer("interleave_moe_layer_step", 1, MAX_LAYERS)
         return tuple((layer + 1) % every == 0 for layer in range(layers))
+    if experts.facts.layers == "named":
+        return tuple(kind == MIXTURE for kind in kinds_of_halves(fields))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

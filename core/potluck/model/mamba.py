@@ -8,6 +8,7 @@ from typing import cast
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.halves import FEED_FORWARDS
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -17,6 +18,7 @@ from potluck.model.row_order import PairedRows
 _MOST_INPUTS = 16  # of the convolution; models have four
 _ENDLESS = (math.inf, "inf", "Infinity", {"__float__": "Infinity"})  # as files write it
 _KINDS = ("attention", "full_attention", "mamba", "linear_attention")
+_SPACES = _KINDS[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +124,14 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
     if family.mamba is None:
         return None
     heads = fields.integer("mamba_n_heads", 1, MAX_HEADS)
-    inner = fields.integer("mamba_expand", 1, MAX_INTERMEDIATE // hidden) * hidden
-    given = fields.value("mamba_d_head")
-    size = (
-        inner // heads
-        if given in (None, "auto")
-        else fields.integer("mamba_d_head", 1, MAX_HEAD_DIM)
-    )
-    if heads * size != inner:
+    inner = _inner_size(fields, hidden)
+    if fields.value("mamba_d_head") in (None, "auto"):
+        if inner is None:
+            raise invalid("mamba_d_head", fields.value("mamba_d_head"), "must be a number")
+        size = inner // heads
+    else:
+        size = fields.integer("mamba_d_head", 1, MAX_HEAD_DIM)
+    if inner is not None and heads * size != inner:
         raise invalid("mamba_n_heads", heads, f"times mamba_d_head must be {inner}")
     groups = fields.integer("mamba_n_groups", 1, heads)
     if heads % groups:
@@ -153,6 +155,15 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
     )
 
 
+def _inner_size(fields: Fields, hidden: int) -> int | None:
+    """Numbers of all heads together; None: these say it themselves."""
+    if "mamba_d_ssm" in fields:
+        return fields.integer("mamba_d_ssm", 1, MAX_INTERMEDIATE)
+    if "mamba_expand" in fields:
+        return fields.integer("mamba_expand", 1, MAX_INTERMEDIATE // hidden) * hidden
+    return None
+
+
 def _is_unlimited(limits: object) -> bool:
     """Whether steps have no other limits than 0 and infinity, as in all published models."""
     if not isinstance(limits, list | tuple):
@@ -165,5 +176,5 @@ def mamba_layers(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a state space in place of attention; without a list, all have."""
     if "layer_types" not in fields:
         return [True] * layers
-    kinds = read_kinds(fields, "layer_types", _KINDS, layers)
-    return [kind in _KINDS[2:] for kind in kinds]
+    kinds = read_kinds(fields, "layer_types", (*_KINDS, *FEED_FORWARDS), layers)
+    return [kind in _SPACES for kind in kinds]

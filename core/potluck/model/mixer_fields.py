@@ -13,6 +13,7 @@ from potluck.model.common_fields import (
 from potluck.model.delta_net_fields import delta_net_layers, read_delta_net
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.halves import FEED_FORWARDS, kinds_of_halves
 from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
@@ -29,7 +30,7 @@ _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 class Mixers:
     """The mixers of all layers."""
 
-    layers: tuple[Mixer, ...]
+    layers: tuple[Mixer | None, ...]  # None: the layer is a feed-forward alone
     ropes: tuple[Rope, ...]  # the distinct ones: mixers have the index of theirs
     head_dim: int  # of attention
 
@@ -74,13 +75,16 @@ def read_mixers(
         attentions.append(
             replace(spec, window=window, in_chunks=in_chunks, rope=rope, rotary_dim=turned)
         )
-    layers: list[Mixer] = list(attentions)
+    layers: list[Mixer | None] = list(attentions)
     if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))
         layers = [delta_net if net else one for one, net in zip(layers, are_nets, strict=True)]
     if (mamba := read_mamba(fields, family, hidden)) is not None:
         are_spaces = mamba_layers(fields, len(layers))
         layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
+    if family.halves:
+        kinds = kinds_of_halves(fields)
+        layers = [None if kind in FEED_FORWARDS else one for one, kind in zip(layers, kinds, strict=True)]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
@@ -165,6 +169,8 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
     qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
     return AttentionSpec(
         hidden_size=hidden,
+        block=family.attention_block,
+        output_name=family.attention_output,
         heads=heads,
         kv_heads=_kv_heads(fields, heads),
         head_dim=head_dim,

@@ -28,6 +28,8 @@ class AttentionSpec:
     """
 
     hidden_size: int
+    block: str = "self_attn"  # what files call it
+    output_name: str = "o_proj"
     heads: int
     kv_heads: int
     head_dim: int
@@ -74,7 +76,7 @@ class AttentionSpec:
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         return Projection(
-            parts=tuple(f"self_attn.{part}" for part in parts),
+            parts=tuple(f"{self.block}.{part}" for part in parts),
             rows=rows,
             width=self.hidden_size,
             has_bias=self.qkv_bias,
@@ -83,7 +85,7 @@ class AttentionSpec:
     @property
     def output(self) -> Projection:
         return Projection(
-            parts=("self_attn.o_proj",),
+            parts=(f"{self.block}.{self.output_name}",),
             rows=(self.hidden_size,),
             width=self.q_size,
             has_bias=self.output_bias,
@@ -124,7 +126,7 @@ class AttentionSpec:
     @property
     def sinks(self) -> str:
         """The name of the sinks' tensor."""
-        return "self_attn.sinks"
+        return f"{self.block}.sinks"
 
     @property
     def qk_norm_sizes(self) -> tuple[int, ...]:
@@ -141,14 +143,14 @@ class AttentionSpec:
     def qk_norms(self) -> dict[str, Shape]:
         """The weights of the norms of queries and of keys."""
         sizes = () if self.qk_norm_is_plain else self.qk_norm_sizes
-        names = (f"self_attn.{name}.weight" for name in self.qk_norm_names)
+        names = (f"{self.block}.{name}.weight" for name in self.qk_norm_names)
         return {name: (size,) for name, size in zip(names, sizes, strict=False)}
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:
         """Its tensors with rows that rope turns, for files that have these in pairs."""
         pairs = PairedRows(head=self.head_dim, count=self.rotary_dim)
-        names = [f"self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
+        names = [f"{self.block}.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
         if self.qk_norm == "head":
             names += self.qk_norms
         return dict.fromkeys(names, pairs)

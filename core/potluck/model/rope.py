@@ -209,6 +209,8 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
     match family.rope_layers:
         case "all":
             return [True] * len(windows)
+        case "none":
+            return [False] * len(windows)
         case "listed":
             return listed_ropes(fields, len(windows))
         case "named":

@@ -40,7 +40,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
     "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
     "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),
-    "NemotronHForCausalLM": Missing(f"layers of a mixer or an MLP alone, and {_SQUARES}", _HYBRID),
     "FalconH1ForCausalLM": Missing("attention beside a state space in one layer", _HYBRID),
     "BambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),

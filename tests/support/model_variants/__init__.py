@@ -14,6 +14,7 @@ from model_variants.latent import LATENT_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
+from model_variants.nemotron import NEMOTRON_VARIANTS
 from model_variants.olmo import OLMO_VARIANTS
 from model_variants.openai import OPENAI_VARIANTS
 from model_variants.pictures import WITH_PICTURES
@@ -35,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
+    **NEMOTRON_VARIANTS,
     **OPENAI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -24,6 +24,7 @@ from potluck.engine.kernels.mamba import mamba_fields
 from potluck.engine.kernels.recurrent import cached_fields
 from potluck.engine.kernels.tensors import Angles
 from potluck.model.delta_net import DeltaHeads
+from potluck.model.families.facts import gate_up_rows
 from potluck.model.mamba import MambaHeads
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
@@ -69,7 +70,8 @@ class Decoder:
         self._decode = kernels.compiled(emit_decode, shape)
         widest = max(shape.hidden, shape.attended, shape.widest)
         self._records = _empty_input(widest)
-        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
+        mlp_rows = gate_up_rows(shape.activation, shape.widest)
+        self._wide = torch.empty(max(shape.qkv_rows, mlp_rows, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
@@ -190,9 +192,9 @@ class Decoder:
         """Make the record of a layer, all but its cache."""
         layer, mixer = self._layers[index], self._shape.mixer
         tensors: dict[str, Tensor | None] = {
-            "qkv": layer.qkv.data,
+            "qkv": layer.qkv and layer.qkv.data,
             "qkv_bias": layer.qkv_bias,
-            "output": layer.output.data,
+            "output": layer.output and layer.output.data,
             "output_bias": layer.output_bias,
             "gate_up": None if layer.gate_up is None else layer.gate_up.data,
             "gate_up_bias": layer.gate_up_bias,
@@ -216,7 +218,7 @@ class Decoder:
         elif isinstance(mixer, MambaHeads):
             assert layer.mamba is not None
             places = mamba_fields(mixer, layer.mamba)
-        elif layer.qk_norm is not None:
+        elif mixer is not None and layer.qk_norm is not None:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
@@ -229,6 +231,8 @@ class Decoder:
 
     def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
         own, mixer = self._own[index], self._shape.mixer
+        if mixer is None:
+            return
         if not isinstance(mixer, Heads):
             fields = cached_fields(mixer, cache)
         else:

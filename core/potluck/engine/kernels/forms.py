@@ -74,7 +74,7 @@ class Form(ABC):
     def gated(self, source: Pointer, width: int, activation: Activation) -> Pointer:
         """Write activation(gate) x up as an input; returns where it is.
 
-        The source is `width` gates, then as many ups.
+        The source is `width` gates, then as many ups; or ups alone.
         """
         return self._write(activation, source, width)
 

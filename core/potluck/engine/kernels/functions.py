@@ -80,6 +80,12 @@ def emit_tanh(e: Emitter, x: Value) -> Value:
     return 1.0 - 2.0 / (1.0 + emit_exp(e, x + x))
 
 
+def emit_relu2(x: Value) -> Value:
+    """Return max(x, 0)²; NaN for NaN."""
+    positive = x.e.value(constant(x.type, 0.0)).at_least(x)
+    return positive * positive
+
+
 EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,

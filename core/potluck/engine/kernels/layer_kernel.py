@@ -3,7 +3,7 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, or with a gated delta net or a state space in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+for each layer, which may lack one of these, or with a gated delta net or a state space in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
 after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
@@ -52,6 +52,7 @@ from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model.delta_net import DeltaHeads
+from potluck.model.families.facts import gate_up_rows
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
@@ -90,6 +91,8 @@ def _emit_mixer(
 ) -> tuple[ir.Function, ...]:
     """Write the functions that mix a token with those before it, in the order in which they are called."""
     mixer = shape.mixer
+    if mixer is None:
+        return ()
     if isinstance(mixer, DeltaHeads):
         return (emit_delta_net(module, f"{name}_delta", path, mixer),)
     if isinstance(mixer, MambaHeads):
@@ -147,22 +150,35 @@ class _Layer:
 
     def emit(self) -> None:
         shape = self.shape
-        mixed = shape.attended
-        form = self.forms[shape.qkv_format]
-        if isinstance(shape.mixer, DeltaHeads):
-            self._product(form, "qkv", self._rates(form, shape.mixer), shape.qkv_rows)
-            self._delta_net(shape.mixer)
+        if shape.mixer is not None:
+            self._mix(shape.mixer)
+        if shape.has_feed_forward:
+            self._feed_forward()
+        if shape.has_scale:
+            self._scale()
+        if shape.rounds_to is not None:
+            self._round(shape.rounds_to)
+
+    def _mix(self, mixer: Heads | DeltaHeads | MambaHeads) -> None:
+        shape = self.shape
+        mixed, form = shape.attended, self._form(shape.qkv_format)
+        if isinstance(mixer, DeltaHeads):
+            self._product(form, "qkv", self._rates(form, mixer), shape.qkv_rows)
+            self._delta_net(mixer)
         else:
             self._product(form, "qkv", self._first(form), shape.qkv_rows)
-            if isinstance(shape.mixer, MambaHeads):
-                self._mamba(shape.mixer)
+            if isinstance(mixer, MambaHeads):
+                self._mamba(mixer)
             elif shape.latent is None:
-                self._attention(shape.mixer)
+                self._attention(mixer)
             else:
                 self._latent(shape.latent)
-        form = self.forms[shape.output_format]
+        form = self._form(shape.output_format)
         inputs = form.as_is(self.step.attended, mixed)
         self._add(form, "output", inputs, mixed, "after_attention", sums=shape.sums_mixer)
+
+    def _feed_forward(self) -> None:
+        shape = self.shape
         if shape.routing is None:
             self._mlp()
         elif shape.beside is None:
@@ -171,10 +187,10 @@ class _Layer:
             self._finish(self.step.total, "after_mlp")
         else:
             self._parallel(shape.routing, shape.beside)
-        if shape.has_scale:
-            self._scale()
-        if shape.rounds_to is not None:
-            self._round(shape.rounds_to)
+
+    def _form(self, held: WeightFormat | None) -> Form:
+        assert held is not None
+        return self.forms[held]
 
     def _round(self, kind: int) -> None:
         hidden = self.step.hidden
@@ -188,13 +204,14 @@ class _Layer:
 
     def _mlp(self) -> None:
         shape = self.shape
-        form = self.forms[shape.gate_up_format]
+        form = self._form(shape.gate_up_format)
         if shape.is_side_by_side:
             inputs = form.as_is(self.step.normed, shape.hidden)
         else:
             inputs = self._read(form, "before_mlp")
-        self._product(form, "gate_up", inputs, 2 * shape.intermediate)
-        form = self.forms[shape.down_format]
+        rows = gate_up_rows(shape.activation, shape.intermediate)
+        self._product(form, "gate_up", inputs, rows)
+        form = self._form(shape.down_format)
         inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
         sums = shape.sums_feed_forward
         self._add(form, "down", inputs, shape.intermediate, "after_mlp", sums=sums)
@@ -211,7 +228,7 @@ class _Layer:
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
-        form = self.forms[shape.gate_up_format]
+        form = self._form(shape.gate_up_format)
         inputs = normed if routing.scales_input else form.as_is(normed, width)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
@@ -264,7 +281,8 @@ class _Layer:
         step, width, size = self.step, self.shape.hidden, mlp.intermediate
         last = replace(self.forms[mlp.down_format], memory=step.gated)
         form = self.forms[mlp.gate_up_format]
-        form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, 2 * size, width)
+        rows = gate_up_rows(self.shape.activation, size)
+        form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, rows, width)
         gated = last.gated(step.wide, size, self.shape.activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
 

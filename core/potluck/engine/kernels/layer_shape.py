@@ -18,7 +18,7 @@ FLOAT_KINDS: Mapping[WeightFormat, int] = {formats.F32: KIND_F32, BF16: KIND_BF1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpShape:
-    """A gated MLP."""
+    """An MLP."""
 
     intermediate: int
     gate_up_format: WeightFormat
@@ -27,20 +27,20 @@ class MlpShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """What a decoding kernel is written for."""
+    """What a decoding kernel is written for. Layers of a mixer alone, or of a feed-forward alone, lack the other's formats."""
 
     hidden: int
     intermediate: int  # of the MLP, or of each expert
-    mixer: Heads | DeltaHeads | MambaHeads
+    mixer: Heads | DeltaHeads | MambaHeads | None
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
-    qkv_format: WeightFormat
-    output_format: WeightFormat
-    gate_up_format: WeightFormat
-    down_format: WeightFormat
+    qkv_format: WeightFormat | None
+    output_format: WeightFormat | None
+    gate_up_format: WeightFormat | None
+    down_format: WeightFormat | None
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
     shared: MlpShape | None = None  # of the expert that all tokens go through
@@ -66,11 +66,17 @@ class LayerShape:
     @property
     def mlp(self) -> MlpShape:
         """The MLP, or an expert."""
+        assert self.gate_up_format is not None
+        assert self.down_format is not None
         return MlpShape(
             intermediate=self.intermediate,
             gate_up_format=self.gate_up_format,
             down_format=self.down_format,
         )
+
+    @property
+    def has_feed_forward(self) -> bool:
+        return self.gate_up_format is not None
 
     @property
     def widest(self) -> int:
@@ -91,7 +97,9 @@ class LayerShape:
     @property
     def rounds_to(self) -> int | None:
         """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
-        kind = FLOAT_KINDS.get(self.qkv_format)
+        held = self.gate_up_format if self.qkv_format is None else self.qkv_format
+        assert held is not None
+        kind = FLOAT_KINDS.get(held)
         return None if kind == KIND_F32 else kind
 
     @property
@@ -102,12 +110,16 @@ class LayerShape:
 
     @property
     def qkv_rows(self) -> int:
+        if self.mixer is None:
+            return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
     def attended(self) -> int:
+        if self.mixer is None:
+            return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
         head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim

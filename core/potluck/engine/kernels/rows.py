@@ -18,6 +18,7 @@ from potluck.engine.kernels.functions import (
     emit_integers,
     emit_inverse_rms,
     emit_moments,
+    emit_relu2,
     emit_scale,
     emit_tanh,
 )
@@ -50,7 +51,7 @@ _LANES = 16
 Reading: TypeAlias = Literal["plain", "scaled", "normed", "centred", "softcapped"] | Activation
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
 centred: likewise of x - mean(x), a layer norm. softcapped: number · tanh(x / number).
-An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them."""
+An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them. relu2: max(x, 0)²."""
 
 NORMED: Mapping[NormKind, Reading] = {"root mean square": "normed", "layer": "centred"}
 """How a norm of each kind reads a row."""
@@ -106,6 +107,8 @@ def read_row(
         case "silu" | "gelu_pytorch_tanh" | "sigmoid":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
+        case "relu2":
+            return lambda span: emit_relu2(x[span])
         case ClampedSwiglu(has_pairs=has_pairs):
 
             def read(span: Span) -> Value:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from potluck.model.routing import ScoreFunction
 
@@ -29,8 +29,23 @@ class ClampedSwiglu:
         return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
 
 
-Activation = GateFunction | ClampedSwiglu
-"""What a feed-forward makes of a gate and an up."""
+UngatedFunction = Literal["relu2"]
+"""A function of ups, where there are no gates; relu2: max(x, 0)²."""
+
+UNGATED: frozenset[object] = frozenset(get_args(UngatedFunction))
+
+Activation = GateFunction | ClampedSwiglu | UngatedFunction
+"""What a feed-forward makes of a gate and an up, or of an up alone."""
+
+
+def gate_up_rows(activation: Activation, size: int) -> int:
+    """Rows of the matrix of gates and ups of an MLP of this size, or of that of ups alone."""
+    return size if activation in UNGATED else 2 * size
+
+
+def size_of_rows(activation: Activation, rows: int) -> int:
+    """The size of an MLP whose matrix of gates and ups, or of ups alone, has so many rows."""
+    return rows if activation in UNGATED else rows // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +78,16 @@ class LayerNorms(Generic[T]):
             before_mlp=one(self.before_mlp),
             after_mlp=one(self.after_mlp),
         )
+
+    @property
+    def of_mixer(self) -> "LayerNorms[T]":
+        """Those around the mixer alone."""
+        return LayerNorms(before_mixer=self.before_mixer, after_mixer=self.after_mixer)
+
+    @property
+    def of_mlp(self) -> "LayerNorms[T]":
+        """Those around the feed-forward alone."""
+        return LayerNorms(before_mlp=self.before_mlp, after_mlp=self.after_mlp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +145,7 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope", "with 
 `without rope`: those of `no_rope_layers`; `with rope`: the others.
 """
 
-RopeLayers = Literal["all", "listed", "windowed", "named"]
+RopeLayers = Literal["all", "none", "listed", "windowed", "named"]
 """Which layers have a rope: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
 where `sliding_window` is null; `named`: all where `position_embedding_type` is rope."""
 
@@ -132,10 +157,10 @@ DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
 
-ExpertLayers = Literal["all", "stepped", "after dense", "between", "listed"]
+ExpertLayers = Literal["all", "stepped", "after dense", "between", "listed", "named"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
 the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_layer_end_index`, each
-`moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th."""
+`moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th; `named`: those that `layer_types` calls moe."""
 
 
 Stacking = Literal["rows", "columns", "either"]
@@ -147,7 +172,7 @@ class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
 
     block: str  # below the layer; the router is its `gate`; "": the layer itself
-    gate: str = "gate_proj"
+    gate: str = "gate_proj"  # unless the activation has no gates
     up: str = "up_proj"
     down: str = "down_proj"
     intermediate: str  # the field with the size of one expert
@@ -190,6 +215,7 @@ class Family:
     """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    field_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
 
     norms: LayerNorms[str] = PRE_NORMS
     norm_kind: NormKind = "root mean square"
@@ -216,6 +242,10 @@ class Family:
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
     experts: ExpertFacts | None = None
+
+    halves: bool = False  # a layer is a mixer or a feed-forward alone: see `halves.py`
+    attention_block: str = "self_attn"  # what files call attention
+    attention_output: str = "o_proj"  # and its last matrix
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None

@@ -21,6 +21,7 @@ from potluck.model.families.latent import LATENT
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
+from potluck.model.families.nemotron import NEMOTRON
 from potluck.model.families.olmo import OLMO
 from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, Family] = {
     **HUNYUAN,
     **MIXTURES,
     **LATENT,
+    **NEMOTRON,
     **OPENAI,
 }
 
