@@ -39,6 +39,9 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",
+                "nemotron h",
+                "nemotron h, narrow experts",
+                "apertus",
             )
         ),
     ],

@@ -13,17 +13,19 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
-    if "intermediate_size" in config:
+    if "intermediate_size" in config and "layers_block_type" not in config:
         size = config.get("intermediate_size_mlp", config["intermediate_size"])
         writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
-    if architecture != "gemma4":
+    if architecture != "gemma4" and "layers_block_type" not in config:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(_theta(everywhere, head_dim))
+        epsilon = config.get("layer_norm_epsilon") or config["rms_norm_eps"]
+        writer.add_layer_norm_rms_eps(epsilon)
+    if everywhere:
+        writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
     if architecture in ("deepseek2", "glm-dsa"):
         head_dim = config["qk_rope_head_dim"]
@@ -75,6 +77,8 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             writer.add_logit_scale(config["logit_scale"])
             if architecture == "cohere2":
                 writer.add_sliding_window(config["sliding_window"])
+        case "nemotron_h" | "nemotron_h_moe":
+            _add_nemotron(writer, config)
         case "llama4":
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -162,6 +166,31 @@ def _add_delta_nets(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_full_attention_interval(4)
     if "num_experts" in config:
         _add_experts(writer, config)
+
+
+def _add_nemotron(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Add what `NemotronHModel.set_gguf_parameters` adds."""
+    kinds, heads = config["layers_block_type"], config["mamba_num_heads"]
+    sizes = {"mlp": config["intermediate_size"], "moe": config["moe_intermediate_size"]}
+    writer.add_head_count_kv(
+        [config["num_key_value_heads"] * (kind == "full_attention") for kind in kinds]
+    )
+    writer.add_feed_forward_length([sizes.get(kind, 0) for kind in kinds])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config["ssm_state_size"])
+    writer.add_ssm_group_count(config["n_groups"])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(heads * config["mamba_head_dim"])
+    if "moe" in kinds:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
 
 
 def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

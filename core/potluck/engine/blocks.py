@@ -144,9 +144,7 @@ class LayerRun(Run):
         return x
 
 
-def _mix(
-    mixer: Mixer, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]
-) -> Tensor:
+def _mix(mixer: Mixer, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
     if len(steps) == 1:
         return mixer.mix(rows, caches[0], steps[0])
     parts = rows.split([step.tokens for step in steps])

@@ -21,11 +21,11 @@ from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.gates import gate
+from potluck.engine.gates import finish_learned, gate
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
-from potluck.engine.linear import FloatLinear, PackedLinear
+from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mamba import Mamba
 from potluck.engine.mamba import empty_tensors as mamba_tensors
 from potluck.engine.mamba import finish_tensors as finish_mamba
@@ -359,7 +359,7 @@ class _Builder(MatrixBuilder):
         tensors, memory = mamba_tensors(spec, self._device)
         for name, part in memory.items():
             self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_mamba(tensors))
+        self._filling.then(lambda: finish_mamba(tensors, spec))
         output = self._linear(prefix, spec.output)
         if (kernels := as_generated(self.run_kernels)) is None:
             return Mamba(spec, first, tensors, output, dtype=self.dtype)
@@ -369,10 +369,21 @@ class _Builder(MatrixBuilder):
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
-        if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, spec.activation, self.scratch)
         apply = self._ops.gate if self.generated is None else self.generated.gate
-        return GatedMlp(gate_up, down, spec.activation, apply)
+        learned = self._learned(prefix, spec)
+        if isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down, spec.activation, self.scratch, learned, apply)
+        return GatedMlp(gate_up, down, spec.activation, apply, learned)
+
+    def _learned(self, prefix: str, spec: DenseSpec) -> Tensor | None:
+        """The numbers of the activation that were learned."""
+        if not spec.learned:
+            return None
+        learned = torch.empty(len(spec.learned), device=self._device)
+        for name, part in zip(spec.learned, learned.split(1), strict=True):
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_learned(learned))
+        return learned
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
         routing = spec.experts.routing
@@ -389,10 +400,17 @@ class _Builder(MatrixBuilder):
             self._router(prefix, spec),
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
+            narrow=self._narrow(prefix, spec),
             route=route if self.generated is None else self.generated.route,
             together=together or placed,
             waits=placed is None,
         )
+
+    def _narrow(self, prefix: str, spec: MoeSpec) -> tuple[Linear, Linear] | None:
+        if spec.narrow is None:
+            return None
+        first, last = spec.narrow
+        return self._linear(prefix, first), self._linear(prefix, last)
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe

@@ -218,7 +218,11 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if (spec.mixer is not None and not has_kernels(spec.mixer)) or spec.streams is not None or index is not None:
+    if (
+        (spec.mixer is not None and not has_kernels(spec.mixer))
+        or spec.streams is not None
+        or index is not None
+    ):
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
@@ -345,6 +349,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         gate_up_bias=None if dense is None else dense.gate_up_bias,
         down=down,
         down_bias=None if dense is None else dense.down_bias,
+        learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
         moe=moe,
         scale=block.scale,
         **mixer,
@@ -356,8 +361,13 @@ def _moe(moe: MoE) -> Moe | None:
     whole = [expert for expert in map(_expert, moe.mlps) if expert is not None]
     if len(whole) < len(moe.mlps):
         return None
-    shared = None if moe.shared is None else whole.pop()
-    return Moe(router=moe.router, experts=tuple(whole), shared=shared)
+    shared, narrow = None if moe.shared is None else whole.pop(), None
+    if moe.narrow is not None:
+        first, last = map(_weight, moe.narrow)
+        if first is None or last is None:
+            return None
+        narrow = first, last
+    return Moe(router=moe.router, experts=tuple(whole), shared=shared, narrow=narrow)
 
 
 def _parallel(parallel: ParallelMoE) -> Moe | None:

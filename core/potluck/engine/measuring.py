@@ -147,6 +147,7 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
         share = mlp.router.routing.per_token / len(mlp.experts)
         shares += [(expert, share) for expert in mlp.experts]
         shares += [] if mlp.shared is None else [(mlp.shared, 1.0)]
+        yield from ((matrix, 1.0) for matrix in mlp.narrow or ())
     for one, share in shares:
         yield one.gate_up, share
         yield one.down, share

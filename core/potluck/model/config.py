@@ -23,7 +23,7 @@ from potluck.model.families.facts import (
     UngatedFunction,
 )
 from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, missing_block
+from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
 from potluck.model.indexer import weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
@@ -60,6 +60,7 @@ from potluck.model.vision.families import read_tower
 from potluck.model.vision.spec import TowerSpec
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
+_XIELU = ("act_fn.alpha_p", "act_fn.alpha_n")  # the names of its numbers, below the MLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,9 +259,11 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
-    fields = fields.over(family.defaults).renamed(family.field_names)
+    names = family.field_names
+    fields, defaults = fields.renamed(names), with_names(family.defaults, names)
     if family.halves:
-        fields = with_layer_types(fields)
+        fields = with_layer_types(fields, defaults)
+    fields = fields.over(defaults)
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
@@ -375,6 +378,7 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,
         activation=activation,
+        learned=tuple(block + name for name in _XIELU) if activation == "xielu" else (),
     )
 
 
@@ -398,5 +402,8 @@ def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunctio
             return "gelu_pytorch_tanh"
         case "relu2":
             return "relu2"
+        case "xielu":
+            return "xielu"
         case other:
-            raise invalid(family.activation, other, "must be silu, gelu_pytorch_tanh or relu2")
+            known = "silu, gelu_pytorch_tanh, relu2 or xielu"
+            raise invalid(family.activation, other, f"must be {known}")

@@ -38,7 +38,7 @@ class Fields:
 
     def renamed(self, names: Mapping[str, str]) -> "Fields":
         """These fields, some of which are also called otherwise: their own name → the other one."""
-        return self.having({ours: self._values[own] for own, ours in names.items() if own in self._values})
+        return Fields(with_names(self._values, names), self._path)
 
     def value(self, name: str) -> object:
         return self._values.get(name)
@@ -125,6 +125,12 @@ class Fields:
                 field=self.path(name),
             )
         return default
+
+
+def with_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """Values by their names, and some by another one too: their own name → the other one."""
+    more = {ours: values[own] for own, ours in names.items() if own in values}
+    return {**values, **more}
 
 
 def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:

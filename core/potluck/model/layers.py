@@ -39,6 +39,7 @@ class DenseSpec:
     gate_up: Projection  # all gates before all ups, unless the activation has pairs; or ups alone
     down: Projection
     activation: Activation
+    learned: tuple[str, ...] = ()  # what files call the numbers of the activation that were learned
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -46,7 +47,7 @@ class DenseSpec:
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
-        return {}
+        return dict.fromkeys(self.learned, (1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Experts:
     routing: Routing
     intermediate_size: int  # of one expert
     shared_size: int = 0  # of the expert that all tokens go through; 0: there is none
+    narrow_size: int = 0  # numbers that experts read and write; 0: those of the hidden states
     facts: ExpertFacts
 
     @property
@@ -104,7 +106,21 @@ class MoeSpec:
 
     def expert(self, index: int) -> DenseSpec:
         fused = self.experts.facts.fused
-        return self._mlp(f"experts.{index}", self.experts.intermediate_size, fused)
+        width = self.experts.narrow_size or self.hidden_size
+        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, fused)
+
+    @property
+    def narrow(self) -> tuple[Projection, Projection] | None:
+        """What makes the few numbers that experts read of hidden states, and what makes these of their sum."""
+        facts, size = self.experts.facts, self.experts.narrow_size
+        if facts.narrow is None or size == 0:
+            return None
+        first, last = (facts.name(name) for name in facts.narrow[1:])
+        hidden = self.hidden_size
+        return (
+            Projection(parts=(first,), rows=(size,), width=hidden),
+            Projection(parts=(last,), rows=(hidden,), width=size),
+        )
 
     @property
     def shared(self) -> DenseSpec | None:
@@ -112,13 +128,14 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._mlp(name, size, names=self.experts.facts.shared_names)
+        return self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
         experts = [self.expert(index) for index in range(self.experts.routing.count)]
         experts += [] if self.shared is None else [self.shared]
-        return self.router, *(one for expert in experts for one in expert.projections)
+        narrow = self.narrow or ()
+        return self.router, *narrow, *(one for expert in experts for one in expert.projections)
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
@@ -131,10 +148,11 @@ class MoeSpec:
         self,
         name: str,
         size: int,
+        hidden: int,
         fused: str | None = None,
         names: tuple[str, str] | None = None,
     ) -> DenseSpec:
-        facts, hidden = self.experts.facts, self.hidden_size
+        facts = self.experts.facts
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
         last = facts.down
@@ -269,7 +287,10 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     facts = family.experts
     if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
         return None
-    if fields.value("num_local_experts") == 0:
+    is_named = facts.layers == "named"
+    if fields.value("num_local_experts") == 0 or (
+        is_named and MIXTURE not in kinds_of_halves(fields)
+    ):
         return None
     if splits_gates:
         facts = replace(facts, fused=None)
@@ -279,10 +300,14 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
         shared = fields.integer(facts.shared_size, 0, MAX_INTERMEDIATE)
     elif facts.shared_count is not None:
         shared = size * fields.integer(facts.shared_count, 0, MAX_INTERMEDIATE // size, 0)
+    narrow = 0
+    if facts.narrow is not None and facts.narrow[0] in fields:
+        narrow = fields.integer(facts.narrow[0], 1, MAX_INTERMEDIATE)
     return Experts(
         routing=_routing(fields, facts, has_shared=shared > 0),
         intermediate_size=size,
         shared_size=shared,
+        narrow_size=narrow,
         facts=facts if shared else replace(facts, shared=None, shared_gate=None),
     )
 

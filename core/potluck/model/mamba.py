@@ -11,7 +11,7 @@ from potluck.model.fields import Fields, invalid
 from potluck.model.halves import FEED_FORWARDS
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
 from potluck.model.projection import Projection
-from potluck.model.quantized import Shape
+from potluck.model.quantized import Quantization, Shape
 from potluck.model.recurrent import RecurrentSizes
 from potluck.model.row_order import PairedRows
 
@@ -71,6 +71,7 @@ class MambaSpec(MambaHeads):
     block: str  # what files call it
     has_bias: bool  # of the convolution
     has_projection_bias: bool = False
+    has_whole_decays: bool = False  # files have -exp(A), as llama.cpp's converter writes it
 
     @property
     def input(self) -> Projection:
@@ -119,8 +120,10 @@ class MambaSpec(MambaHeads):
         return self
 
 
-def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
-    """The state space layers of a model; None: its family has none."""
+def read_mamba(
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None = None
+) -> MambaSpec | None:
+    """The state space layers of a model; None: its family has none. `stored` says how files hold the matrices."""
     if family.mamba is None:
         return None
     heads = fields.integer("mamba_n_heads", 1, MAX_HEADS)
@@ -152,6 +155,7 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
         norm_eps=read_norm_eps(fields),
         has_bias=fields.flag("mamba_conv_bias", True),
         has_projection_bias=fields.flag("mamba_proj_bias", False),
+        has_whole_decays=stored is not None and stored.method == "gguf",
     )
 
 

@@ -79,12 +79,14 @@ def read_mixers(
     if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))
         layers = [delta_net if net else one for one, net in zip(layers, are_nets, strict=True)]
-    if (mamba := read_mamba(fields, family, hidden)) is not None:
+    if (mamba := read_mamba(fields, family, hidden, stored)) is not None:
         are_spaces = mamba_layers(fields, len(layers))
         layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
     if family.halves:
         kinds = kinds_of_halves(fields)
-        layers = [None if kind in FEED_FORWARDS else one for one, kind in zip(layers, kinds, strict=True)]
+        layers = [
+            None if kind in FEED_FORWARDS else one for one, kind in zip(layers, kinds, strict=True)
+        ]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 

@@ -38,7 +38,9 @@ def decoder_names(stored: Iterable[str]) -> dict[str, str]:
     called = (embedding, *(own for own, ours in _OTHER_NAMES.items() if ours == embedding))
     base = next((base for base in _BASES if any(base + one in names for one in called)), BASE)
     beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
-    found = {name: name if name in beside else BASE + _our(name.removeprefix(base)) for name in names}
+    found = {
+        name: name if name in beside else BASE + _our(name.removeprefix(base)) for name in names
+    }
     above = base.removesuffix(BASE)  # the head is beside the decoder
     if above + LM_HEAD in names:
         found[above + LM_HEAD] = LM_HEAD

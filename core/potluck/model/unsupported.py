@@ -37,8 +37,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "Cohere2MoeForCausalLM": Missing(
         "experts beside attention, and the average of these and a shared one", "Cohere2ForCausalLM"
     ),
-    "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
-    "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
     "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),
     "FalconH1ForCausalLM": Missing("attention beside a state space in one layer", _HYBRID),
     "BambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),

@@ -19,6 +19,7 @@ from model_variants.olmo import OLMO_VARIANTS
 from model_variants.openai import OPENAI_VARIANTS
 from model_variants.pictures import WITH_PICTURES
 from model_variants.qwen import QWEN_VARIANTS
+from model_variants.ungated import UNGATED_VARIANTS
 
 __all__ = ["SHAPE", "VARIANTS", "WIDE_VARIANTS", "WITH_PICTURES"]
 
@@ -37,6 +38,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
     **NEMOTRON_VARIANTS,
+    **UNGATED_VARIANTS,
     **OPENAI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

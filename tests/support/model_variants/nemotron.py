@@ -20,6 +20,7 @@ HYBRID = {
 
 NEMOTRON_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron h": ("NemotronH", HYBRID),
+    "nemotron h, narrow experts": ("NemotronH", {**HYBRID, "moe_latent_size": 32}),
     "nemotron h, dense, biases": (
         "NemotronH",
         {

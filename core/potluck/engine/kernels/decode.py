@@ -68,7 +68,7 @@ class Decoder:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.compiled(emit_decode, shape)
-        widest = max(shape.hidden, shape.attended, shape.widest)
+        widest = max(shape.hidden, shape.attended, shape.widest, shape.expert_width)
         self._records = _empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
         self._wide = torch.empty(max(shape.qkv_rows, mlp_rows, shape.hidden))
@@ -200,6 +200,7 @@ class Decoder:
             "gate_up_bias": layer.gate_up_bias,
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
+            "learned": layer.learned,
             "sinks": layer.sinks,
             "scale": layer.scale,
             "before_attention": layer.norms.before_mixer,
@@ -260,12 +261,14 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
     if moe is None:
         return {}
     router = moe.router
-    tensors = {
+    tensors: dict[str, Tensor | None] = {
         "router": router.matrix,
         "router_bias": router.addend,
         "choice_bias": router.bias,
         "expert_scales": router.scales,
     }
+    if moe.narrow is not None:
+        tensors |= {"narrow_first": moe.narrow[0].data, "narrow_last": moe.narrow[1].data}
     if (beside := moe.beside) is not None:
         norms = beside.norms
         tensors |= {
@@ -280,10 +283,12 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
 
 def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
-    total, beside = torch.empty(2 * shape.hidden).split(shape.hidden)  # which are summed at once
+    most = max(shape.hidden, shape.expert_width)
+    total, beside = torch.empty(2 * most).split(most)  # which are summed at once
     return {
+        "narrow": torch.empty(shape.expert_width),
         "gated": _empty_input(shape.widest),
-        "added": torch.empty(shape.hidden),
+        "added": torch.empty(max(shape.hidden, shape.expert_width)),
         "total": total,
         "beside": beside,
         "routed": torch.empty(rows),

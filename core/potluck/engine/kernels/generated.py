@@ -126,9 +126,12 @@ class GeneratedKernels(CompiledKernels, Kernels):
         assert x.shape[1:] == weight.shape
         return self._rows(x, x.shape[1], weight, NORMED[kind], epsilon)
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+    def gate(
+        self, gate_up: Tensor, activation: Activation, learned: Tensor | None = None
+    ) -> Tensor:
         """What `mlp.gate` computes, on f32."""
-        return self._rows(gate_up, size_of_rows(activation, gate_up.shape[1]), None, activation)
+        size = size_of_rows(activation, gate_up.shape[1])
+        return self._rows(gate_up, size, learned, activation)
 
     def softcap(self, logits: Tensor, cap: float) -> Tensor:
         """What `head.softcap` computes, on f32."""

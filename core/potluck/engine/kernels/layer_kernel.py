@@ -43,7 +43,7 @@ from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.layer_records import Expert, Layer, Step
-from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
+from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape, NarrowShape
 from potluck.engine.kernels.mamba_kernel import call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
@@ -212,7 +212,8 @@ class _Layer:
         rows = gate_up_rows(shape.activation, shape.intermediate)
         self._product(form, "gate_up", inputs, rows)
         form = self._form(shape.down_format)
-        inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
+        learned = self.layer.learned
+        inputs = form.gated(self.step.wide, shape.intermediate, shape.activation, learned)
         sums = shape.sums_feed_forward
         self._add(form, "down", inputs, shape.intermediate, "after_mlp", sums=sums)
 
@@ -228,41 +229,64 @@ class _Layer:
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
-        form = self._form(shape.gate_up_format)
-        inputs = normed if routing.scales_input else form.as_is(normed, width)
+        form, read = self._form(shape.gate_up_format), normed
+        if shape.narrow is not None:
+            read = self._narrow(shape.narrow, normed)
+        few = shape.expert_width
+        inputs = read if routing.scales_input else form.as_is(read, few)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
-        e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
+        e.call(self.called.scale, [read, e.index(few), step.total, NULL, zero])
         with e.loop(0, routing.count) as index:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
                 if shape.has_expert_scales:
                     factor = factor * layer.expert_scales[index]
                 if routing.scales_input:
-                    e.call(self.called.scale, [normed, e.index(width), step.added, NULL, factor])
-                    scaled = form.as_is(step.added, width)
-                    self._expert(layer.experts[index], shape.mlp, scaled, one)
+                    e.call(self.called.scale, [read, e.index(few), step.added, NULL, factor])
+                    scaled = form.as_is(step.added, few)
+                    self._expert(layer.experts[index], shape.mlp, scaled, one, few)
                 else:
-                    self._expert(layer.experts[index], shape.mlp, inputs, factor)
+                    self._expert(layer.experts[index], shape.mlp, inputs, factor, few)
+        if shape.narrow is not None:
+            self._widen(shape.narrow)
         if shape.shared is not None:
-            if routing.scales_input or shape.shared.gate_up_format != shape.gate_up_format:
+            is_changed = routing.scales_input or shape.narrow is not None
+            if is_changed or shape.shared.gate_up_format != shape.gate_up_format:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
             factor = step.factors[last] if routing.has_shared_gate else one
-            self._expert(layer.experts[last], shape.shared, inputs, factor)
+            self._expert(layer.experts[last], shape.shared, inputs, factor, width)
 
-    def _expert(self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand) -> None:
-        """Add factor x expert to the total; the input stays as it is."""
+    def _narrow(self, narrow: NarrowShape, normed: Pointer) -> Pointer:
+        """Write the few numbers that experts read of the hidden states."""
+        form, width, few = self.forms[narrow.first_format], self.shape.hidden, self.step.narrow
+        inputs = form.as_is(normed, width)
+        form.multiply(self.layer.narrow_first, inputs, few, NULL, narrow.size, width)
+        return few
+
+    def _widen(self, narrow: NarrowShape) -> None:
+        """Make hidden states of the experts' total, in its place."""
+        form, step, width = self.forms[narrow.last_format], self.step, self.shape.hidden
+        inputs = form.as_is(step.total, narrow.size)
+        form.multiply(self.layer.narrow_last, inputs, step.added, NULL, width, narrow.size)
+        copied = [step.added, self.e.index(width), step.total, NULL, constant(F32, 1.0)]
+        self.e.call(self.called.scale, copied)
+
+    def _expert(
+        self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand, width: int
+    ) -> None:
+        """Add factor x expert, of so many numbers, to the total; the input stays as it is."""
         e, step = self.e, self.step
-        self._gated(expert, mlp, inputs)
-        e.call(self.called.add, [step.added, e.index(self.shape.hidden), step.total, NULL, factor])
+        self._gated(expert, mlp, inputs, width)
+        e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _parallel(self, routing: Routing, mlp: MlpShape) -> None:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         size, epsilon = e.index(shape.hidden), constant(F32, shape.epsilon)
         form = self.forms[mlp.gate_up_format]
         inputs = form.normed(step.hidden, shape.hidden, layer.before_mlp, shape.epsilon)
-        self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs)
+        self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs, shape.hidden)
         assert self.called.norm is not None
         norm = [layer.after_dense, epsilon]
         if shape.sums_feed_forward:  # both in one exchange, and so before the norms of both
@@ -276,9 +300,9 @@ class _Layer:
         e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
         self._finish(step.beside, "after_mlp")
 
-    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer) -> None:
-        """Write what an expert makes of the inputs, which stay as they are, to `added`."""
-        step, width, size = self.step, self.shape.hidden, mlp.intermediate
+    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer, width: int) -> None:
+        """Write what an expert makes of the inputs, `width` of them, which stay as they are, to `added`."""
+        step, size = self.step, mlp.intermediate
         last = replace(self.forms[mlp.down_format], memory=step.gated)
         form = self.forms[mlp.gate_up_format]
         rows = gate_up_rows(self.shape.activation, size)

@@ -26,6 +26,15 @@ class MlpShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowShape:
+    """What experts read and write, if it is less than the hidden states, and the matrices to it and back."""
+
+    size: int
+    first_format: WeightFormat
+    last_format: WeightFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
     """What a decoding kernel is written for. Layers of a mixer alone, or of a feed-forward alone, lack the other's formats."""
 
@@ -45,6 +54,7 @@ class LayerShape:
     latent: LatentShape | None = None  # None: attention is not latent
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
+    narrow: NarrowShape | None = None  # None: experts read and write hidden states
     has_expert_scales: bool = False
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
@@ -61,6 +71,7 @@ class LayerShape:
             assert not self.has_norms_after
         assert isinstance(self.mixer, Heads) or self.has_norms_before
         assert self.latent is None or self.latent.index is None or self.has_norms_before
+        assert self.narrow is None or (self.routing is not None and self.beside is None)
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 
     @property
@@ -73,6 +84,11 @@ class LayerShape:
             gate_up_format=self.gate_up_format,
             down_format=self.down_format,
         )
+
+    @property
+    def expert_width(self) -> int:
+        """Numbers that the MLP, or an expert, reads and writes."""
+        return self.hidden if self.narrow is None else self.narrow.size
 
     @property
     def has_feed_forward(self) -> bool:

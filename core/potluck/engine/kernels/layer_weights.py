@@ -8,7 +8,7 @@ from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
+from potluck.engine.kernels.layer_shape import LayerShape, MlpShape, NarrowShape
 from potluck.engine.kernels.tensors import DeltaTensors, MambaTensors, Router, Weight
 from potluck.model.delta_net import DeltaHeads
 from potluck.model.families.facts import (
@@ -38,6 +38,7 @@ class Moe:
     experts: tuple[Expert, ...]
     shared: Expert | None = None
     beside: "Beside | None" = None  # the MLP beside them
+    narrow: tuple[Weight, Weight] | None = None  # to the few numbers that they read, and back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class LayerWeights:
     gate_up_bias: Tensor | None = None
     down: Weight | None = None
     down_bias: Tensor | None = None
+    learned: Tensor | None = None  # (2,): the numbers of an activation that has some
     moe: Moe | None = None
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
@@ -90,9 +92,12 @@ class LayerWeights:
     @property
     def hidden(self) -> int:
         """Numbers of the hidden states."""
-        first = self.mlp.gate_up if self.mlp is not None else self.qkv
-        assert first is not None
-        return first.width
+        if self.qkv is not None:
+            return self.qkv.width
+        if self.moe is not None and self.moe.narrow is not None:
+            return self.moe.narrow[0].width
+        assert self.mlp is not None
+        return self.mlp.gate_up.width
 
 
 def layer_shape(
@@ -138,6 +143,7 @@ def layer_shape(
         latent=None if weights.latent is None else weights.latent.shape,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
+        narrow=_narrow_shape(weights.moe),
         has_expert_scales=weights.moe is not None and weights.moe.router.scales is not None,
         has_scale=weights.scale is not None,
         norm_kind=norm_kind,
@@ -149,6 +155,13 @@ def layer_shape(
 
 def _beside_shape(moe: Moe | None) -> MlpShape | None:
     return None if moe is None or moe.beside is None else _mlp_shape(moe.beside.mlp)
+
+
+def _narrow_shape(moe: Moe | None) -> NarrowShape | None:
+    if moe is None or moe.narrow is None:
+        return None
+    first, last = moe.narrow
+    return NarrowShape(size=first.rows, first_format=first.format, last_format=last.format)
 
 
 def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
@@ -166,6 +179,7 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     assert routing == (None if moe is None else moe.router.routing)
     assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
     assert shape.beside == _beside_shape(moe)
+    assert shape.narrow == _narrow_shape(moe)
     mlps = moe.experts if moe is not None else () if layer.mlp is None else (layer.mlp,)
     assert (layer.qkv is None) == (layer.output is None) == (mixer is None)
     assert shape.has_feed_forward == (len(mlps) > 0)
@@ -173,8 +187,8 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     for matrix, rows, width, held in (
         *(((layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),) if layer.qkv else ()),
         *(((layer.output, hidden, shape.attended, shape.output_format),) if layer.output else ()),
-        *((one.gate_up, wide, hidden, shape.gate_up_format) for one in mlps),
-        *((one.down, hidden, shape.intermediate, shape.down_format) for one in mlps),
+        *((one.gate_up, wide, shape.expert_width, shape.gate_up_format) for one in mlps),
+        *((one.down, shape.expert_width, shape.intermediate, shape.down_format) for one in mlps),
     ):
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
@@ -201,7 +215,8 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
         *((one.gate_up_bias, wide) for one in mlps),
-        *((one.down_bias, hidden) for one in mlps),
+        *((one.down_bias, shape.expert_width) for one in mlps),
+        (layer.learned, 2),
         (layer.sinks, heads),
         (None if moe is None else moe.router.addend, routing.rows if routing else 0),
         (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),

@@ -29,8 +29,12 @@ class ClampedSwiglu:
         return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
 
 
-UngatedFunction = Literal["relu2"]
-"""A function of ups, where there are no gates; relu2: max(x, 0)²."""
+UngatedFunction = Literal["relu2", "xielu"]
+"""A function of ups, where there are no gates.
+
+relu2: max(x, 0)². xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
+p x² + x / 2 above 0, and n (exp(x) - 1 - x) + x / 2 below.
+"""
 
 UNGATED: frozenset[object] = frozenset(get_args(UngatedFunction))
 
@@ -204,6 +208,8 @@ class ExpertFacts:
     shared_count: str | None = None  # or the field with its size in sizes of one expert
     shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
+    # Experts read and write fewer numbers: the field that says how many, and the matrices to these and back.
+    narrow: tuple[str, str, str] | None = None
 
     def name(self, part: str) -> str:
         """The name of a part below the layer."""

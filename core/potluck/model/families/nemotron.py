@@ -13,10 +13,11 @@ _EXPERTS = replace(
     layers="named",
     shared_count=None,
     shared_size="moe_shared_expert_intermediate_size",
+    narrow=("moe_latent_size", "fc1_latent_proj", "fc2_latent_proj"),
 )
 
 NEMOTRON: Mapping[str, Family] = {
-    # Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano
+    # Nemotron-H, Nemotron Nano 2, Nemotron 3 (Nano, Super, Ultra)
     "NemotronHForCausalLM": Family(
         defaults={
             "num_key_value_heads": 8,
@@ -63,6 +64,5 @@ NEMOTRON: Mapping[str, Family] = {
         mamba="mixer",
         rope_layers="none",
         experts=_EXPERTS,
-        lacks={"moe_latent_size": "experts that read and write latents"},
     ),
 }

@@ -25,6 +25,7 @@ from potluck.model.families.nemotron import NEMOTRON
 from potluck.model.families.olmo import OLMO
 from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
+from potluck.model.families.ungated import UNGATED_MLPS
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
@@ -41,6 +42,7 @@ FAMILIES: Mapping[str, Family] = {
     **MIXTURES,
     **LATENT,
     **NEMOTRON,
+    **UNGATED_MLPS,
     **OPENAI,
 }
 
