@@ -77,6 +77,8 @@ VARIANTS = [
     "glm 5",
     "glm 5.2",
     "arcee",
+    "lfm 2",
+    "lfm 2 moe",
     "nemotron h",
     "nemotron h, dense, biases",
     "qwen 3 next",

@@ -4,12 +4,15 @@ from typing import Any
 
 import gguf
 
+_EPSILONS = ("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
+
 
 def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str) -> None:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
     everywhere = rope.get("full_attention", rope)
+    is_hybrid = "layers_block_type" in config or "conv_L_cache" in config
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
@@ -17,12 +20,12 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
         size = config.get("intermediate_size_mlp", config["intermediate_size"])
         writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
-    if architecture != "gemma4" and "layers_block_type" not in config:
+    if architecture != "gemma4" and not is_hybrid:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
-        epsilon = config.get("layer_norm_epsilon") or config["rms_norm_eps"]
+        epsilon = next(config[name] for name in _EPSILONS if name in config)
         writer.add_layer_norm_rms_eps(epsilon)
     if everywhere:
         writer.add_rope_freq_base(_theta(everywhere, head_dim))
@@ -79,6 +82,13 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
                 writer.add_sliding_window(config["sliding_window"])
         case "nemotron_h" | "nemotron_h_moe":
             _add_nemotron(writer, config)
+        case "lfm2" | "lfm2moe":
+            kinds = config["layer_types"]
+            heads = config["num_key_value_heads"]
+            writer.add_head_count_kv([heads * (kind == "full_attention") for kind in kinds])
+            writer.add_shortconv_l_cache(config["conv_L_cache"])
+            if architecture == "lfm2moe":
+                _add_experts(writer, {"norm_topk_prob": True} | config)
         case "llama4":
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])

@@ -109,6 +109,9 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
                 tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
             continue
         name = name.replace("_correction_bias", "_correction.bias")
+        name = name.replace(".expert_bias", ".expert_bias.bias")
+        if name.endswith("conv.conv.weight"):
+            values = values.squeeze(1)
         if (".A_log" in name and "linear_attn" not in name) or name.endswith(SPACES):
             name, values = _state_space(name, values, config)
         if "linear_num_key_heads" in config:
@@ -188,6 +191,8 @@ def _name(names: gguf.TensorNameMap, name: str) -> str:
     found = names.get_name(name, (".weight", ".bias"))
     if found is None:  # of experts, which the converter stacks under this name
         merged = name.replace("backbone.", "model.").replace(".mixer.experts.", ".mlp.experts.")
+        for own, usual in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
+            merged = merged.replace(f".experts.{own}", f".experts.{usual}")
         found = names.get_name(merged, (".weight", ".bias"))
     assert found is not None, name
     return found

@@ -53,6 +53,8 @@ FAMILIES = {
     "GptOssForCausalLM": "gpt-oss",
     "NemotronHForCausalLM": "nemotron_h",
     "ArceeForCausalLM": "arcee",
+    "Lfm2ForCausalLM": "lfm2",
+    "Lfm2MoeForCausalLM": "lfm2moe",
 }
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 

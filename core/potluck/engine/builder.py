@@ -35,7 +35,10 @@ from potluck.engine.ngram_table import NgramTable, TableTarget
 from potluck.engine.ngrams import Ngrams
 from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.recurrent import finish_convolution
 from potluck.engine.runs import make_runs
+from potluck.engine.short_convolution import ShortConvolution
+from potluck.engine.short_convolution import empty_tensors as convolution_tensors
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
@@ -52,6 +55,7 @@ from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
+from potluck.model.short_convolution import ConvolutionSpec
 from potluck.model.streams import StreamMixSpec, Streams
 from potluck.model.tensor_formats import tensor_format
 
@@ -155,6 +159,8 @@ class _Builder(MatrixBuilder):
                 mixer = self._delta_net(prefix, delta_net)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
+            case ConvolutionSpec() as convolution:
+                mixer = self._convolution(prefix, convolution)
         match spec.feed_forward:
             case None:
                 pass
@@ -366,6 +372,19 @@ class _Builder(MatrixBuilder):
         from potluck.engine.generated_mamba import GeneratedMamba
 
         return GeneratedMamba(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
+
+    def _convolution(self, prefix: str, spec: ConvolutionSpec) -> ShortConvolution:
+        first = self._linear(prefix, spec.input)
+        tensors, memory = convolution_tensors(spec, self._device)
+        for name, part in memory.items():
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_convolution(tensors))
+        output = self._linear(prefix, spec.output)
+        if (kernels := as_generated(self.run_kernels)) is None:
+            return ShortConvolution(spec, first, tensors, output, dtype=self.dtype)
+        from potluck.engine.generated_convolution import GeneratedConvolution
+
+        return GeneratedConvolution(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)

@@ -13,6 +13,7 @@ from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
+from potluck.engine.generated_convolution import convolution_sizes
 from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import index_heads, latent_heads
 from potluck.engine.generated_mamba import mamba_heads
@@ -24,7 +25,13 @@ from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
-from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, MambaTensors, Weight
+from potluck.engine.kernels.tensors import (
+    ConvolutionTensors,
+    DeltaTensors,
+    FloatWeight,
+    MambaTensors,
+    Weight,
+)
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
@@ -33,6 +40,7 @@ from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 from potluck.engine.session_cache import SessionCache
+from potluck.engine.short_convolution import ShortConvolution
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
@@ -55,6 +63,7 @@ class MixerWeights(TypedDict):
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
     mamba: NotRequired[MambaTensors]
+    convolution: NotRequired[ConvolutionTensors]
 
 
 class GeneratedRun(Run):
@@ -195,7 +204,11 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case Mamba() as mamba:
-            mixer, heads = _mamba(mamba), mamba_heads(mamba.spec)
+            mixer, heads = _between(mamba), mamba_heads(mamba.spec)
+            mixer = mixer and {**mixer, "mamba": mamba.tensors}
+        case ShortConvolution() as short:
+            mixer, heads = _between(short), convolution_sizes(short.spec)
+            mixer = mixer and {**mixer, "convolution": short.tensors}
         case _:
             return None
     weights = None if mixer is None else _layer_weights(block, mixer)
@@ -269,7 +282,8 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
 
 
-def _mamba(mixer: Mamba) -> MixerWeights | None:
+def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:
+    """The two matrices, between which the mixer is."""
     first, output = _weight(mixer.input), _weight(mixer.output)
     if first is None or output is None:
         return None
@@ -279,7 +293,6 @@ def _mamba(mixer: Mamba) -> MixerWeights | None:
         "output": output,
         "output_bias": _bias(mixer.output),
         "rope": None,
-        "mamba": mixer.tensors,
     }
 
 

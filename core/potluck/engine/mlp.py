@@ -218,8 +218,12 @@ class MoE:
             first, last = self.narrow
             total = last(self._chosen(first(x), factors).to(x.dtype)).float()
         if self.shared is not None:
-            y = self.shared(x)
-            total += y * factors[:, -1:] if self.router.routing.has_shared_gate else y
+            y, routing = self.shared(x), self.router.routing
+            if routing.has_shared_gate:
+                y = y * factors[:, -1:]
+            elif routing.shared_scale != 1.0:
+                y = y * routing.shared_scale
+            total += y
         return total.to(x.dtype)
 
     def _chosen(self, x: Tensor, factors: Tensor) -> Tensor:

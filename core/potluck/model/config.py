@@ -13,22 +13,13 @@ from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import (
-    UNGATED,
-    ClampedSwiglu,
-    Family,
-    GateFunction,
-    LayerNorms,
-    NormKind,
-    UngatedFunction,
-)
+from potluck.model.families.facts import Family, LayerNorms, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
 from potluck.model.indexer import weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
-    DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
@@ -40,16 +31,14 @@ from potluck.model.layers import (
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
-    MAX_INTERMEDIATE,
-    MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
 )
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
+from potluck.model.mlp_fields import read_dense, read_expert_activation
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
-from potluck.model.projection import Projection
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
@@ -60,7 +49,6 @@ from potluck.model.vision.families import read_tower
 from potluck.model.vision.spec import TowerSpec
 
 _ABOVE = ("eos_token_id", "tie_word_embeddings")  # fields of a larger model that count for its text
-_XIELU = ("act_fn.alpha_p", "act_fn.alpha_n")  # the names of its numbers, below the MLP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +271,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         head_dim=mixers.head_dim,
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
-        norm_kind=family.norm_kind,
+        norm_kind=_norm_kind(fields, family),
         layers=_layers(fields, family, hidden, mixers.layers, experts, streams),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
@@ -304,6 +292,11 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     )
 
 
+def _norm_kind(fields: Fields, family: Family) -> NormKind:
+    switch = family.norm_switch
+    return family.norm_kind if switch is None or switch not in fields else "root mean square"
+
+
 def _layers(
     fields: Fields,
     family: Family,
@@ -313,9 +306,9 @@ def _layers(
     streams: Streams | None,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
-    dense, moe, norms = _dense(fields, family, hidden), None, family.norms
+    dense, moe, norms = read_dense(fields, family, hidden), None, family.norms
     if experts is not None:
-        activation = _expert_activation(fields, family, experts) or dense.activation
+        activation = read_expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
@@ -339,7 +332,7 @@ def _layers(
             else dense,
             norms=half(mixer, norms if has_experts else family.norms),
             norm_eps=read_norm_eps(fields),
-            norm_kind=family.norm_kind,
+            norm_kind=_norm_kind(fields, family),
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
@@ -358,52 +351,3 @@ def _ngrams(
         if not isinstance(mixers[layer], DeltaNetSpec):
             raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
     return found
-
-
-def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
-    size = fields.integer(family.mlp_size, 1, MAX_INTERMEDIATE)
-    has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
-    names, rows = ("gate_proj", "up_proj"), (size, size)
-    if family.fused or family.fused_mlp:
-        names, rows = ("gate_up_proj",), (2 * size,)
-    last, activation = "down_proj", _activation(fields, family)
-    if activation in UNGATED:
-        names, rows = ("up_proj",), (size,)
-    if family.mlp_names is not None:
-        (first, last), rows = family.mlp_names, (2 * size,)
-        names = (first,)
-    parts = tuple(block + name for name in names)
-    down = Projection(parts=(block + last,), rows=(hidden,), width=size, has_bias=has_bias)
-    return DenseSpec(
-        gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
-        down=down,
-        activation=activation,
-        learned=tuple(block + name for name in _XIELU) if activation == "xielu" else (),
-    )
-
-
-def _expert_activation(fields: Fields, family: Family, experts: Experts) -> ClampedSwiglu | None:
-    """The activation that only the experts have; None: they have that of other layers."""
-    if not family.clamped_swiglu:
-        return None
-    return ClampedSwiglu(
-        alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
-        limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
-        has_pairs=experts.facts.fused is not None,
-    )
-
-
-def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
-    name = fields.text(family.activation, "silu")
-    match family.activation_names.get(name, name):
-        case "silu":
-            return "silu"
-        case "gelu_pytorch_tanh":
-            return "gelu_pytorch_tanh"
-        case "relu2":
-            return "relu2"
-        case "xielu":
-            return "xielu"
-        case other:
-            known = "silu, gelu_pytorch_tanh, relu2 or xielu"
-            raise invalid(family.activation, other, f"must be {known}")

@@ -1,6 +1,7 @@
 """What GGUF files say of models with state spaces or short convolutions beside attention."""
 
 from potluck.model.gguf_keys import Config, Keys
+from potluck.model.gguf_mixtures import routed
 
 
 def state_spaces(keys: Keys, config: Config) -> None:
@@ -44,18 +45,23 @@ def nemotron_h(keys: Keys, config: Config) -> None:
         "mamba_proj_bias": any(".ssm_in.bias" in name for name in shapes),
     }
     if "expert_count" in keys:
-        config |= {
-            "n_routed_experts": keys.integer("expert_count"),
-            "num_experts_per_tok": keys.integer("expert_used_count"),
-            "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
-            "moe_shared_expert_intermediate_size": keys.integer(
-                "expert_shared_feed_forward_length"
-            ),
-            "norm_topk_prob": keys.flag("expert_weights_norm", False),
-            "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
-            "n_group": keys.integer("expert_group_count", 1),
-            "topk_group": keys.integer("expert_group_used_count", 1),
-        }
+        routed(keys, config)
+        size = keys.integer("expert_shared_feed_forward_length")
+        config["moe_shared_expert_intermediate_size"] = size
     narrow = [shape for name, shape in shapes.items() if name.endswith(".ffn_latent_down.weight")]
     if narrow:
         config["moe_latent_size"] = narrow[0][0]
+
+
+def lfm2(keys: Keys, config: Config) -> None:
+    """Set which layers are attention: those with heads of keys."""
+    heads = keys.each("attention.head_count_kv", keys.integer("block_count"))
+    config |= {
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "num_key_value_heads": max(heads),
+        "conv_L_cache": keys.integer("shortconv.l_cache"),
+        "conv_bias": any(".shortconv.in_proj.bias" in name for name in keys.file.shapes),
+        "block_auto_adjust_ff_dim": False,  # files have the size that came of it
+    }
+    if "expert_count" in keys:
+        routed(keys, config)

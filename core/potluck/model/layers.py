@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
-from potluck.model.common_fields import read_kinds, same_integer
+from potluck.model.common_fields import read_dense_layers, same_integer
 from potluck.model.families.facts import (
     UNGATED,
     Activation,
@@ -26,7 +26,7 @@ from potluck.model.mixers import Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
-from potluck.model.routing import Routing
+from potluck.model.routing import Routing, ScoreFunction
 from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
@@ -319,20 +319,39 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
     normalise, scale = facts.normalise, 1.0
     if facts.scale is not None:
         scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
+    shared_scale = 1.0
+    if has_shared and facts.shared_average is not None:
+        how = fields.text(facts.shared_average)
+        if how not in ("average", "sum"):
+            raise invalid(facts.shared_average, how, "must be average or sum")
+        scale, shared_scale = (scale / 2, 0.5) if how == "average" else (scale, 1.0)
+    function = facts.function
+    if (name := facts.function_field) is not None:
+        function = _function(name, fields.text(name))
+        normalise = True if function == "softmax" else normalise
     groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
         per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
-        function=facts.function,
+        function=function,
         has_bias=facts.bias is not None,
         groups=groups,
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,
         scale=scale,
+        shared_scale=shared_scale,
         scales_input=facts.scales_input,
         has_shared_gate=has_shared and facts.shared_gate is not None,
     )
+
+
+def _function(field: str, name: str) -> ScoreFunction:
+    match name:
+        case "softmax" | "sigmoid":
+            return name
+        case other:
+            raise invalid(field, other, "must be softmax or sigmoid")
 
 
 def _groups(fields: Fields, facts: ExpertFacts, count: int) -> tuple[int, int]:
@@ -374,11 +393,7 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
     if experts.facts.layers == "all":
         return (True,) * layers
     if experts.facts.layers == "after dense":
-        if "mlp_layer_types" in fields:
-            kinds = read_kinds(fields, "mlp_layer_types", ("dense", "sparse"), layers)
-            return tuple(kind == "sparse" for kind in kinds)
-        dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
-        return tuple(layer >= dense for layer in range(layers))
+        return tuple(not dense for dense in read_dense_layers(fields, layers))
     if experts.facts.layers == "between":
         first = fields.integer("moe_layer_start_index", 0, MAX_LAYERS)
         last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers

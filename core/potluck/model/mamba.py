@@ -9,7 +9,7 @@ from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.halves import FEED_FORWARDS
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS
 from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.recurrent import RecurrentSizes
@@ -179,6 +179,7 @@ def _is_unlimited(limits: object) -> bool:
 def mamba_layers(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a state space in place of attention; without a list, all have."""
     if "layer_types" not in fields:
-        return [True] * layers
+        attention = set(fields.integers("attn_layer_indices", 0, MAX_LAYERS, MAX_LAYERS))
+        return [layer not in attention for layer in range(layers)]
     kinds = read_kinds(fields, "layer_types", (*_KINDS, *FEED_FORWARDS), layers)
     return [kind in _SPACES for kind in kinds]

@@ -22,6 +22,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
 from potluck.model.rope import Rope, listed_ropes, read_ropes
+from potluck.model.short_convolution import convolution_layers, read_convolution
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
@@ -82,6 +83,11 @@ def read_mixers(
     if (mamba := read_mamba(fields, family, hidden, stored)) is not None:
         are_spaces = mamba_layers(fields, len(layers))
         layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
+    if (convolution := read_convolution(fields, family, hidden)) is not None:
+        are_short = convolution_layers(fields, len(layers))
+        layers = [
+            convolution if short else one for one, short in zip(layers, are_short, strict=True)
+        ]
     if family.halves:
         kinds = kinds_of_halves(fields)
         layers = [
@@ -154,8 +160,14 @@ def _repeated(fields: Fields, layers: int) -> list[bool]:
     """Which layers have a window: all but each n-th, or those of letter `L` but the last layer."""
     name = "sliding_window_pattern"
     if not isinstance(fields.value(name), str):
-        every = fields.integer(name, 1, MAX_LAYERS)
-        return [bool((layer + 1) % every) for layer in range(layers)]
+        every, before, prefix = fields.integer(name, 1, MAX_LAYERS), 1, 0
+        if (
+            "prefix_dense_sliding_window_pattern" in fields
+        ):  # of dense layers before those with experts
+            before = fields.integer("prefix_dense_sliding_window_pattern", 1, MAX_LAYERS)
+            prefix = min(fields.integer("first_k_dense_replace", 0, MAX_LAYERS), layers)
+        first = [bool((layer + 1) % before) for layer in range(prefix)]
+        return first + [bool((layer + 1) % every) for layer in range(layers - prefix)]
     letters = fields.text(name)
     if not 0 < len(letters) <= _MAX_PATTERN or set(letters) - set("LG"):
         raise invalid(name, letters, "must be a number, or a few letters L and G")

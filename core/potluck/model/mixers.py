@@ -18,6 +18,7 @@ from potluck.model.mamba import MambaSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
+from potluck.model.short_convolution import ConvolutionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,5 +157,5 @@ class AttentionSpec:
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec
 """The part of a layer that mixes a token with those before it."""

@@ -25,6 +25,8 @@ _BASES = (
 _OTHER_NAMES = {
     "embeddings.weight": "embed_tokens.weight",
     "norm_f.weight": "norm.weight",
+    "final_layernorm.weight": "norm.weight",
+    "embedding_norm.weight": "norm.weight",
 }
 """What some families call the tensors beside the layers: their own → ours."""
 

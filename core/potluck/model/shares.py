@@ -31,6 +31,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
+from potluck.model.short_convolution import ConvolutionSpec
 
 MAX_RANKS = 16
 MAX_PART = 1 << 16
@@ -148,7 +149,7 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case MambaSpec():  # whose norm is one of all heads together
+        case MambaSpec() | ConvolutionSpec():  # a norm of all heads together; next to no time
             return None
 
 

@@ -49,6 +49,7 @@ _EXPERT = re.compile(
 _SPELLINGS: Mapping[str, str] = {
     "_correction_bias": "_correction.bias",
     ".dt_bias": ".dt_proj.bias",
+    ".expert_bias": ".expert_bias.bias",
     "layer_scalar": "layer_scalar.weight",
     "router.scale": "router.proj.scale",
     "router.per_expert_scale": "experts.down_proj.scale",
@@ -58,6 +59,10 @@ _PLACES: Mapping[str, str] = {
     "": "",
     "model.layers.": "backbone.layers.",
     ".mixer.experts.": ".mlp.experts.",
+    "model.norm.": "model.embedding_norm.",
+    ".experts.w1": ".experts.gate_proj",
+    ".experts.w2": ".experts.down_proj",
+    ".experts.w3": ".experts.up_proj",
 }
 _SUFFIXES = (".weight", ".bias", ".scale")
 _HALVES: Mapping[str, int] = {".gate_proj": 0, ".up_proj": 1}  # of an expert's gates and ups in one

@@ -11,6 +11,7 @@ from model_variants.glm import GLM_VARIANTS
 from model_variants.granite import GRANITE_VARIANTS
 from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
+from model_variants.liquid import LIQUID_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
@@ -38,6 +39,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
     **NEMOTRON_VARIANTS,
+    **LIQUID_VARIANTS,
     **UNGATED_VARIANTS,
     **OPENAI_VARIANTS,
 }

@@ -12,6 +12,7 @@ from potluck.engine.kernels import layer_records as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_fields import cache_fields, norm_parts, shared_fields
 from potluck.engine.kernels.attention_kernel import parts_floats
+from potluck.engine.kernels.convolution import convolution_fields
 from potluck.engine.kernels.delta import delta_fields
 from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels
 from potluck.engine.kernels.index_kernel import IndexHeads, score_numbers
@@ -26,6 +27,7 @@ from potluck.engine.kernels.tensors import Angles
 from potluck.model.delta_net import DeltaHeads
 from potluck.model.families.facts import gate_up_rows
 from potluck.model.mamba import MambaHeads
+from potluck.model.short_convolution import ConvolutionSizes
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
 
@@ -219,6 +221,9 @@ class Decoder:
         elif isinstance(mixer, MambaHeads):
             assert layer.mamba is not None
             places = mamba_fields(mixer, layer.mamba)
+        elif isinstance(mixer, ConvolutionSizes):
+            assert layer.convolution is not None
+            places = convolution_fields(mixer, layer.convolution)
         elif mixer is not None and layer.qk_norm is not None:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(

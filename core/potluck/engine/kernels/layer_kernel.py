@@ -3,7 +3,7 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, which may lack one of these, or with a gated delta net or a state space in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+for each layer, which may lack one of these, or with a gated delta net, a state space or a convolution in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
 after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
@@ -21,6 +21,10 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_gates
+from potluck.engine.kernels.convolution_kernel import (
+    call_short_convolution,
+    emit_short_convolution,
+)
 from potluck.engine.kernels.delta_kernel import call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
@@ -43,7 +47,13 @@ from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.layer_records import Expert, Layer, Step
-from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape, NarrowShape
+from potluck.engine.kernels.layer_shape import (
+    FLOAT_KINDS,
+    LayerShape,
+    MixerShape,
+    MlpShape,
+    NarrowShape,
+)
 from potluck.engine.kernels.mamba_kernel import call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
@@ -56,6 +66,7 @@ from potluck.model.families.facts import gate_up_rows
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
+from potluck.model.short_convolution import ConvolutionSizes
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
@@ -97,6 +108,8 @@ def _emit_mixer(
         return (emit_delta_net(module, f"{name}_delta", path, mixer),)
     if isinstance(mixer, MambaHeads):
         return emit_mamba(module, f"{name}_mamba", path, mixer)
+    if isinstance(mixer, ConvolutionSizes):
+        return (emit_short_convolution(module, f"{name}_convolution", path, mixer),)
     attend = emit_attend(module, f"{name}_attend", path, mixer, run)
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
@@ -159,7 +172,7 @@ class _Layer:
         if shape.rounds_to is not None:
             self._round(shape.rounds_to)
 
-    def _mix(self, mixer: Heads | DeltaHeads | MambaHeads) -> None:
+    def _mix(self, mixer: MixerShape) -> None:
         shape = self.shape
         mixed, form = shape.attended, self._form(shape.qkv_format)
         if isinstance(mixer, DeltaHeads):
@@ -169,6 +182,8 @@ class _Layer:
             self._product(form, "qkv", self._first(form), shape.qkv_rows)
             if isinstance(mixer, MambaHeads):
                 self._mamba(mixer)
+            elif isinstance(mixer, ConvolutionSizes):
+                self._convolution(mixer)
             elif shape.latent is None:
                 self._attention(mixer)
             else:
@@ -255,7 +270,9 @@ class _Layer:
             if is_changed or shape.shared.gate_up_format != shape.gate_up_format:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
-            factor = step.factors[last] if routing.has_shared_gate else one
+            factor = constant(F32, routing.shared_scale)
+            if routing.has_shared_gate:
+                factor = step.factors[last]
             self._expert(layer.experts[last], shape.shared, inputs, factor, width)
 
     def _narrow(self, narrow: NarrowShape, normed: Pointer) -> Pointer:
@@ -388,6 +405,10 @@ class _Layer:
     def _mamba(self, heads: MambaHeads) -> None:
         places = {"inputs": self.step.wide, "out": self.step.attended}
         call_mamba(self.router.pool, self.called.mix, heads, self.layer, **places)
+
+    def _convolution(self, sizes: ConvolutionSizes) -> None:
+        (job,), places = self.called.mix, {"inputs": self.step.wide, "out": self.step.attended}
+        call_short_convolution(self.router.pool, job, sizes, self.layer, **places)
 
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix

@@ -12,8 +12,13 @@ from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import BF16, F16, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
+from potluck.model.short_convolution import ConvolutionSizes
 
 FLOAT_KINDS: Mapping[WeightFormat, int] = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
+
+
+MixerShape = Heads | DeltaHeads | MambaHeads | ConvolutionSizes
+"""The parameters of a mixer's kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class LayerShape:
 
     hidden: int
     intermediate: int  # of the MLP, or of each expert
-    mixer: Heads | DeltaHeads | MambaHeads | None
+    mixer: MixerShape | None
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP

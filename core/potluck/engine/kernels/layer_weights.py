@@ -8,8 +8,14 @@ from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_shape import LayerShape, MlpShape, NarrowShape
-from potluck.engine.kernels.tensors import DeltaTensors, MambaTensors, Router, Weight
+from potluck.engine.kernels.layer_shape import LayerShape, MixerShape, MlpShape, NarrowShape
+from potluck.engine.kernels.tensors import (
+    ConvolutionTensors,
+    DeltaTensors,
+    MambaTensors,
+    Router,
+    Weight,
+)
 from potluck.model.delta_net import DeltaHeads
 from potluck.model.families.facts import (
     Activation,
@@ -19,6 +25,7 @@ from potluck.model.families.facts import (
     gate_up_rows,
 )
 from potluck.model.mamba import MambaHeads
+from potluck.model.short_convolution import ConvolutionSizes
 
 
 class Expert(NamedTuple):
@@ -74,6 +81,7 @@ class LayerWeights:
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
     mamba: MambaTensors | None = None
+    convolution: ConvolutionTensors | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -102,7 +110,7 @@ class LayerWeights:
 
 def layer_shape(
     weights: LayerWeights,
-    mixer: Heads | DeltaHeads | MambaHeads | None,
+    mixer: MixerShape | None,
     *,
     epsilon: float,
     multiplier: float = 1.0,
@@ -116,7 +124,7 @@ def layer_shape(
 
     Args:
         weights: of the layer.
-        mixer: the heads of its attention, delta net or state space; None: it has none of these.
+        mixer: the heads of its attention, delta net, state space or convolution; None: it has none of these.
         epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
@@ -196,6 +204,7 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     assert (layer.latent is None) == (shape.latent is None)
     assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
     assert (layer.mamba is None) != isinstance(mixer, MambaHeads)
+    assert (layer.convolution is None) != isinstance(mixer, ConvolutionSizes)
     heads = normed = rates = 0
     if isinstance(mixer, DeltaHeads):
         rates = 2 * mixer.value_heads

@@ -149,9 +149,10 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope", "with 
 `without rope`: those of `no_rope_layers`; `with rope`: the others.
 """
 
-RopeLayers = Literal["all", "none", "listed", "windowed", "named"]
+RopeLayers = Literal["all", "none", "listed", "windowed", "windowed or dense", "named"]
 """Which layers have a rope: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
-where `sliding_window` is null; `named`: all where `position_embedding_type` is rope."""
+where `sliding_window` is null; `windowed or dense`: those too without experts, if
+`prefix_dense_sliding_window_pattern` is 1; `named`: all where `position_embedding_type` is rope."""
 
 
 IndexerRope = Literal["halves", "pairs"]
@@ -197,6 +198,7 @@ class ExpertFacts:
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
+    function_field: str | None = None  # or the field that says it; those of a softmax add up to one
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
@@ -206,6 +208,7 @@ class ExpertFacts:
     shared: str | None = None  # the name, below the block, of the expert that all tokens go through
     shared_size: str | None = None  # the field with its size
     shared_count: str | None = None  # or the field with its size in sizes of one expert
+    shared_average: str | None = None  # the field that is "average" where half of both is taken
     shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
     # Experts read and write fewer numbers: the field that says how many, and the matrices to these and back.
@@ -225,6 +228,9 @@ class Family:
 
     norms: LayerNorms[str] = PRE_NORMS
     norm_kind: NormKind = "root mean square"
+    norm_switch: str | None = (
+        None  # the field that is there where they are root mean squares after all
+    )
     side_by_side: bool = False  # mixer and feed-forward read the same norm, and both are added
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
@@ -240,8 +246,10 @@ class Family:
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     mlp_block: str = "mlp"  # what files call the MLP
+    mlp_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     mlp_names: tuple[str, str] | None = None  # of gates and ups in one, and of down
     mlp_size: str = "intermediate_size"  # the field with its size
+    mlp_adjusted: str | None = None  # the field that is true where the size follows from it
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
@@ -257,6 +265,7 @@ class Family:
     delta_net: DeltaNetNames | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
+    convolutions: bool = False  # layers that `layer_types` calls conv are short convolutions
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj

@@ -18,6 +18,7 @@ from potluck.model.families.glm import GLM
 from potluck.model.families.granite import GRANITE
 from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
+from potluck.model.families.liquid import LIQUID
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
@@ -42,6 +43,7 @@ FAMILIES: Mapping[str, Family] = {
     **MIXTURES,
     **LATENT,
     **NEMOTRON,
+    **LIQUID,
     **UNGATED_MLPS,
     **OPENAI,
 }
