@@ -112,7 +112,7 @@ def test_projections_that_would_share_a_block_stay_apart(make_reference: MakeRef
 
     weights = reference.weights(scheme="int8")
 
-    assert isinstance(weights.blocks[0].mixer.matrices[0], JoinedLinear)
+    assert isinstance(weights.blocks[0].mixer_matrices[0], JoinedLinear)
     logits = Pipeline(reference, [], "int8").run(ids)
     assert off(logits, reference.logits(ids)) < TOLERANCE
 

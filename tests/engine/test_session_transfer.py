@@ -83,6 +83,7 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         ("llama 4 scout", "f32", "full"),
         ("qwen 3 next", "int8", "full"),
         ("granite 4", "bf16", "full"),
+        ("nemotron h", "int8", "full"),
         ("qwen 4, n-grams", "f32", "full"),
     ],
 )

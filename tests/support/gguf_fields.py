@@ -88,7 +88,10 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             writer.add_head_count_kv([heads * (kind == "full_attention") for kind in kinds])
             writer.add_shortconv_l_cache(config["conv_L_cache"])
             if architecture == "lfm2moe":
-                _add_experts(writer, {"norm_topk_prob": True} | config)
+                _add_experts(
+                    writer,
+                    {"first_k_dense_replace": config["num_dense_layers"], "n_group": None} | config,
+                )
         case "llama4":
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -236,7 +239,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if "routed_scaling_factor" in config:
-        shared = config.get("n_shared_experts") or config["num_shared_experts"]
+        shared = config.get("n_shared_experts") or config.get("num_shared_experts", 0)
         writer.add_expert_shared_count(shared)
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])

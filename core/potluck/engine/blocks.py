@@ -108,6 +108,11 @@ class DecoderLayer:
         return summed(mlp(x), exchange)
 
     @property
+    def mixer_matrices(self) -> Sequence[Linear]:
+        """All that the mixer multiplies with, in the order of use; none without a mixer."""
+        return () if self.mixer is None else self.mixer.matrices
+
+    @property
     def around(self) -> Sequence[Linear]:
         """The matrices beside those of mixer and MLP."""
         return ()

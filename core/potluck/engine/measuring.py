@@ -134,8 +134,7 @@ class StageMeter:
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
-    mixed = () if block.mixer is None else block.mixer.matrices
-    yield from ((matrix, 1.0) for matrix in (*block.around, *mixed))
+    yield from ((matrix, 1.0) for matrix in (*block.around, *block.mixer_matrices))
     if block.mlp is None:
         return
     mlp, shares = block.mlp, list[tuple[Mlp, float]]()

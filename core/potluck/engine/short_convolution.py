@@ -20,10 +20,10 @@ def empty_tensors(
     """
     tensors = ConvolutionTensors(
         convolution=torch.empty((spec.channels, 1, spec.inputs), device=device),
-        bias=torch.zeros(spec.channels, device=device),
+        bias=torch.empty(spec.channels, device=device) if spec.has_bias else None,
     )
-    small = tensors.convolution, tensors.bias
-    return tensors, dict(zip(spec.small_tensors, small, strict=False))
+    small = (one for one in (tensors.convolution, tensors.bias) if one is not None)
+    return tensors, dict(zip(spec.small_tensors, small, strict=True))
 
 
 class ShortConvolution(RecurrentMixer[ConvolutionSpec, ConvolutionTensors]):

@@ -229,21 +229,26 @@ class LayerSpec:
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
-        parts = [part for part in (self.mixer, self.feed_forward) if part is not None]
         tensors: dict[str, Shape] = dict(
-            tensor
-            for part in parts
-            for projection in part.projections
-            for tensor in projection.tensors()
+            tensor for projection in self.projections for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
         tensors |= {} if self.ngrams is None else self.ngrams.tensors()
-        for part in parts:
+        for part in self._parts:
             tensors |= part.small_tensors
         return tensors
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """The matrices of mixer and feed-forward."""
+        return tuple(projection for part in self._parts for projection in part.projections)
+
+    @property
+    def _parts(self) -> tuple[Mixer | FeedForward, ...]:
+        return tuple(part for part in (self.mixer, self.feed_forward) if part is not None)
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""

@@ -21,6 +21,7 @@ class ConvolutionSizes(RecurrentSizes):
     """As many numbers as hidden states have go through the convolution, each by itself."""
 
     size: int
+    has_bias: bool = False
     norm_eps: float = 0.0  # it has no norm
 
     @property
@@ -45,8 +46,6 @@ class ConvolutionSizes(RecurrentSizes):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionSpec(ConvolutionSizes):
     """C · (w * (B · x)), a causal convolution of few inputs (https://www.liquid.ai/blog/liquid-foundation-models-v2)."""
-
-    has_bias: bool = False
 
     @property
     def input(self) -> Projection:

@@ -33,8 +33,9 @@ def test_the_kernel_computes_what_torch_does_however_tokens_are_cut(
     kernels: GeneratedKernels, size: int, inputs: int
 ) -> None:
     torch.manual_seed(size)
-    spec = ConvolutionSpec(size=size, inputs=inputs)
-    tensors = ConvolutionTensors(torch.randn(inputs, size), torch.randn(size))
+    spec = ConvolutionSpec(size=size, inputs=inputs, has_bias=inputs != 3)
+    bias = torch.randn(size) if spec.has_bias else None
+    tensors = ConvolutionTensors(torch.randn(inputs, size), bias)
     rows, cache = torch.randn(TOKENS, spec.rows), new_state(spec)
     nothing = FloatLinear(torch.empty(0, 0), None, torch.nn.functional.linear)
     mixer = ShortConvolution(spec, nothing, tensors, nothing, dtype=torch.float32)

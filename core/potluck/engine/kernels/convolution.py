@@ -56,5 +56,6 @@ def short_convolution(
 
 def convolution_fields(shape: ConvolutionSizes, tensors: ConvolutionTensors) -> dict[str, int]:
     """Check the small tensors of a short convolution; return where they are, by the names of a record's fields."""
-    sizes = {"convolution": shape.inputs * shape.channels, "bias": shape.channels}
+    sizes = {"convolution": shape.inputs * shape.channels}
+    sizes |= {"bias": shape.channels} if shape.has_bias else {}
     return small_fields(tensors, sizes)

@@ -24,7 +24,7 @@ class Convolution(Record):
     stride = Number()  # numbers from one token to the next
     tokens = Number()
     convolution = Address(KIND_F32)  # (inputs, D)
-    bias = Address(KIND_F32)  # (D,)
+    bias = Address(KIND_F32)  # (D,), if the shape has one
     before = Address(KIND_F32)  # (inputs - 1, D), the last inputs of the convolution
     out = Address(KIND_F32)  # (tokens, D)
 
@@ -70,7 +70,7 @@ def _emit_channels(
     size = shape.size
     before, weights = given.before + channel, given.convolution + channel
     factors = [(weights + i * size)[span] for i in range(shape.inputs)]
-    added = (given.bias + channel)[span]
+    added = (given.bias + channel)[span] if shape.has_bias else None
     last = [e.variable((before + i * size)[span]) for i in range(shape.inputs - 1)]
     with e.loop(0, given.tokens) as token:
         b = given.inputs + (token * given.stride + channel)
@@ -78,7 +78,8 @@ def _emit_channels(
         numbers = [*(one.value for one in last), b[span] * x[span]]
         total = added
         for number, factor in zip(numbers, factors, strict=True):
-            total = e.multiply_add(number, factor, total)
+            total = number * factor if total is None else e.multiply_add(number, factor, total)
+        assert total is not None
         (given.out + (token * size + channel))[span] = c[span] * total
         for one, number in zip(last, numbers[1:], strict=True):
             one.value = number

@@ -91,11 +91,11 @@ class ConvolutionTensors:
     """What a short convolution has beside its two matrices, in f32."""
 
     convolution: Tensor  # (inputs, D)
-    bias: Tensor  # (D,)
+    bias: Tensor | None = None  # (D,)
 
     @property
     def nbytes(self) -> int:
-        return self.convolution.nbytes + self.bias.nbytes
+        return self.convolution.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
