@@ -136,7 +136,7 @@ class Bench:
         dtype = cache_dtype(self._scheme, torch.device("cpu"))
         sizes = CacheSizes(number_bytes=dtype.itemsize)
         return CachePool(
-            [self._config.layers[layer].mixer.cache(sizes) for layer in layers],
+            [self._config.layers[layer].cache(sizes) for layer in layers],
             dtype=dtype,
             device=torch.device("meta"),
             context=CONTEXT,

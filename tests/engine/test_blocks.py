@@ -79,6 +79,7 @@ def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant
         "olmo 2",
         "qwen 3 moe",
         "qwen 3 next",
+        "nemotron h",
     ],
 )
 def test_bf16_is_as_exact_as_that_of_transformers(

@@ -35,6 +35,7 @@ FAMILIES = [
     "command a",
     pytest.param("qwen 3.5", marks=pytest.mark.slow),
     pytest.param("granite 4", marks=pytest.mark.slow),
+    pytest.param("lfm 2", marks=pytest.mark.slow),
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
         for variant in (
@@ -74,7 +75,7 @@ def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Sta
 
 
 def make_caches(weights: StageWeights) -> list[LayerCache]:
-    specs = [spec.mixer.cache(CacheSizes(number_bytes=4)) for spec in weights.config.layers]
+    specs = [spec.cache(CacheSizes(number_bytes=4)) for spec in weights.config.layers]
     caches = [new_cache(spec, weights.cache_dtype, CPU) for spec in specs]
     for spec, layer in zip(specs, caches, strict=True):
         layer.resize(CONTEXT if isinstance(spec.row, KeysAndValues) else spec.rows(CONTEXT), 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from config_layers import with_each_mixer, with_layers
+from config_layers import attention, with_each_mixer, with_layers
 from tiny_models import Reference, make_model
 
 from potluck.engine.blocks import DecoderLayer
@@ -57,7 +57,9 @@ def test_floats_of_16_bits_have_the_shape_of_their_layers(
 def test_windows_and_ropes_are_data(make_reference: MakeReference) -> None:
     reference = make_reference("phi 3")
     places = zip(reference.config.layers, (0, 0, None, 0), (5, None, 5, 5), strict=True)
-    mixers = [replace(layer.mixer, rope=rope, window=window) for layer, rope, window in places]
+    mixers = [
+        replace(attention(layer.mixer), rope=rope, window=window) for layer, rope, window in places
+    ]
     config = with_each_mixer(reference.config, mixers)
 
     blocks = replace(reference, config=config).weights(scheme="int4").blocks

@@ -1,5 +1,6 @@
 """A token goes through the experts that its router chose, and through no others."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from potluck.engine.kernels import Router, best_kernels
 from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.mlp import GatedMlp, MoE, PackedMlp
 from potluck.engine.products import Products
-from potluck.model.families.facts import GateFunction
+from potluck.model.families.facts import Activation, GateFunction
 from potluck.model.formats import INT8
 from potluck.model.routing import Routing
 
@@ -117,6 +118,18 @@ def test_a_gated_mlp_uses_its_activation() -> None:
             FloatLinear(up, None, Products()), FloatLinear(torch.eye(1), None, Products()), name
         )
         assert mlp(x).item() == pytest.approx(function(x).item() * 2)
+
+
+def test_an_mlp_without_gates_squares_or_bends_its_ups() -> None:
+    def of(name: Activation, x: float) -> float:
+        one = FloatLinear(torch.eye(1), None, Products())
+        learned = torch.tensor([0.7, 0.9]) if name == "xielu" else None
+        return GatedMlp(one, one, name, learned=learned)(torch.tensor([[x]])).item()
+
+    assert of("relu2", 3.0) == 9.0
+    assert of("relu2", -3.0) == 0.0
+    assert of("xielu", 2.0) == pytest.approx(0.7 * 4 + 1)
+    assert of("xielu", -2.0) == pytest.approx(0.9 * (math.exp(-2) - 1 + 2) - 1, abs=1e-6)
 
 
 def packed_mlp(width: int, size: int, biases: bool) -> PackedMlp:

@@ -14,6 +14,7 @@ from potluck.engine.blocks import LayerRun
 from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.linear import JoinedLinear, PackedLinear
 from potluck.model.formats import PackedFormat
+from potluck.model.naming import decoder_names
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.tensor_formats import tensor_format, weight_bytes
 
@@ -44,6 +45,10 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",
+                "nemotron h",
+                "nemotron h, narrow experts",
+                "apertus",
+                "lfm 2",
             )
         ),
     ],
@@ -54,6 +59,7 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
     """Return the same model in f32, with the values that its weights have in the scheme."""
     kernels, config = ReferenceKernels(), reference.config
     weights = load_file(reference.tensors[0].path)
+    names = decoder_names(weights)
     for name, weight in weights.items():
         # a matrix (out, in), or those of all experts, each (in, out)
         if name.endswith("conv1d.weight"):  # which stays f32
@@ -61,7 +67,7 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
         stacked = None if config.experts is None else config.experts.facts.stacked
         is_turned = weight.dim() == 3 and stacked == "columns"
         matrices = weight.mT if is_turned else weight if weight.dim() == 3 else weight[None]
-        held = tensor_format(config, name, tuple(matrices[0].shape), scheme)
+        held = tensor_format(config, names[name], tuple(matrices[0].shape), scheme)
         if isinstance(held, PackedFormat):
             packed = [kernels.pack(matrix.float(), held).dequantise() for matrix in matrices]
             whole = torch.stack(packed) if weight.dim() == 3 else packed[0]
@@ -111,7 +117,7 @@ def test_projections_that_would_share_a_block_stay_apart(make_reference: MakeRef
 
     weights = reference.weights(scheme="int8")
 
-    assert isinstance(weights.blocks[0].mixer.matrices[0], JoinedLinear)
+    assert isinstance(weights.blocks[0].mixer_matrices[0], JoinedLinear)
     logits = Pipeline(reference, [], "int8").run(ids)
     assert off(logits, reference.logits(ids)) < TOLERANCE
 

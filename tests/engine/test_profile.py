@@ -214,5 +214,5 @@ def test_a_layer_that_is_measured_twice_has_weights_of_its_own_each_time() -> No
         config, [5, 5, 5], embedding=False, head=False, scheme="int4", device=CPU
     )
 
-    memory = [part for b in weights.blocks for part in b.mixer.matrices[0].memory]
+    memory = [part for b in weights.blocks for part in b.mixer_matrices[0].memory]
     assert len({part.data_ptr() for part in memory}) == len(memory) == 3

@@ -124,7 +124,7 @@ def test_zero_points_are_held_in_4_bits(llama: Reference, tmp_path: Path, name: 
         model.config, range(1), embedding=False, head=False, tensors=model.tensors,
         scheme="int4-offset", device=CPU,
     )  # fmt: skip
-    output = weights.blocks[0].mixer.matrices[1]
+    output = weights.blocks[0].mixer_matrices[1]
     original = values["model.layers.0.self_attn.o_proj.weight"]
     assert isinstance(output, PackedLinear)
     error = (output.weight.dequantise() - original).abs().max()

@@ -116,10 +116,9 @@ def _matrices(reference: Reference, share: Share | None, scheme: Scheme) -> dict
     )
     (block,) = weights.blocks
     made: dict[str, torch.Tensor] = {}
-    mixer, mlp = block.spec.mixer.projections, block.spec.feed_forward.projections
     assert isinstance(block.mlp, PackedMlp)
-    linears = (*block.mixer.matrices, block.mlp.gate_up, block.mlp.down)
-    for projection, linear in zip((*mixer, *mlp), linears, strict=True):
+    linears = (*block.mixer_matrices, block.mlp.gate_up, block.mlp.down)
+    for projection, linear in zip(block.spec.projections, linears, strict=True):
         assert isinstance(linear, PackedLinear)
         weight: PackedWeight = linear.weight
         parts = weight.dequantise().split(projection.rows)

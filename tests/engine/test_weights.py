@@ -81,9 +81,9 @@ def test_projections_that_are_read_together_lie_together(
     prefix = "model.layers.1."
     assert isinstance(block.mlp, GatedMlp)
     for linear, parts in (
-        (block.mixer.matrices[0], ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        (block.mixer_matrices[0], ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
         (block.mlp.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
-        (block.mixer.matrices[1], ("self_attn.o_proj",)),
+        (block.mixer_matrices[1], ("self_attn.o_proj",)),
         (block.mlp.down, ("mlp.down_proj",)),
     ):
         weights = [state[f"{prefix}{part}.weight"] for part in parts]
@@ -321,8 +321,8 @@ def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:
 
     assert weights.nbytes == load(llama).nbytes
     for block in weights.blocks:
-        assert isinstance(block.mixer.matrices[0], FloatLinear)
-        assert block.mixer.matrices[0].weight.isfinite().all()
+        assert isinstance(block.mixer_matrices[0], FloatLinear)
+        assert block.mixer_matrices[0].weight.isfinite().all()
 
 
 def test_a_stored_tensor_of_the_hub_has_the_digest_of_its_bytes(llama: Reference) -> None:

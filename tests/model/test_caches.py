@@ -88,7 +88,7 @@ def test_the_longest_step_fits_in_beside_a_window_that_has_little_slack() -> Non
 
 
 def test_what_a_layer_caches_depends_on_its_window() -> None:
-    caches = [layer.mixer.cache(CacheSizes(number_bytes=2)) for layer in GEMMA.layers]
+    caches = [layer.cache(CacheSizes(number_bytes=2)) for layer in GEMMA.layers]
 
     assert caches == [WindowCache(row=ROW, window=512)] * 5 + [FullCache(row=ROW)]
     assert session_bytes(caches, 8192) == (5 * 1536 + 8192) * ROW.nbytes

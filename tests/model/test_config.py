@@ -132,9 +132,7 @@ def test_biases_and_norms_follow_the_family() -> None:
     def facts(architecture: str, **changes: object) -> tuple[bool, bool, bool, bool]:
         config = ModelConfig.from_dict(llama(architectures=[architecture], **changes))
         layer = config.layers[0]
-        qkv, output, mlp, _ = (
-            part.has_bias for part in (*layer.mixer.projections, *layer.feed_forward.projections)
-        )
+        qkv, output, mlp, _ = (part.has_bias for part in layer.projections)
         return qkv, output, mlp, attention(layer.mixer).qk_norm == "head"
 
     assert facts("LlamaForCausalLM") == (False, False, False, False)

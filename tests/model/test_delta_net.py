@@ -36,7 +36,7 @@ def test_each_fourth_layer_has_attention_unless_the_config_lists_them() -> None:
 )
 def test_states_do_not_grow_with_the_context(shape: str, state: float, row: int) -> None:
     config = ModelConfig.from_dict(SHAPES[shape])
-    caches = [layer.mixer.cache(SIZES) for layer in config.layers]
+    caches = [layer.cache(SIZES) for layer in config.layers]
     states = [cache for cache in caches if isinstance(cache, RecurrentCache)]
 
     assert sum(cache.row.nbytes for cache in states) == pytest.approx(state, rel=0.01)

@@ -118,6 +118,7 @@ def test_the_first_gemma_means_the_tanh_of_gelu_by_either_name() -> None:
     def activation(name: str) -> Activation:
         fields = {**SIZES, "architectures": ["GemmaForCausalLM"], "hidden_act": name}
         feed_forward = ModelConfig.from_dict(fields).layers[0].feed_forward
+        assert feed_forward is not None
         return feed_forward.activation
 
     assert activation("gelu") == activation("gelu_pytorch_tanh") == "gelu_pytorch_tanh"

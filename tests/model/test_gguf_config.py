@@ -68,8 +68,7 @@ def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
     _, config = read(shapes=shapes)
 
     assert not config.tie_word_embeddings
-    assert [part.has_bias for part in config.layers[0].mixer.projections] == [True, True]
-    assert all(part.has_bias for part in config.layers[0].feed_forward.projections)
+    assert [part.has_bias for part in config.layers[0].projections] == [True] * 4
 
 
 @pytest.mark.parametrize(

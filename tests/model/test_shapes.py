@@ -22,6 +22,7 @@ PARAMETERS = {  # in billions, as their makers say
     "qwen3.6-27b": 26.9,
     "llama-4-scout": 107.8,
     "qwen3.8-flash-next": 177,
+    "nemotron-3-nano-30b-a3b": 31.6,
     "gemma-4-26b-a4b": 25.2,
     "gemma-4-31b": 30.7,
 }

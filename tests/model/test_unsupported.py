@@ -26,10 +26,10 @@ def test_what_is_in_the_table_exists_and_does_not_run(name: str) -> None:
 
 
 def test_a_known_family_is_refused_with_its_missing_block_and_the_nearest_that_runs() -> None:
-    error = refusal({"architectures": ["NemotronHForCausalLM"], "num_experts": 8})
+    error = refusal({"architectures": ["FalconH1ForCausalLM"], "num_experts": 8})
 
-    assert "NemotronHForCausalLM" in error.message
-    assert "an MLP without gates" in error.message
+    assert "FalconH1ForCausalLM" in error.message
+    assert "attention beside a state space" in error.message
     assert "nearest family that runs is GraniteMoeHybridForCausalLM" in error.message
 
 
@@ -39,7 +39,7 @@ def test_a_known_family_is_refused_with_its_missing_block_and_the_nearest_that_r
         ({"kv_lora_rank": 512, "n_routed_experts": 8}, "latent attention", "DeepseekV3ForCausalLM"),
         ({"index_topk": 2048, "kv_lora_rank": 512}, "indexer", "DeepseekV32ForCausalLM"),
         ({"mamba_d_state": 128, "num_experts": 8}, "state space", "LlamaForCausalLM"),
-        ({"conv_L_cache": 3}, "short convolutions", "Qwen3ForCausalLM"),
+        ({"conv_L_cache": 3}, "short convolutions", "Lfm2ForCausalLM"),
         ({"num_local_experts": 8}, "mixture of experts", "Qwen3MoeForCausalLM"),
         ({"layer_norm_eps": 1e-5}, "LayerNorm", "LlamaForCausalLM"),
         ({"text_config": {"num_experts": 8}}, "mixture of experts", "Qwen3MoeForCausalLM"),

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from config_layers import row_bytes, with_each_mixer
+from config_layers import attention, row_bytes, with_each_mixer
 from model_folders import CONFIG
 
 from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
@@ -44,7 +44,7 @@ def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
 def test_a_layer_with_a_window_is_planned_with_what_its_cache_takes() -> None:
     config = with_each_mixer(
         SHAPE,
-        [replace(SHAPE.layers[0].mixer, window=window) for window in (100, None)]
+        [replace(attention(SHAPE.layers[0].mixer), window=window) for window in (100, None)]
         * (SHAPE.num_layers // 2),
     )
 

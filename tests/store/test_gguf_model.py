@@ -76,6 +76,11 @@ VARIANTS = [
     "glm 4.7 flash",
     "glm 5",
     "glm 5.2",
+    "arcee",
+    "lfm 2",
+    "lfm 2 moe",
+    "nemotron h",
+    "nemotron h, dense, biases",
     "qwen 3 next",
     "qwen 3.5",
     "qwen 3.5 moe",
@@ -95,13 +100,13 @@ def as_in_a_file(config: ModelConfig) -> ModelConfig:
         ropes = config.ropes[0], dataclasses.replace(config.ropes[1], query_scale=LLAMA_4)
         windows = [attention(layer.mixer).window and 8192 for layer in config.layers]
         mixers = [
-            dataclasses.replace(layer.mixer, window=window, rope=0 if window else 1)
+            dataclasses.replace(attention(layer.mixer), window=window, rope=0 if window else 1)
             for layer, window in zip(config.layers, windows, strict=True)
         ]
         return dataclasses.replace(with_each_mixer(config, mixers), ropes=ropes)
     if config.architecture.startswith("SmolLM3"):  # the fourth of four layers has no rotary
         places = zip(config.layers, (0, 0, 0, None), strict=True)
-        mixers = [dataclasses.replace(layer.mixer, rope=rope) for layer, rope in places]
+        mixers = [dataclasses.replace(attention(layer.mixer), rope=rope) for layer, rope in places]
         return with_each_mixer(config, mixers)
     return config
 

@@ -28,7 +28,7 @@ def _attentions(config: ModelConfig) -> list[AttentionSpec]:
 
 def row_bytes(config: ModelConfig, number_bytes: int) -> int:
     """Bytes of one token's keys and values in a layer."""
-    return config.layers[0].mixer.cache(CacheSizes(number_bytes=number_bytes)).row.nbytes
+    return config.layers[0].cache(CacheSizes(number_bytes=number_bytes)).row.nbytes
 
 
 def with_layers(config: ModelConfig, **changes: Any) -> ModelConfig:
@@ -45,13 +45,13 @@ def with_mixers(config: ModelConfig, **changes: Any) -> ModelConfig:
     )
 
 
-def with_each_mixer(config: ModelConfig, mixers: Sequence[Mixer]) -> ModelConfig:
+def with_each_mixer(config: ModelConfig, mixers: Sequence[Mixer | None]) -> ModelConfig:
     """The config with these mixers, one for each layer."""
     pairs = zip(config.layers, mixers, strict=True)
     return replace(config, layers=tuple(replace(layer, mixer=mixer) for layer, mixer in pairs))
 
 
-def attention(mixer: Mixer) -> AttentionSpec:
+def attention(mixer: Mixer | None) -> AttentionSpec:
     """The mixer, which has to be attention with keys and values of its own."""
     assert isinstance(mixer, AttentionSpec)
     return mixer

@@ -4,26 +4,31 @@ from typing import Any
 
 import gguf
 
+_EPSILONS = ("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
+
 
 def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str) -> None:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
     everywhere = rope.get("full_attention", rope)
+    is_hybrid = "layers_block_type" in config or "conv_L_cache" in config
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
     writer.add_block_count(config["num_hidden_layers"])
-    if "intermediate_size" in config:
+    if "intermediate_size" in config and "layers_block_type" not in config:
         size = config.get("intermediate_size_mlp", config["intermediate_size"])
         writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
-    if architecture != "gemma4":
+    if architecture != "gemma4" and not is_hybrid:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(_theta(everywhere, head_dim))
+        epsilon = next(config[name] for name in _EPSILONS if name in config)
+        writer.add_layer_norm_rms_eps(epsilon)
+    if everywhere:
+        writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
     if architecture in ("deepseek2", "glm-dsa"):
         head_dim = config["qk_rope_head_dim"]
@@ -75,6 +80,18 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             writer.add_logit_scale(config["logit_scale"])
             if architecture == "cohere2":
                 writer.add_sliding_window(config["sliding_window"])
+        case "nemotron_h" | "nemotron_h_moe":
+            _add_nemotron(writer, config)
+        case "lfm2" | "lfm2moe":
+            kinds = config["layer_types"]
+            heads = config["num_key_value_heads"]
+            writer.add_head_count_kv([heads * (kind == "full_attention") for kind in kinds])
+            writer.add_shortconv_l_cache(config["conv_L_cache"])
+            if architecture == "lfm2moe":
+                _add_experts(
+                    writer,
+                    {"first_k_dense_replace": config["num_dense_layers"], "n_group": None} | config,
+                )
         case "llama4":
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -164,6 +181,31 @@ def _add_delta_nets(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         _add_experts(writer, config)
 
 
+def _add_nemotron(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Add what `NemotronHModel.set_gguf_parameters` adds."""
+    kinds, heads = config["layers_block_type"], config["mamba_num_heads"]
+    sizes = {"mlp": config["intermediate_size"], "moe": config["moe_intermediate_size"]}
+    writer.add_head_count_kv(
+        [config["num_key_value_heads"] * (kind == "full_attention") for kind in kinds]
+    )
+    writer.add_feed_forward_length([sizes.get(kind, 0) for kind in kinds])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config["ssm_state_size"])
+    writer.add_ssm_group_count(config["n_groups"])
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_ssm_inner_size(heads * config["mamba_head_dim"])
+    if "moe" in kinds:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+
+
 def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     windows = [kind == "sliding_attention" for kind in config["layer_types"]]
     full = config["per_layer_config"][str(windows.index(False))]  # of fewer than ten layers
@@ -197,7 +239,7 @@ def _add_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if "routed_scaling_factor" in config:
-        shared = config.get("n_shared_experts") or config["num_shared_experts"]
+        shared = config.get("n_shared_experts") or config.get("num_shared_experts", 0)
         writer.add_expert_shared_count(shared)
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])

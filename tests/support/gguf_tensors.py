@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
+INTERLEAVED = ("llama", "arcee", "granite", "smollm3", "mistral3")
 WHOLE_NORMS = ("gemma", "gemma2", "gemma3")
 # What Gemma 4's converter calls the tensors that have no names of their own.
 GEMMA_4 = {
@@ -50,6 +50,22 @@ def _converted(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, T
         elif last != "norm.weight":
             values = reordered(values)
     return {name.replace(".dt_bias", ".dt_proj.bias"): values}
+
+
+SPACES = ("mixer.D", "mixer.dt_bias", "mixer.conv1d.weight", "mixer.norm.weight")
+
+
+def _state_space(name: str, values: Tensor, config: dict[str, Any]) -> tuple[str, Tensor]:
+    """Change a tensor as `Mamba2Model.modify_tensors` does."""
+    if name.endswith(".A_log"):
+        values = -values.exp().view(-1, 1)
+    elif name.endswith(".D"):
+        values = values.view(-1, 1)
+    elif name.endswith(".conv1d.weight"):
+        values = values.squeeze(1)
+    elif name.endswith(".norm.weight"):
+        values = values.view(config["n_groups"], -1)
+    return name.replace(".dt_bias", ".dt_proj.bias"), values
 
 
 def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
@@ -93,6 +109,11 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
                 tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
             continue
         name = name.replace("_correction_bias", "_correction.bias")
+        name = name.replace(".expert_bias", ".expert_bias.bias")
+        if name.endswith("conv.conv.weight"):
+            values = values.squeeze(1)
+        if (".A_log" in name and "linear_attn" not in name) or name.endswith(SPACES):
+            name, values = _state_space(name, values, config)
         if "linear_num_key_heads" in config:
             for part, some in _converted(name, values, config).items():
                 tensors[_name(names, part)] = some
@@ -168,6 +189,11 @@ def _gemma4_factors(config: dict[str, Any]) -> Tensor:
 
 def _name(names: gguf.TensorNameMap, name: str) -> str:
     found = names.get_name(name, (".weight", ".bias"))
+    if found is None:  # of experts, which the converter stacks under this name
+        merged = name.replace("backbone.", "model.").replace(".mixer.experts.", ".mlp.experts.")
+        for own, usual in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
+            merged = merged.replace(f".experts.{own}", f".experts.{usual}")
+        found = names.get_name(merged, (".weight", ".bias"))
     assert found is not None, name
     return found
 

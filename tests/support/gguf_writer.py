@@ -51,6 +51,10 @@ FAMILIES = {
     "Glm4MoeLiteForCausalLM": "deepseek2",
     "GlmMoeDsaForCausalLM": "glm-dsa",
     "GptOssForCausalLM": "gpt-oss",
+    "NemotronHForCausalLM": "nemotron_h",
+    "ArceeForCausalLM": "arcee",
+    "Lfm2ForCausalLM": "lfm2",
+    "Lfm2MoeForCausalLM": "lfm2moe",
 }
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 
@@ -83,7 +87,10 @@ def write_gguf(
         more_tensors: of something beside the model, in f32.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architecture = architecture or FAMILIES[config["architectures"][0]]
+    kinds_of_halves = config.get("layers_block_type", ())
+    config.setdefault("num_hidden_layers", len(kinds_of_halves))
+    usual = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
+    architecture = architecture or usual
     writer = gguf.GGUFWriter(path, architecture)
     add_sizes(writer, config, architecture)
     if vocabulary:

@@ -50,6 +50,7 @@ KEPT |= {
     "root mean square",
     "with rope",
     "after dense",
+    "windowed or dense",
     "loopback pseudo",
     "text/plain; version=0.0.4",
     "start: {}",

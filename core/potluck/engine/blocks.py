@@ -54,15 +54,15 @@ class Mixer(Protocol):
 
 
 class DecoderLayer:
-    """The layer of every family. It has norms where the specification has them."""
+    """The layer of every family. It has norms, a mixer and an MLP where the specification has them."""
 
     __slots__ = ("_multiplier", "mixer", "mlp", "norms", "scale", "spec")
 
     def __init__(
         self,
         spec: LayerSpec,
-        mixer: Mixer,
-        mlp: Mlp | MoE | ParallelMoE,
+        mixer: Mixer | None,
+        mlp: Mlp | MoE | ParallelMoE | None,
         norms: LayerNorms[RmsNorm],
         scale: Tensor | None = None,
     ) -> None:
@@ -80,33 +80,37 @@ class DecoderLayer:
 
         Each session has a cache of this layer and a step, which says how many of the rows are its own.
         """
-        norms = self.norms
-        read = _normed(x, norms.before_mixer)
-        mixed = self._mixed(read, caches, steps)
-        x = self._add(x, _normed(mixed, norms.after_mixer))
-        if not self.spec.is_side_by_side:
-            read = _normed(x, norms.before_mlp)
-        x = self._add(x, _normed(self._fed_forward(read, steps), norms.after_mlp))
+        norms, read = self.norms, x
+        if self.mixer is not None:
+            read = _normed(x, norms.before_mixer)
+            mixed = self._mixed(self.mixer, read, caches, steps)
+            x = self._add(x, _normed(mixed, norms.after_mixer))
+        if self.mlp is not None:
+            if not self.spec.is_side_by_side:
+                read = _normed(x, norms.before_mlp)
+            x = self._add(x, _normed(self._fed_forward(self.mlp, read, steps), norms.after_mlp))
         return x if self.scale is None else x.mul_(self.scale)
 
-    def _mixed(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+    def _mixed(
+        self, mixer: Mixer, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]
+    ) -> Tensor:
         """What the mixer makes of (T, D), of all ranks together."""
-        mixed = self.mixer.output(self._mix(self.mixer.project(x), caches, steps))
+        mixed = mixer.output(_mix(mixer, mixer.project(x), caches, steps))
         return summed(mixed, steps[0].exchange) if self.spec.sums_mixer else mixed
 
-    def _fed_forward(self, x: Tensor, steps: Sequence[Step]) -> Tensor:
+    def _fed_forward(
+        self, mlp: Mlp | MoE | ParallelMoE, x: Tensor, steps: Sequence[Step]
+    ) -> Tensor:
         """What the feed-forward makes of (T, D), of all ranks together."""
         exchange = steps[0].exchange if self.spec.sums_feed_forward else None
-        if isinstance(self.mlp, ParallelMoE):  # which has norms after the sums
-            return self.mlp(x, exchange)
-        return summed(self.mlp(x), exchange)
+        if isinstance(mlp, ParallelMoE):  # which has norms after the sums
+            return mlp(x, exchange)
+        return summed(mlp(x), exchange)
 
-    def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
-        mix = self.mixer.mix
-        if len(steps) == 1:
-            return mix(rows, caches[0], steps[0])
-        parts = rows.split([step.tokens for step in steps])
-        return torch.cat([mix(*each) for each in zip(parts, caches, steps, strict=True)])
+    @property
+    def mixer_matrices(self) -> Sequence[Linear]:
+        """All that the mixer multiplies with, in the order of use; none without a mixer."""
+        return () if self.mixer is None else self.mixer.matrices
 
     @property
     def around(self) -> Sequence[Linear]:
@@ -115,9 +119,8 @@ class DecoderLayer:
 
     @property
     def nbytes(self) -> int:
-        norms = sum(norm.nbytes for norm in self.norms.present)
-        scale = 0 if self.scale is None else self.scale.nbytes
-        return self.mixer.nbytes + self.mlp.nbytes + norms + scale
+        parts = (self.mixer, self.mlp, self.scale, *self.norms.present)
+        return sum(part.nbytes for part in parts if part is not None)
 
     def _add(self, x: Tensor, added: Tensor) -> Tensor:
         """`added` is this layer's own memory, `x` may be the caller's."""
@@ -144,6 +147,13 @@ class LayerRun(Run):
         for block, cache in zip(self._blocks, caches[self._first :], strict=False):
             x = block.forward(x, cache, step)
         return x
+
+
+def _mix(mixer: Mixer, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
+    if len(steps) == 1:
+        return mixer.mix(rows, caches[0], steps[0])
+    parts = rows.split([step.tokens for step in steps])
+    return torch.cat([mixer.mix(*each) for each in zip(parts, caches, steps, strict=True)])
 
 
 def _normed(x: Tensor, norm: RmsNorm | None) -> Tensor:

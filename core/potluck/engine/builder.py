@@ -21,11 +21,11 @@ from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.gates import gate
+from potluck.engine.gates import finish_learned, gate
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
-from potluck.engine.linear import FloatLinear, PackedLinear
+from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mamba import Mamba
 from potluck.engine.mamba import empty_tensors as mamba_tensors
 from potluck.engine.mamba import finish_tensors as finish_mamba
@@ -35,7 +35,10 @@ from potluck.engine.ngram_table import NgramTable, TableTarget
 from potluck.engine.ngrams import Ngrams
 from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.recurrent import finish_convolution
 from potluck.engine.runs import make_runs
+from potluck.engine.short_convolution import ShortConvolution
+from potluck.engine.short_convolution import empty_tensors as convolution_tensors
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
@@ -52,6 +55,7 @@ from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
+from potluck.model.short_convolution import ConvolutionSpec
 from potluck.model.streams import StreamMixSpec, Streams
 from potluck.model.tensor_formats import tensor_format
 
@@ -143,7 +147,10 @@ class _Builder(MatrixBuilder):
 
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._config.layers[index], self._config.layer_prefix(index)
+        mixer = mlp = None
         match spec.mixer:
+            case None:
+                pass
             case AttentionSpec() as attention:
                 mixer = self._attention(prefix, attention)
             case LatentSpec() as latent:
@@ -152,7 +159,11 @@ class _Builder(MatrixBuilder):
                 mixer = self._delta_net(prefix, delta_net)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
+            case ConvolutionSpec() as convolution:
+                mixer = self._convolution(prefix, convolution)
         match spec.feed_forward:
+            case None:
+                pass
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
             case MoeSpec() as moe:
@@ -160,6 +171,8 @@ class _Builder(MatrixBuilder):
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
         if (streams := spec.streams) is not None:
+            assert mixer is not None
+            assert mlp is not None
             first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
             before = (
                 None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)
@@ -352,7 +365,7 @@ class _Builder(MatrixBuilder):
         tensors, memory = mamba_tensors(spec, self._device)
         for name, part in memory.items():
             self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_mamba(tensors))
+        self._filling.then(lambda: finish_mamba(tensors, spec))
         output = self._linear(prefix, spec.output)
         if (kernels := as_generated(self.run_kernels)) is None:
             return Mamba(spec, first, tensors, output, dtype=self.dtype)
@@ -360,12 +373,36 @@ class _Builder(MatrixBuilder):
 
         return GeneratedMamba(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
+    def _convolution(self, prefix: str, spec: ConvolutionSpec) -> ShortConvolution:
+        first = self._linear(prefix, spec.input)
+        tensors, memory = convolution_tensors(spec, self._device)
+        for name, part in memory.items():
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_convolution(tensors))
+        output = self._linear(prefix, spec.output)
+        if (kernels := as_generated(self.run_kernels)) is None:
+            return ShortConvolution(spec, first, tensors, output, dtype=self.dtype)
+        from potluck.engine.generated_convolution import GeneratedConvolution
+
+        return GeneratedConvolution(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
+
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
-        if isinstance(down, PackedLinear):
-            return PackedMlp(gate_up, down, spec.activation, self.scratch)
         apply = self._ops.gate if self.generated is None else self.generated.gate
-        return GatedMlp(gate_up, down, spec.activation, apply)
+        learned = self._learned(prefix, spec)
+        if isinstance(down, PackedLinear):
+            return PackedMlp(gate_up, down, spec.activation, self.scratch, learned, apply)
+        return GatedMlp(gate_up, down, spec.activation, apply, learned)
+
+    def _learned(self, prefix: str, spec: DenseSpec) -> Tensor | None:
+        """The numbers of the activation that were learned."""
+        if not spec.learned:
+            return None
+        learned = torch.empty(len(spec.learned), device=self._device)
+        for name, part in zip(spec.learned, learned.split(1), strict=True):
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_learned(learned))
+        return learned
 
     def _moe(self, prefix: str, spec: MoeSpec) -> MoE:
         routing = spec.experts.routing
@@ -382,10 +419,17 @@ class _Builder(MatrixBuilder):
             self._router(prefix, spec),
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
+            narrow=self._narrow(prefix, spec),
             route=route if self.generated is None else self.generated.route,
             together=together or placed,
             waits=placed is None,
         )
+
+    def _narrow(self, prefix: str, spec: MoeSpec) -> tuple[Linear, Linear] | None:
+        if spec.narrow is None:
+            return None
+        first, last = spec.narrow
+        return self._linear(prefix, first), self._linear(prefix, last)
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe

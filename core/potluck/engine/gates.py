@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.model.families.facts import Activation, ClampedSwiglu, GateFunction
+from potluck.model.powers import exponential, natural_logarithm
 
 GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -16,15 +17,33 @@ GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
 }
 
 
-def gate(gate_up: Tensor, activation: Activation) -> Tensor:
+def gate(gate_up: Tensor, activation: Activation, learned: Tensor | None = None) -> Tensor:
     """Return what the activation makes of each row of gates and ups, (T, 2 width) → (T, width).
 
-    A row has its gates before its ups, unless the activation has pairs of them.
+    A row has its gates before its ups, unless the activation has pairs of them. Without gates, it has
+    ups alone: (T, width) → (T, width). `learned` are the two numbers of xielu.
     """
+    if activation == "relu2":
+        return F.relu(gate_up).square_()
+    if activation == "xielu":
+        assert learned is not None
+        return _xielu(gate_up, learned.to(gate_up.dtype))
     if isinstance(activation, ClampedSwiglu):
         return _clamped_swiglu(gate_up, activation)
     gates, ups = gate_up.chunk(2, -1)
     return GATE_FUNCTIONS[activation](gates).mul_(ups)
+
+
+def _xielu(x: Tensor, learned: Tensor) -> Tensor:
+    above, below = learned
+    bent = torch.where(x > 0, above * x * x, below * (torch.expm1(x.clamp(max=0)) - x))
+    return bent.add_(x, alpha=0.5)
+
+
+def finish_learned(learned: Tensor) -> None:
+    """Make the numbers of xielu of those that files have: softplus(p), and 1/2 + softplus(n)."""
+    numbers = [natural_logarithm(1 + exponential(one)) for one in learned.tolist()]
+    learned.copy_(torch.tensor([numbers[0], 0.5 + numbers[1]]))
 
 
 def _clamped_swiglu(gate_up: Tensor, function: ClampedSwiglu) -> Tensor:

@@ -18,6 +18,7 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.short_convolution import ConvolutionSpec
 
 
 class GeneratedAttention(Attention):
@@ -121,7 +122,7 @@ def _pieces(position: int, tokens: int, size: int) -> list[int]:
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec() | DeltaNetSpec() | MambaSpec():
+        case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)

@@ -13,6 +13,7 @@ from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
+from potluck.engine.generated_convolution import convolution_sizes
 from potluck.engine.generated_delta_net import delta_heads
 from potluck.engine.generated_latent import index_heads, latent_heads
 from potluck.engine.generated_mamba import mamba_heads
@@ -24,7 +25,13 @@ from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
 from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
-from potluck.engine.kernels.tensors import DeltaTensors, FloatWeight, MambaTensors, Weight
+from potluck.engine.kernels.tensors import (
+    ConvolutionTensors,
+    DeltaTensors,
+    FloatWeight,
+    MambaTensors,
+    Weight,
+)
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
@@ -33,6 +40,7 @@ from potluck.engine.mlp import Mlp, MoE
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 from potluck.engine.session_cache import SessionCache
+from potluck.engine.short_convolution import ShortConvolution
 from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
@@ -43,18 +51,19 @@ GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 class MixerWeights(TypedDict):
     """The part of `LayerWeights` that the mixer has."""
 
-    qkv: Weight
+    qkv: NotRequired[Weight]
     qkv_bias: NotRequired[Tensor | None]
     qk_norm: NotRequired[Tensor | None]
-    output: Weight
+    output: NotRequired[Weight]
     output_bias: NotRequired[Tensor | None]
     window: NotRequired[int | None]
     chunk: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
-    rope: int | None
+    rope: NotRequired[int | None]
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
     mamba: NotRequired[MambaTensors]
+    convolution: NotRequired[ConvolutionTensors]
 
 
 class GeneratedRun(Run):
@@ -185,6 +194,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
     if not is_generable(spec):
         return None
     match block.mixer:
+        case None:
+            mixer, heads = MixerWeights(rope=None), None
         case Attention() as attention:
             mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
         case LatentAttention() as latent:
@@ -193,7 +204,11 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case Mamba() as mamba:
-            mixer, heads = _mamba(mamba), mamba_heads(mamba.spec)
+            mixer, heads = _between(mamba), mamba_heads(mamba.spec)
+            mixer = mixer and {**mixer, "mamba": mamba.tensors}
+        case ShortConvolution() as short:
+            mixer, heads = _between(short), convolution_sizes(short.spec)
+            mixer = mixer and {**mixer, "convolution": short.tensors}
         case _:
             return None
     weights = None if mixer is None else _layer_weights(block, mixer)
@@ -204,7 +219,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         heads,
         epsilon=spec.norm_eps,
         multiplier=spec.residual_multiplier,
-        activation=spec.feed_forward.activation,
+        activation="silu" if spec.feed_forward is None else spec.feed_forward.activation,
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
         sums_mixer=spec.sums_mixer,
@@ -216,7 +231,11 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if not has_kernels(spec.mixer) or spec.streams is not None or index is not None:
+    if (
+        (spec.mixer is not None and not has_kernels(spec.mixer))
+        or spec.streams is not None
+        or index is not None
+    ):
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
@@ -226,10 +245,15 @@ def is_generable(spec: LayerSpec) -> bool:
         if not (is_plain and has_before) or has_after or norms.after_mlp is not None:
             return False
     before_mlp = is_parallel or spec.is_side_by_side or norms.before_mlp is not None
-    if (has_before, has_after) != (before_mlp, norms.after_mlp is not None):
+    after_mlp = norms.after_mlp is not None
+    if spec.mixer is None:
+        has_before, has_after = before_mlp, after_mlp
+    if feed_forward is not None and (has_before, has_after) != (before_mlp, after_mlp):
         return False
     if has_after and spec.residual_multiplier != 1.0:
         return False
+    if feed_forward is None:
+        return has_before or isinstance(spec.mixer, AttentionSpec)
     return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
 
 
@@ -258,7 +282,8 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
 
 
-def _mamba(mixer: Mamba) -> MixerWeights | None:
+def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:
+    """The two matrices, between which the mixer is."""
     first, output = _weight(mixer.input), _weight(mixer.output)
     if first is None or output is None:
         return None
@@ -268,7 +293,6 @@ def _mamba(mixer: Mamba) -> MixerWeights | None:
         "output": output,
         "output_bias": _bias(mixer.output),
         "rope": None,
-        "mamba": mixer.tensors,
     }
 
 
@@ -325,9 +349,11 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
             moe = _parallel(mlp)
         case MoE():
             moe = _moe(mlp)
+        case None:
+            pass
         case _:
             dense = _expert(mlp)
-    if dense is None and moe is None:
+    if mlp is not None and dense is None and moe is None:
         return None
     gate_up, down = (None, None) if dense is None else dense[:2]
     return LayerWeights(
@@ -336,6 +362,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         gate_up_bias=None if dense is None else dense.gate_up_bias,
         down=down,
         down_bias=None if dense is None else dense.down_bias,
+        learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
         moe=moe,
         scale=block.scale,
         **mixer,
@@ -347,8 +374,13 @@ def _moe(moe: MoE) -> Moe | None:
     whole = [expert for expert in map(_expert, moe.mlps) if expert is not None]
     if len(whole) < len(moe.mlps):
         return None
-    shared = None if moe.shared is None else whole.pop()
-    return Moe(router=moe.router, experts=tuple(whole), shared=shared)
+    shared, narrow = None if moe.shared is None else whole.pop(), None
+    if moe.narrow is not None:
+        first, last = map(_weight, moe.narrow)
+        if first is None or last is None:
+            return None
+        narrow = first, last
+    return Moe(router=moe.router, experts=tuple(whole), shared=shared, narrow=narrow)
 
 
 def _parallel(parallel: ParallelMoE) -> Moe | None:

@@ -134,7 +134,9 @@ class StageMeter:
 
 def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
     """The matrices of a layer, and which share of their bytes a token reads."""
-    yield from ((matrix, 1.0) for matrix in (*block.around, *block.mixer.matrices))
+    yield from ((matrix, 1.0) for matrix in (*block.around, *block.mixer_matrices))
+    if block.mlp is None:
+        return
     mlp, shares = block.mlp, list[tuple[Mlp, float]]()
     if isinstance(mlp, ParallelMoE):
         mlp, shares = mlp.moe, [(mlp.dense, 1.0)]
@@ -144,6 +146,7 @@ def _matrices(block: DecoderLayer) -> Iterator[tuple[Linear, float]]:
         share = mlp.router.routing.per_token / len(mlp.experts)
         shares += [(expert, share) for expert in mlp.experts]
         shares += [] if mlp.shared is None else [(mlp.shared, 1.0)]
+        yield from ((matrix, 1.0) for matrix in mlp.narrow or ())
     for one, share in shares:
         yield one.gate_up, share
         yield one.down, share

@@ -28,6 +28,11 @@ class Mlp(Protocol):
     @property
     def down(self) -> Linear: ...
 
+    @property
+    def learned(self) -> Tensor | None:
+        """The numbers of the activation that were learned, f32."""
+        ...
+
     def __call__(self, x: Tensor) -> Tensor:
         """(T, D) → (T, D)."""
         ...
@@ -36,28 +41,38 @@ class Mlp(Protocol):
     def nbytes(self) -> int: ...
 
 
-Gate = Callable[[Tensor, Activation], Tensor]
-"""How an MLP's gates are applied: see `gate`."""
+class Gate(Protocol):
+    """How an MLP's gates are applied: see `gate`."""
+
+    def __call__(
+        self, gate_up: Tensor, activation: Activation, learned: Tensor | None = None, /
+    ) -> Tensor: ...
 
 
 class GatedMlp:
     """An MLP of plain numbers."""
 
-    __slots__ = ("_gate", "activation", "down", "gate_up")
+    __slots__ = ("_gate", "activation", "down", "gate_up", "learned")
 
     def __init__(
-        self, gate_up: Linear, down: Linear, activation: Activation, gate: Gate = gate
+        self,
+        gate_up: Linear,
+        down: Linear,
+        activation: Activation,
+        gate: Gate = gate,
+        learned: Tensor | None = None,
     ) -> None:
-        self.gate_up, self.down = gate_up, down
+        self.gate_up, self.down, self.learned = gate_up, down, learned
         self.activation: Activation = activation
         self._gate = gate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self._gate(self.gate_up(x), self.activation))
+        return self.down(self._gate(self.gate_up(x), self.activation, self.learned))
 
     @property
     def nbytes(self) -> int:
-        return self.gate_up.nbytes + self.down.nbytes
+        learned = 0 if self.learned is None else self.learned.nbytes
+        return self.gate_up.nbytes + self.down.nbytes + learned
 
 
 class PackedMlp:
@@ -67,7 +82,7 @@ class PackedMlp:
     chunk would be the largest thing that prefill holds.
     """
 
-    __slots__ = ("_scratch", "activation", "down", "gate_up")
+    __slots__ = ("_apply", "_scratch", "activation", "down", "gate_up", "learned")
 
     def __init__(
         self,
@@ -75,9 +90,15 @@ class PackedMlp:
         down: PackedLinear,
         activation: Activation,
         scratch: Scratch | None = None,
+        learned: Tensor | None = None,
+        apply: Gate = gate,
     ) -> None:
-        """Make an MLP. MLPs that never compute at the same time may share a `scratch`."""
+        """Make an MLP. MLPs that never compute at the same time may share a `scratch`.
+
+        `apply` applies an activation that has learned numbers, since no kernel quantises what it gives at once.
+        """
         self.gate_up, self.down = gate_up, down
+        self.learned, self._apply = learned, apply
         self.activation: Activation = activation
         self._scratch = scratch or Scratch()
 
@@ -91,7 +112,8 @@ class PackedMlp:
 
     @property
     def nbytes(self) -> int:
-        return self.gate_up.nbytes + self.down.nbytes
+        learned = 0 if self.learned is None else self.learned.nbytes
+        return self.gate_up.nbytes + self.down.nbytes + learned
 
     def _gate(self, x: Tensor) -> QuantisedInput:
         kernels, gate_up = self.down.kernels, self.gate_up
@@ -100,6 +122,8 @@ class PackedMlp:
             gate_up.multiply(kernels.quantise(x), gates)
         else:
             gates = gate_up(x)
+        if self.learned is not None:
+            return kernels.quantise(self._apply(gates, self.activation, self.learned))
         return kernels.quantise_gated(gates, self.activation)
 
 
@@ -154,7 +178,7 @@ class MoE:
     the order of their indices, also where kernels compute one token.
     """
 
-    __slots__ = ("_route", "_together", "experts", "router", "shared", "waits")
+    __slots__ = ("_route", "_together", "experts", "narrow", "router", "shared", "waits")
 
     def __init__(
         self,
@@ -162,6 +186,7 @@ class MoE:
         experts: Sequence[Mlp],
         shared: Mlp | None = None,
         *,
+        narrow: tuple[Linear, Linear] | None = None,
         route: Route = route,
         together: Together | None = None,
         waits: bool = True,
@@ -172,11 +197,13 @@ class MoE:
             router: what chooses experts.
             experts: all of them.
             shared: the one that each token goes through.
+            narrow: matrices (N, D) and (D, N), where experts, but the shared one, read and write N numbers.
             route: how experts are chosen.
             together: what computes the same as the experts; None: each is computed by itself.
             waits: whether one token waits until it is known here which experts its device has chosen.
         """
         self.router, self.experts, self.shared = router, tuple(experts), shared
+        self.narrow = narrow
         self._route, self._together, self.waits = route, together, waits
 
     def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
@@ -185,19 +212,30 @@ class MoE:
         The router reads `routed`, or x as the experts do.
         """
         factors = self._route(x if routed is None else routed, self.router)
+        if self.narrow is None:
+            total = self._chosen(x, factors)
+        else:
+            first, last = self.narrow
+            total = last(self._chosen(first(x), factors).to(x.dtype)).float()
+        if self.shared is not None:
+            y, routing = self.shared(x), self.router.routing
+            if routing.has_shared_gate:
+                y = y * factors[:, -1:]
+            elif routing.shared_scale != 1.0:
+                y = y * routing.shared_scale
+            total += y
+        return total.to(x.dtype)
+
+    def _chosen(self, x: Tensor, factors: Tensor) -> Tensor:
+        """The sum of factor x expert, (T, D) or of the few numbers that experts have, f32."""
         total = None
         if self._together is not None:
             per_token = self.router.routing.per_token
             total = self._together(x, factors, per_token, self.router.scales)
-        if total is None:
-            total = self._one_by_one(x, factors)
-        if self.shared is not None:
-            y = self.shared(x)
-            total += y * factors[:, -1:] if self.router.routing.has_shared_gate else y
-        return total.to(x.dtype)
+        return self._one_by_one(x, factors) if total is None else total
 
     def _one_by_one(self, x: Tensor, factors: Tensor) -> Tensor:
-        """The sum of factor x expert, (T, D), f32."""
+        """The same, one expert after the other."""
         scales = self.router.scales
         is_chosen = ~(
             factors[:, : len(self.experts)] < 0
@@ -225,6 +263,6 @@ class MoE:
     @property
     def nbytes(self) -> int:
         router = self.router
-        parts = (router.matrix, router.bias, router.addend, router.scales)
+        parts = (router.matrix, router.bias, router.addend, router.scales, *(self.narrow or ()))
         own = sum(part.nbytes for part in parts if part is not None)
         return own + sum(mlp.nbytes for mlp in self.mlps)

@@ -15,10 +15,15 @@ class SmallTensors(Protocol):
     """What such a mixer has beside its matrices."""
 
     convolution: Tensor  # (inputs, channels); as files have it (channels, 1, inputs)
-    decays: Tensor  # (H,), below zero: what a decay's logarithm is per step; as files have it its logarithm
 
     @property
     def nbytes(self) -> int: ...
+
+
+class Decaying(SmallTensors, Protocol):
+    """What a mixer has whose state decays."""
+
+    decays: Tensor  # (H,), below zero: what a decay's logarithm is per step; as files have it its logarithm
 
 
 S = TypeVar("S")
@@ -57,7 +62,7 @@ def finish_convolution(tensors: SmallTensors) -> None:
     tensors.convolution = tensors.convolution[:, 0].t().contiguous()
 
 
-def finish_decays(tensors: SmallTensors) -> None:
+def finish_decays(tensors: Decaying) -> None:
     """Make decays of their logarithms, which files have."""
     decays = tensors.decays
     if decays.device.type == "cpu":  # not by torch: libraries round exp differently
@@ -67,7 +72,12 @@ def finish_decays(tensors: SmallTensors) -> None:
 
 
 def convolve(mixed: Tensor, before: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The causal convolution of (T, channels), and SiLU.
+    """The causal convolution of (T, channels), and SiLU; see `convolved`."""
+    return F.silu(convolved(mixed, before, weights, bias), inplace=True)
+
+
+def convolved(mixed: Tensor, before: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The causal convolution of (T, channels).
 
     Args:
         mixed: the inputs.
@@ -81,4 +91,4 @@ def convolve(mixed: Tensor, before: Tensor, weights: Tensor, bias: Tensor | None
     out = first * weights[0] if bias is None else torch.addcmul(bias, first, weights[0])
     for index, weight in enumerate(weights[1:], 1):
         out.addcmul_(everything[index : index + tokens], weight)
-    return F.silu(out, inplace=True)
+    return out

@@ -109,9 +109,9 @@ def _rows_apart(spec: CacheSpec, end: int) -> int:
 def moved_layers(
     cache: SessionCache, specs: Sequence[CacheSpec], numbers: Sequence[int]
 ) -> dict[int, MovedLayer]:
-    """The layers of a cache by their numbers in the model."""
+    """The layers of a cache by their numbers in the model, without those that cache nothing."""
     layers = zip(numbers, specs, cache.layers, strict=True)
-    return {number: MovedLayer(spec, layer) for number, spec, layer in layers}
+    return {number: MovedLayer(spec, layer) for number, spec, layer in layers if spec.row.nbytes}
 
 
 class RowSender:

@@ -74,6 +74,7 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
     from potluck.engine.generated_delta_net import GeneratedDeltaNet
 
     mlp = block.mlp
+    assert mlp is not None
 
     def linear(one: Linear) -> Linear:
         assert isinstance(one, FloatLinear)
@@ -81,7 +82,9 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
 
     def gated(one: Mlp) -> Mlp:
         assert isinstance(one, GatedMlp)
-        return GatedMlp(linear(one.gate_up), linear(one.down), one.activation, kernels.gate)
+        return GatedMlp(
+            linear(one.gate_up), linear(one.down), one.activation, kernels.gate, one.learned
+        )
 
     def norm(one: RmsNorm) -> RmsNorm:
         return KernelNorm(one.weight, one.eps, kernels, one.kind)
@@ -101,7 +104,8 @@ def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype)
     def mixture(one: MoE) -> MoE:
         shared = None if one.shared is None else gated(one.shared)
         experts = [gated(expert) for expert in one.experts]
-        return MoE(one.router, experts, shared, route=kernels.route)
+        narrow = None if one.narrow is None else (linear(one.narrow[0]), linear(one.narrow[1]))
+        return MoE(one.router, experts, shared, narrow=narrow, route=kernels.route)
 
     match mlp:
         case ParallelMoE():

@@ -96,13 +96,14 @@ class StageWeights:
         if not self.is_generated:
             return False
         from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.generated_convolution import GeneratedConvolution
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
         from potluck.engine.generated_mamba import GeneratedMamba
 
         attention = (GeneratedAttention, GeneratedLatentAttention)
-        generated = (*attention, GeneratedDeltaNet, GeneratedMamba)
-        return all(isinstance(block.mixer, generated) for block in self.blocks)
+        generated = (*attention, GeneratedDeltaNet, GeneratedMamba, GeneratedConvolution)
+        return all(isinstance(block.mixer, (*generated, type(None))) for block in self.blocks)
 
     @property
     def computes_together(self) -> bool:

@@ -126,7 +126,7 @@ class Before(Protocol):
 class StreamLayer(DecoderLayer):
     """A layer whose two blocks read and write several residual streams."""
 
-    __slots__ = ("_around_mixer", "_around_mlp", "_before")
+    __slots__ = ("_around_mixer", "_around_mlp", "_before", "_mixer", "_mlp")
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class StreamLayer(DecoderLayer):
         before: Before | None = None,
     ) -> None:
         super().__init__(spec, mixer, mlp, LayerNorms())
-        self._before = before
+        self._mixer, self._mlp, self._before = mixer, mlp, before
         self._around_mixer, self._around_mlp = around_mixer, around_mlp
 
     def forward_all(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
@@ -146,9 +146,9 @@ class StreamLayer(DecoderLayer):
             x = self._before(x, caches, steps)
         around = self._around_mixer
         mixed, shares = around.read(x)
-        x = around.write(x, self._mixed(mixed, caches, steps), shares)
+        x = around.write(x, self._mixed(self._mixer, mixed, caches, steps), shares)
         mixed, shares = self._around_mlp.read(x)
-        return self._around_mlp.write(x, self._fed_forward(mixed, steps), shares)
+        return self._around_mlp.write(x, self._fed_forward(self._mlp, mixed, steps), shares)
 
     @property
     def around(self) -> Sequence[Linear]:

@@ -289,6 +289,11 @@ def _least_missed(held: Held, position: int) -> int:
     return min(missed, key=missed.__getitem__)
 
 
+def no_cache(sizes: CacheSizes) -> CacheSpec:
+    """What a layer caches that mixes no tokens: rows without any number, which can be trimmed anywhere."""
+    return FullCache(row=KeysAndValues(heads=0, size=0, number_bytes=sizes.number_bytes))
+
+
 def cache_sizes(scheme: Scheme, cache: Cache, *, is_wide: bool = False) -> CacheSizes:
     """The sizes with these weights; `is_wide`: the device holds 32 bits in place of 16."""
     if cache == "int8":

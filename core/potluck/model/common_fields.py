@@ -50,3 +50,12 @@ def read_kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> 
         if kind not in known:
             raise invalid(name, kind, f"must be {' or '.join(known)}")
     return kinds
+
+
+def read_dense_layers(fields: Fields, layers: int) -> list[bool]:
+    """For each layer of a mixture whether it has an MLP in place of experts: the first ones, or as a list says."""
+    if "mlp_layer_types" in fields:
+        kinds = read_kinds(fields, "mlp_layer_types", ("dense", "sparse"), layers)
+        return [kind == "dense" for kind in kinds]
+    dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
+    return [layer < dense for layer in range(layers)]

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
+from potluck.model.families.facts import Family, LayerNorms, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, missing_block
+from potluck.model.fields import Fields, invalid, missing_block, with_names
+from potluck.model.halves import with_layer_types
 from potluck.model.indexer import weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
-    DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
@@ -31,16 +31,14 @@ from potluck.model.layers import (
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
-    MAX_INTERMEDIATE,
-    MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
 )
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import Mixer
+from potluck.model.mlp_fields import read_dense, read_expert_activation
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
-from potluck.model.projection import Projection
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
@@ -152,7 +150,8 @@ class ModelConfig:
         layer, _, rest = name.removeprefix(f"{BASE}layers.").partition(".")
         if not (self.paired_rope or (stored is not None and stored.interleaved_heads)):
             return None
-        return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
+        mixer = self.layers[int(layer)].mixer if layer.isdecimal() else None
+        return None if mixer is None else mixer.rope_rows.get(rest)
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
@@ -248,7 +247,11 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
-    fields = fields.over(family.defaults)
+    names = family.field_names
+    fields, defaults = fields.renamed(names), with_names(family.defaults, names)
+    if family.halves:
+        fields = with_layer_types(fields, defaults)
+    fields = fields.over(defaults)
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
@@ -268,8 +271,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         head_dim=mixers.head_dim,
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
-        norm_kind=family.norm_kind,
-        layers=_layers(fields, family, mixers.layers, experts, streams),
+        norm_kind=_norm_kind(fields, family),
+        layers=_layers(fields, family, hidden, mixers.layers, experts, streams),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
@@ -289,32 +292,47 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     )
 
 
+def _norm_kind(fields: Fields, family: Family) -> NormKind:
+    switch = family.norm_switch
+    return family.norm_kind if switch is None or switch not in fields else "root mean square"
+
+
 def _layers(
     fields: Fields,
     family: Family,
-    mixers: Sequence[Mixer],
+    hidden: int,
+    mixers: Sequence[Mixer | None],
     experts: Experts | None,
     streams: Streams | None,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
-    hidden = mixers[0].hidden_size
-    dense, moe, norms = _dense(fields, family, hidden), None, family.norms
+    dense, moe, norms = read_dense(fields, family, hidden), None, family.norms
     if experts is not None:
-        activation = _expert_activation(fields, family, experts) or dense.activation
+        activation = read_expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
+
+    def half(mixer: Mixer | None, norms: LayerNorms[str]) -> LayerNorms[str]:
+        if not family.halves:
+            return norms
+        return norms.of_mlp if mixer is None else norms.of_mixer
+
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
-            norms=norms if has_experts else family.norms,
+            feed_forward=None
+            if family.halves and mixer is not None
+            else moe
+            if moe is not None and has_experts
+            else dense,
+            norms=half(mixer, norms if has_experts else family.norms),
             norm_eps=read_norm_eps(fields),
-            norm_kind=family.norm_kind,
+            norm_kind=_norm_kind(fields, family),
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
@@ -325,50 +343,11 @@ def _layers(
     )
 
 
-def _ngrams(fields: Fields, streams: Streams, mixers: Sequence[Mixer]) -> dict[int, NgramSpec]:
+def _ngrams(
+    fields: Fields, streams: Streams, mixers: Sequence[Mixer | None]
+) -> dict[int, NgramSpec]:
     found = read_ngrams(fields, streams, len(mixers))
     for layer in found:
         if not isinstance(mixers[layer], DeltaNetSpec):
             raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
     return found
-
-
-def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
-    size = fields.integer(family.mlp_size, 1, MAX_INTERMEDIATE)
-    has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
-    names, rows = ("gate_proj", "up_proj"), (size, size)
-    if family.fused or family.fused_mlp:
-        names, rows = ("gate_up_proj",), (2 * size,)
-    last = "down_proj"
-    if family.mlp_names is not None:
-        (first, last), rows = family.mlp_names, (2 * size,)
-        names = (first,)
-    parts = tuple(block + name for name in names)
-    down = Projection(parts=(block + last,), rows=(hidden,), width=size, has_bias=has_bias)
-    return DenseSpec(
-        gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
-        down=down,
-        activation=_activation(fields, family),
-    )
-
-
-def _expert_activation(fields: Fields, family: Family, experts: Experts) -> ClampedSwiglu | None:
-    """The activation that only the experts have; None: they have that of other layers."""
-    if not family.clamped_swiglu:
-        return None
-    return ClampedSwiglu(
-        alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
-        limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
-        has_pairs=experts.facts.fused is not None,
-    )
-
-
-def _activation(fields: Fields, family: Family) -> GateFunction:
-    name = fields.text(family.activation, "silu")
-    match family.activation_names.get(name, name):
-        case "silu":
-            return "silu"
-        case "gelu_pytorch_tanh":
-            return "gelu_pytorch_tanh"
-        case other:
-            raise invalid(family.activation, other, "must be silu or gelu_pytorch_tanh")

@@ -36,6 +36,10 @@ class Fields:
         """These fields; the given values replace those of the same name."""
         return Fields({**self._values, **values}, self._path)
 
+    def renamed(self, names: Mapping[str, str]) -> "Fields":
+        """These fields, some of which are also called otherwise: their own name → the other one."""
+        return Fields(with_names(self._values, names), self._path)
+
     def value(self, name: str) -> object:
         return self._values.get(name)
 
@@ -121,6 +125,12 @@ class Fields:
                 field=self.path(name),
             )
         return default
+
+
+def with_names(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """Values by their names, and some by another one too: their own name → the other one."""
+    more = {ours: values[own] for own, ours in names.items() if own in values}
+    return {**values, **more}
 
 
 def invalid(field: str, value: object, requirement: str) -> InvalidConfigError:

@@ -14,6 +14,7 @@ from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
+from potluck.model.short_convolution import ConvolutionSpec
 from potluck.model.tensor_formats import weight_bytes
 from potluck.model.vision.spec import TowerSpec
 
@@ -109,8 +110,14 @@ def working_bytes(config: ModelConfig, context: int, *, embedding: bool = False)
     in place of a chunk, and beside one it keeps their rows.
     """
     chunk = min(MAX_CHUNK_TOKENS, context)
-    halves = {_mixer_bytes(spec.mixer, chunk, context) for spec in config.layers}
-    halves |= {_feed_forward_bytes(spec.feed_forward, chunk) for spec in config.layers}
+    halves = {
+        _mixer_bytes(spec.mixer, chunk, context) for spec in config.layers if spec.mixer is not None
+    }
+    halves |= {
+        _feed_forward_bytes(spec.feed_forward, chunk)
+        for spec in config.layers
+        if spec.feed_forward is not None
+    }
     halves |= {
         _ngram_bytes(spec.ngrams, chunk) for spec in config.layers if spec.ngrams is not None
     }
@@ -181,6 +188,9 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # As of a delta net, and B and C of each head where torch computes.
             wide = 2 * (mixer.channels + 2 * mixer.values_size)
             return _ITEM * chunk * (wide + 2 * mixer.heads * mixer.state_size)
+        case ConvolutionSpec():
+            # What goes in, the product of two thirds of it with those before, and the result.
+            return _ITEM * chunk * 6 * mixer.size
         case DeltaNetSpec():
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.

@@ -37,7 +37,7 @@ _COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always 
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|_shexp|\.\d+)?\.weight")
 _ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
-    "attn_gate": "qkv", "ssm_out": "output",
+    "attn_gate": "qkv", "ssm_in": "qkv", "ssm_out": "output",
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_gate_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from potluck.model.gguf_hybrids import lfm2, nemotron_h
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.gguf_mixtures import (
     deepseek2,
@@ -249,6 +250,15 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         more=_delta_net_experts,
     ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
+    "arcee": GgufFamily(architecture="ArceeForCausalLM", interleaved_heads=True),
+    "lfm2": GgufFamily(architecture="Lfm2ForCausalLM", sizes_differ=True, more=lfm2),
+    "lfm2moe": GgufFamily(architecture="Lfm2MoeForCausalLM", sizes_differ=True, more=lfm2),
+    "nemotron_h": GgufFamily(
+        architecture="NemotronHForCausalLM", sizes_differ=True, more=nemotron_h
+    ),
+    "nemotron_h_moe": GgufFamily(
+        architecture="NemotronHForCausalLM", sizes_differ=True, more=nemotron_h
+    ),
     "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=minimax),
     "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=routed),
     "deepseek2": GgufFamily(architecture="DeepseekV2ForCausalLM", has_latents=True, more=deepseek2),

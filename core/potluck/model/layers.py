@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
-from potluck.model.common_fields import read_kinds, same_integer
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
+from potluck.model.common_fields import read_dense_layers, same_integer
 from potluck.model.families.facts import (
+    UNGATED,
     Activation,
     ExpertFacts,
     Family,
@@ -13,6 +14,7 @@ from potluck.model.families.facts import (
     ParallelNorms,
 )
 from potluck.model.fields import Fields, invalid
+from potluck.model.halves import MIXTURE, kinds_of_halves
 from potluck.model.limits import (
     MAX_EXPERT_MATRICES,
     MAX_EXPERTS,
@@ -24,7 +26,7 @@ from potluck.model.mixers import Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
-from potluck.model.routing import Routing
+from potluck.model.routing import Routing, ScoreFunction
 from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
@@ -32,11 +34,12 @@ _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSpec:
-    """A gated MLP: down(activation(gate x) · (up x))."""
+    """A gated MLP: down(activation(gate x) · (up x)); or one without gates: down(activation(up x))."""
 
-    gate_up: Projection  # all gates before all ups, unless the activation has pairs
+    gate_up: Projection  # all gates before all ups, unless the activation has pairs; or ups alone
     down: Projection
     activation: Activation
+    learned: tuple[str, ...] = ()  # what files call the numbers of the activation that were learned
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -44,7 +47,7 @@ class DenseSpec:
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
-        return {}
+        return dict.fromkeys(self.learned, (1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class Experts:
     routing: Routing
     intermediate_size: int  # of one expert
     shared_size: int = 0  # of the expert that all tokens go through; 0: there is none
+    narrow_size: int = 0  # numbers that experts read and write; 0: those of the hidden states
     facts: ExpertFacts
 
     @property
@@ -64,7 +68,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
-    """A mixture of experts (MoE), each of which is a gated MLP."""
+    """A mixture of experts (MoE), each of which is an MLP."""
 
     hidden_size: int
     experts: Experts
@@ -102,7 +106,21 @@ class MoeSpec:
 
     def expert(self, index: int) -> DenseSpec:
         fused = self.experts.facts.fused
-        return self._gated(f"experts.{index}", self.experts.intermediate_size, fused)
+        width = self.experts.narrow_size or self.hidden_size
+        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, fused)
+
+    @property
+    def narrow(self) -> tuple[Projection, Projection] | None:
+        """What makes the few numbers that experts read of hidden states, and what makes these of their sum."""
+        facts, size = self.experts.facts, self.experts.narrow_size
+        if facts.narrow is None or size == 0:
+            return None
+        first, last = (facts.name(name) for name in facts.narrow[1:])
+        hidden = self.hidden_size
+        return (
+            Projection(parts=(first,), rows=(size,), width=hidden),
+            Projection(parts=(last,), rows=(hidden,), width=size),
+        )
 
     @property
     def shared(self) -> DenseSpec | None:
@@ -110,13 +128,14 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._gated(name, size, names=self.experts.facts.shared_names)
+        return self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
         experts = [self.expert(index) for index in range(self.experts.routing.count)]
         experts += [] if self.shared is None else [self.shared]
-        return self.router, *(one for expert in experts for one in expert.projections)
+        narrow = self.narrow or ()
+        return self.router, *narrow, *(one for expert in experts for one in expert.projections)
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
@@ -125,17 +144,20 @@ class MoeSpec:
         named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
         return {name: shape for name, shape in named if name is not None}
 
-    def _gated(
+    def _mlp(
         self,
         name: str,
         size: int,
+        hidden: int,
         fused: str | None = None,
         names: tuple[str, str] | None = None,
     ) -> DenseSpec:
-        facts, hidden = self.experts.facts, self.hidden_size
+        facts = self.experts.facts
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
         parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
         last = facts.down
+        if self.activation in UNGATED:
+            parts, rows = parts[1:], rows[1:]
         if names is not None:
             fused, last = names
         if fused is not None:
@@ -179,7 +201,7 @@ FeedForward = DenseSpec | MoeSpec | ParallelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """All that is known of a decoder layer before its weights are loaded.
+    """All that is known of a decoder layer before its weights are loaded. One of its two parts may be missing.
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
@@ -191,8 +213,8 @@ class LayerSpec:
     """
 
     hidden_size: int
-    mixer: Mixer
-    feed_forward: FeedForward
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
     norm_kind: NormKind = "root mean square"
@@ -207,19 +229,31 @@ class LayerSpec:
 
     def tensors(self) -> dict[str, Shape]:
         """Names, without the layer's prefix, and shapes of the layer's tensors in files."""
-        projections = (*self.mixer.projections, *self.feed_forward.projections)
         tensors: dict[str, Shape] = dict(
-            tensor for projection in projections for tensor in projection.tensors()
+            tensor for projection in self.projections for tensor in projection.tensors()
         )
         tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
         tensors |= {} if self.ngrams is None else self.ngrams.tensors()
-        return tensors | self.mixer.small_tensors | self.feed_forward.small_tensors
+        for part in self._parts:
+            tensors |= part.small_tensors
+        return tensors
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """The matrices of mixer and feed-forward."""
+        return tuple(projection for part in self._parts for projection in part.projections)
+
+    @property
+    def _parts(self) -> tuple[Mixer | FeedForward, ...]:
+        return tuple(part for part in (self.mixer, self.feed_forward) if part is not None)
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
+        if self.mixer is None:
+            return no_cache(sizes)
         cache = self.mixer.cache(sizes)
         if self.ngrams is None:
             return cache
@@ -230,7 +264,7 @@ class LayerSpec:
     def kind(self) -> "LayerSpec":
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
-        return replace(self, mixer=self.mixer.kind, ngrams=ngrams)
+        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
 
     @property
     def width(self) -> int:
@@ -247,7 +281,7 @@ class LayerKind:
 
     @property
     def has_experts(self) -> bool:
-        return not isinstance(self.spec.feed_forward, DenseSpec)
+        return isinstance(self.spec.feed_forward, MoeSpec | ParallelSpec)
 
 
 def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
@@ -258,7 +292,10 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     facts = family.experts
     if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
         return None
-    if fields.value("num_local_experts") == 0:
+    is_named = facts.layers == "named"
+    if fields.value("num_local_experts") == 0 or (
+        is_named and MIXTURE not in kinds_of_halves(fields)
+    ):
         return None
     if splits_gates:
         facts = replace(facts, fused=None)
@@ -268,10 +305,14 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
         shared = fields.integer(facts.shared_size, 0, MAX_INTERMEDIATE)
     elif facts.shared_count is not None:
         shared = size * fields.integer(facts.shared_count, 0, MAX_INTERMEDIATE // size, 0)
+    narrow = 0
+    if facts.narrow is not None and facts.narrow[0] in fields:
+        narrow = fields.integer(facts.narrow[0], 1, MAX_INTERMEDIATE)
     return Experts(
         routing=_routing(fields, facts, has_shared=shared > 0),
         intermediate_size=size,
         shared_size=shared,
+        narrow_size=narrow,
         facts=facts if shared else replace(facts, shared=None, shared_gate=None),
     )
 
@@ -283,20 +324,39 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
     normalise, scale = facts.normalise, 1.0
     if facts.scale is not None:
         scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
+    shared_scale = 1.0
+    if has_shared and facts.shared_average is not None:
+        how = fields.text(facts.shared_average)
+        if how not in ("average", "sum"):
+            raise invalid(facts.shared_average, how, "must be average or sum")
+        scale, shared_scale = (scale / 2, 0.5) if how == "average" else (scale, 1.0)
+    function = facts.function
+    if (name := facts.function_field) is not None:
+        function = _function(name, fields.text(name))
+        normalise = True if function == "softmax" else normalise
     groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
         per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
-        function=facts.function,
+        function=function,
         has_bias=facts.bias is not None,
         groups=groups,
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,
         scale=scale,
+        shared_scale=shared_scale,
         scales_input=facts.scales_input,
         has_shared_gate=has_shared and facts.shared_gate is not None,
     )
+
+
+def _function(field: str, name: str) -> ScoreFunction:
+    match name:
+        case "softmax" | "sigmoid":
+            return name
+        case other:
+            raise invalid(field, other, "must be softmax or sigmoid")
 
 
 def _groups(fields: Fields, facts: ExpertFacts, count: int) -> tuple[int, int]:
@@ -338,11 +398,7 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
     if experts.facts.layers == "all":
         return (True,) * layers
     if experts.facts.layers == "after dense":
-        if "mlp_layer_types" in fields:
-            kinds = read_kinds(fields, "mlp_layer_types", ("dense", "sparse"), layers)
-            return tuple(kind == "sparse" for kind in kinds)
-        dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
-        return tuple(layer >= dense for layer in range(layers))
+        return tuple(not dense for dense in read_dense_layers(fields, layers))
     if experts.facts.layers == "between":
         first = fields.integer("moe_layer_start_index", 0, MAX_LAYERS)
         last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
@@ -354,6 +410,8 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
             return tuple(layer in listed for layer in range(layers))
         every = fields.integer("interleave_moe_layer_step", 1, MAX_LAYERS)
         return tuple((layer + 1) % every == 0 for layer in range(layers))
+    if experts.facts.layers == "named":
+        return tuple(kind == MIXTURE for kind in kinds_of_halves(fields))
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

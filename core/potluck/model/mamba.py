@@ -8,15 +8,17 @@ from typing import cast
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
+from potluck.model.halves import FEED_FORWARDS
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS
 from potluck.model.projection import Projection
-from potluck.model.quantized import Shape
+from potluck.model.quantized import Quantization, Shape
 from potluck.model.recurrent import RecurrentSizes
 from potluck.model.row_order import PairedRows
 
 _MOST_INPUTS = 16  # of the convolution; models have four
 _ENDLESS = (math.inf, "inf", "Infinity", {"__float__": "Infinity"})  # as files write it
 _KINDS = ("attention", "full_attention", "mamba", "linear_attention")
+_SPACES = _KINDS[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class MambaSpec(MambaHeads):
     block: str  # what files call it
     has_bias: bool  # of the convolution
     has_projection_bias: bool = False
+    has_whole_decays: bool = False  # files have -exp(A), as llama.cpp's converter writes it
 
     @property
     def input(self) -> Projection:
@@ -117,19 +120,21 @@ class MambaSpec(MambaHeads):
         return self
 
 
-def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
-    """The state space layers of a model; None: its family has none."""
+def read_mamba(
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None = None
+) -> MambaSpec | None:
+    """The state space layers of a model; None: its family has none. `stored` says how files hold the matrices."""
     if family.mamba is None:
         return None
     heads = fields.integer("mamba_n_heads", 1, MAX_HEADS)
-    inner = fields.integer("mamba_expand", 1, MAX_INTERMEDIATE // hidden) * hidden
-    given = fields.value("mamba_d_head")
-    size = (
-        inner // heads
-        if given in (None, "auto")
-        else fields.integer("mamba_d_head", 1, MAX_HEAD_DIM)
-    )
-    if heads * size != inner:
+    inner = _inner_size(fields, hidden)
+    if fields.value("mamba_d_head") in (None, "auto"):
+        if inner is None:
+            raise invalid("mamba_d_head", fields.value("mamba_d_head"), "must be a number")
+        size = inner // heads
+    else:
+        size = fields.integer("mamba_d_head", 1, MAX_HEAD_DIM)
+    if inner is not None and heads * size != inner:
         raise invalid("mamba_n_heads", heads, f"times mamba_d_head must be {inner}")
     groups = fields.integer("mamba_n_groups", 1, heads)
     if heads % groups:
@@ -150,7 +155,17 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
         norm_eps=read_norm_eps(fields),
         has_bias=fields.flag("mamba_conv_bias", True),
         has_projection_bias=fields.flag("mamba_proj_bias", False),
+        has_whole_decays=stored is not None and stored.method == "gguf",
     )
+
+
+def _inner_size(fields: Fields, hidden: int) -> int | None:
+    """Numbers of all heads together; None: these say it themselves."""
+    if "mamba_d_ssm" in fields:
+        return fields.integer("mamba_d_ssm", 1, MAX_INTERMEDIATE)
+    if "mamba_expand" in fields:
+        return fields.integer("mamba_expand", 1, MAX_INTERMEDIATE // hidden) * hidden
+    return None
 
 
 def _is_unlimited(limits: object) -> bool:
@@ -164,6 +179,7 @@ def _is_unlimited(limits: object) -> bool:
 def mamba_layers(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it has a state space in place of attention; without a list, all have."""
     if "layer_types" not in fields:
-        return [True] * layers
-    kinds = read_kinds(fields, "layer_types", _KINDS, layers)
-    return [kind in _KINDS[2:] for kind in kinds]
+        attention = set(fields.integers("attn_layer_indices", 0, MAX_LAYERS, MAX_LAYERS))
+        return [layer not in attention for layer in range(layers)]
+    kinds = read_kinds(fields, "layer_types", (*_KINDS, *FEED_FORWARDS), layers)
+    return [kind in _SPACES for kind in kinds]

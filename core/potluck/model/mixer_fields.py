@@ -13,6 +13,7 @@ from potluck.model.common_fields import (
 from potluck.model.delta_net_fields import delta_net_layers, read_delta_net
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
+from potluck.model.halves import FEED_FORWARDS, kinds_of_halves
 from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
@@ -21,6 +22,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
 from potluck.model.rope import Rope, listed_ropes, read_ropes
+from potluck.model.short_convolution import convolution_layers, read_convolution
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
@@ -29,7 +31,7 @@ _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 class Mixers:
     """The mixers of all layers."""
 
-    layers: tuple[Mixer, ...]
+    layers: tuple[Mixer | None, ...]  # None: the layer is a feed-forward alone
     ropes: tuple[Rope, ...]  # the distinct ones: mixers have the index of theirs
     head_dim: int  # of attention
 
@@ -74,13 +76,23 @@ def read_mixers(
         attentions.append(
             replace(spec, window=window, in_chunks=in_chunks, rope=rope, rotary_dim=turned)
         )
-    layers: list[Mixer] = list(attentions)
+    layers: list[Mixer | None] = list(attentions)
     if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))
         layers = [delta_net if net else one for one, net in zip(layers, are_nets, strict=True)]
-    if (mamba := read_mamba(fields, family, hidden)) is not None:
+    if (mamba := read_mamba(fields, family, hidden, stored)) is not None:
         are_spaces = mamba_layers(fields, len(layers))
         layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
+    if (convolution := read_convolution(fields, family, hidden)) is not None:
+        are_short = convolution_layers(fields, len(layers))
+        layers = [
+            convolution if short else one for one, short in zip(layers, are_short, strict=True)
+        ]
+    if family.halves:
+        kinds = kinds_of_halves(fields)
+        layers = [
+            None if kind in FEED_FORWARDS else one for one, kind in zip(layers, kinds, strict=True)
+        ]
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
@@ -148,8 +160,14 @@ def _repeated(fields: Fields, layers: int) -> list[bool]:
     """Which layers have a window: all but each n-th, or those of letter `L` but the last layer."""
     name = "sliding_window_pattern"
     if not isinstance(fields.value(name), str):
-        every = fields.integer(name, 1, MAX_LAYERS)
-        return [bool((layer + 1) % every) for layer in range(layers)]
+        every, before, prefix = fields.integer(name, 1, MAX_LAYERS), 1, 0
+        if (
+            "prefix_dense_sliding_window_pattern" in fields
+        ):  # of dense layers before those with experts
+            before = fields.integer("prefix_dense_sliding_window_pattern", 1, MAX_LAYERS)
+            prefix = min(fields.integer("first_k_dense_replace", 0, MAX_LAYERS), layers)
+        first = [bool((layer + 1) % before) for layer in range(prefix)]
+        return first + [bool((layer + 1) % every) for layer in range(layers - prefix)]
     letters = fields.text(name)
     if not 0 < len(letters) <= _MAX_PATTERN or set(letters) - set("LG"):
         raise invalid(name, letters, "must be a number, or a few letters L and G")
@@ -165,6 +183,8 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
     qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
     return AttentionSpec(
         hidden_size=hidden,
+        block=family.attention_block,
+        output_name=family.attention_output,
         heads=heads,
         kv_heads=_kv_heads(fields, heads),
         head_dim=head_dim,

@@ -18,6 +18,7 @@ from potluck.model.mamba import MambaSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
+from potluck.model.short_convolution import ConvolutionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class AttentionSpec:
     """
 
     hidden_size: int
+    block: str = "self_attn"  # what files call it
+    output_name: str = "o_proj"
     heads: int
     kv_heads: int
     head_dim: int
@@ -74,7 +77,7 @@ class AttentionSpec:
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         return Projection(
-            parts=tuple(f"self_attn.{part}" for part in parts),
+            parts=tuple(f"{self.block}.{part}" for part in parts),
             rows=rows,
             width=self.hidden_size,
             has_bias=self.qkv_bias,
@@ -83,7 +86,7 @@ class AttentionSpec:
     @property
     def output(self) -> Projection:
         return Projection(
-            parts=("self_attn.o_proj",),
+            parts=(f"{self.block}.{self.output_name}",),
             rows=(self.hidden_size,),
             width=self.q_size,
             has_bias=self.output_bias,
@@ -124,7 +127,7 @@ class AttentionSpec:
     @property
     def sinks(self) -> str:
         """The name of the sinks' tensor."""
-        return "self_attn.sinks"
+        return f"{self.block}.sinks"
 
     @property
     def qk_norm_sizes(self) -> tuple[int, ...]:
@@ -141,18 +144,18 @@ class AttentionSpec:
     def qk_norms(self) -> dict[str, Shape]:
         """The weights of the norms of queries and of keys."""
         sizes = () if self.qk_norm_is_plain else self.qk_norm_sizes
-        names = (f"self_attn.{name}.weight" for name in self.qk_norm_names)
+        names = (f"{self.block}.{name}.weight" for name in self.qk_norm_names)
         return {name: (size,) for name, size in zip(names, sizes, strict=False)}
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:
         """Its tensors with rows that rope turns, for files that have these in pairs."""
         pairs = PairedRows(head=self.head_dim, count=self.rotary_dim)
-        names = [f"self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
+        names = [f"{self.block}.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias")]
         if self.qk_norm == "head":
             names += self.qk_norms
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec
 """The part of a layer that mixes a token with those before it."""

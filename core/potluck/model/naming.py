@@ -14,7 +14,21 @@ FINAL_NORM = BASE + "norm.weight"
 FINAL_MIX = BASE + "hyper_connection_mixer"  # of several residual streams
 LM_HEAD = "lm_head.weight"
 
-_BASES = (BASE, "model.language_model.", "language_model.model.", "language_model.", "")
+_BASES = (
+    BASE,
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "backbone.",
+    "",
+)
+_OTHER_NAMES = {
+    "embeddings.weight": "embed_tokens.weight",
+    "norm_f.weight": "norm.weight",
+    "final_layernorm.weight": "norm.weight",
+    "embedding_norm.weight": "norm.weight",
+}
+"""What some families call the tensors beside the layers: their own → ours."""
 
 
 def decoder_names(stored: Iterable[str]) -> dict[str, str]:
@@ -22,13 +36,21 @@ def decoder_names(stored: Iterable[str]) -> dict[str, str]:
     everything = set(stored)
     towers = {name: ours for name in everything if is_of_tower(ours := _tower_name(name))}
     names = everything - set(towers)
-    base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
+    embedding = EMBEDDING.removeprefix(BASE)
+    called = (embedding, *(own for own, ours in _OTHER_NAMES.items() if ours == embedding))
+    base = next((base for base in _BASES if any(base + one in names for one in called)), BASE)
     beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
-    found = {name: name if name in beside else BASE + name.removeprefix(base) for name in names}
+    found = {
+        name: name if name in beside else BASE + _our(name.removeprefix(base)) for name in names
+    }
     above = base.removesuffix(BASE)  # the head is beside the decoder
     if above + LM_HEAD in names:
         found[above + LM_HEAD] = LM_HEAD
     return found | towers
+
+
+def _our(name: str) -> str:
+    return _OTHER_NAMES.get(name, name)
 
 
 def _tower_name(stored: str) -> str:

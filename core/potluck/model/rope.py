@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from potluck.model.common_fields import read_dense_layers
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
@@ -209,11 +210,18 @@ def _has_rope(fields: Fields, family: Family, windows: tuple[int | None, ...]) -
     match family.rope_layers:
         case "all":
             return [True] * len(windows)
+        case "none":
+            return [False] * len(windows)
         case "listed":
             return listed_ropes(fields, len(windows))
         case "named":
             kind = fields.value("position_embedding_type")
             return [kind == "rope"] * len(windows)
+        case "windowed or dense":
+            everywhere = fields.value("prefix_dense_sliding_window_pattern") == 1
+            dense = read_dense_layers(fields, len(windows))
+            turned = zip(windows, dense, strict=True)
+            return [window is not None or (everywhere and one) for window, one in turned]
         case "windowed":
             # The field counts even if no layer has a window.
             has_windows = "sliding_window" in fields

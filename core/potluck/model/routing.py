@@ -34,6 +34,7 @@ class Routing:
     best_in_group: int = 2  # 1 or 2
     scale: float = 1.0
     scales_input: bool = False
+    shared_scale: float = 1.0  # of what the shared expert gives, unless it has a gate
     has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
 
     @property

@@ -22,7 +22,7 @@ from typing import Literal
 
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import ClampedSwiglu
+from potluck.model.families.facts import UNGATED, ClampedSwiglu
 from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
@@ -31,6 +31,7 @@ from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
+from potluck.model.short_convolution import ConvolutionSpec
 
 MAX_RANKS = 16
 MAX_PART = 1 << 16
@@ -122,8 +123,11 @@ def share_layer(spec: LayerSpec, share: Share, scheme: Scheme) -> LayerShare:
 def _share_layer(spec: LayerSpec, share: Share, block: int) -> LayerShare:
     if share.world == 1:
         return LayerShare(spec=spec)
-    mixer = _share_mixer(spec.mixer, share, block)
-    feed_forward = _share_feed_forward(spec.feed_forward, share, block)
+    mixer = feed_forward = None
+    if spec.mixer is not None:
+        mixer = _share_mixer(spec.mixer, share, block)
+    if spec.feed_forward is not None:
+        feed_forward = _share_feed_forward(spec.feed_forward, share, block)
     slices: dict[str, TensorSlice] = {}
     if mixer is not None:
         slices |= mixer[1]
@@ -145,7 +149,7 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case MambaSpec():  # whose norm is one of all heads together
+        case MambaSpec() | ConvolutionSpec():  # a norm of all heads together; next to no time
             return None
 
 
@@ -262,9 +266,11 @@ def _share_dense(
     is_joined = len(spec.gate_up.parts) == 1
     if is_joined and isinstance(spec.activation, ClampedSwiglu) and spec.activation.has_pairs:
         ranges: Ranges = ((2 * own[0], 2 * own[1]),)
+    elif spec.activation in UNGATED:
+        ranges = (own,)
     else:
         ranges = (own, (size + own[0], size + own[1]))
-    rows = (2 * count,) if is_joined else (count, count)
+    rows = (sum(last - first for first, last in ranges),) if is_joined else (count, count)
     part = replace(
         spec,
         gate_up=replace(spec.gate_up, rows=rows),

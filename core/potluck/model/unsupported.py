@@ -22,8 +22,7 @@ class Missing:
 _STATE_SPACE = "layers with a state space of its own kind (Mamba)"
 _LAYER_NORM = "norms that subtract the mean (LayerNorm)"
 _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
-_SQUARES = "an MLP without gates (squared ReLU)"
-_CONVOLUTIONS = "layers with short convolutions in place of attention"
+_CONVOLUTIONS = "layers with short convolutions of their own kind"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
 _DEEPSEEK_4 = (
     "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
@@ -34,23 +33,16 @@ _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "Cohere2MoeForCausalLM": Missing(
-        "experts beside attention, and the average of these and a shared one", "Cohere2ForCausalLM"
+    "NemotronForCausalLM": Missing(
+        "norms that subtract the mean, with biases (LayerNorm1P)", "ArceeForCausalLM"
     ),
-    "ApertusForCausalLM": Missing("an MLP without gates (xIELU)", "Qwen3ForCausalLM"),
-    "ArceeForCausalLM": Missing(_SQUARES, _LLAMA),
-    "NemotronForCausalLM": Missing(f"{_LAYER_NORM}, and {_SQUARES}", _LLAMA),
-    "NemotronHForCausalLM": Missing(f"layers of a mixer or an MLP alone, and {_SQUARES}", _HYBRID),
     "FalconH1ForCausalLM": Missing("attention beside a state space in one layer", _HYBRID),
-    "BambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Zamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Mamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "RwkvForCausalLM": Missing("layers with a recurrent state (RWKV)", _LLAMA),
-    "Lfm2ForCausalLM": Missing(_CONVOLUTIONS, "Qwen3ForCausalLM"),
-    "Lfm2MoeForCausalLM": Missing(_CONVOLUTIONS, _MIXTURE),
-    "Lfm3ForCausalLM": Missing(_CONVOLUTIONS, "Qwen3ForCausalLM"),
+    "Lfm3ForCausalLM": Missing("a gate for each head of attention", "Lfm2ForCausalLM"),
     "Gemma3nForCausalLM": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
     "Step3p7ForConditionalGeneration": Missing(
@@ -83,7 +75,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], Missing], ...] = (
         Missing("linear attention", "Qwen3NextForCausalLM"),
     ),
     (("ssm_", "mamba_", "state_size", "wkv_"), Missing(_STATE_SPACE, _LLAMA)),
-    (("conv_l_cache", "shortconv"), Missing(_CONVOLUTIONS, "Qwen3ForCausalLM")),
+    (("conv_l_cache", "shortconv"), Missing(_CONVOLUTIONS, "Lfm2ForCausalLM")),
     (
         ("per_layer_input",),
         Missing("embeddings of each layer", "Gemma3ForCausalLM"),

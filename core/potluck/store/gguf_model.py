@@ -49,9 +49,20 @@ _EXPERT = re.compile(
 _SPELLINGS: Mapping[str, str] = {
     "_correction_bias": "_correction.bias",
     ".dt_bias": ".dt_proj.bias",
+    ".expert_bias": ".expert_bias.bias",
     "layer_scalar": "layer_scalar.weight",
     "router.scale": "router.proj.scale",
     "router.per_expert_scale": "experts.down_proj.scale",
+}
+# Where the map has some families' tensors, as their files had them: tried in this order.
+_PLACES: Mapping[str, str] = {
+    "": "",
+    "model.layers.": "backbone.layers.",
+    ".mixer.experts.": ".mlp.experts.",
+    "model.norm.": "model.embedding_norm.",
+    ".experts.w1": ".experts.gate_proj",
+    ".experts.w2": ".experts.down_proj",
+    ".experts.w3": ".experts.up_proj",
 }
 _SUFFIXES = (".weight", ".bias", ".scale")
 _HALVES: Mapping[str, int] = {".gate_proj": 0, ".up_proj": 1}  # of an expert's gates and ups in one
@@ -164,7 +175,7 @@ def _spans(
         whole = name if expert is None else f"{expert['before']}{expert['after']}.{expert['kind']}"
         for ours, theirs in _SPELLINGS.items():
             whole = whole.replace(ours, theirs)
-        known, half = names.get_name(whole, _SUFFIXES) or "", None
+        known, half = _known(names, whole), None
         if f"{known}.weight" in tensors:  # of sinks, which are no matrix
             known += ".weight"
         if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
@@ -185,6 +196,14 @@ def _spans(
                 span if expert is None else _slice(span, int(expert["expert"]), half),
             )
     return found
+
+
+def _known(names: TensorNameMap, whole: str) -> str:
+    """The name in files of a tensor of ours; empty: it has none."""
+    for ours, theirs in _PLACES.items():
+        if (found := names.get_name(whole.replace(ours, theirs, 1), _SUFFIXES)) is not None:
+            return found
+    return ""
 
 
 def _long(shape: Shape) -> Shape:

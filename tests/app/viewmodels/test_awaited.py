@@ -3,7 +3,7 @@
 import pytest
 
 from potluck.api.answers import progress_text
-from potluck.api.backend import Reading, Waiting
+from potluck.api.events import Reading, Waiting
 from potluck_app.viewmodels.awaited import Awaited, awaited
 
 

@@ -90,6 +90,8 @@ def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> No
             kernels.norm(x, weight, 1e-5, "layer"),
             kernels.gate(x, "silu"),
             kernels.gate(x, "gelu_pytorch_tanh"),
+            kernels.gate(x, "relu2"),
+            kernels.gate(x, "xielu", weight[:2].abs()),
             kernels.softcap(x, 1.5),
         ]
 

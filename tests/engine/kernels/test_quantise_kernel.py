@@ -88,6 +88,30 @@ def test_gates_and_ups_are_clamped(
 
 
 @every_kernels
+@every_dtype
+@every_shape
+def test_ups_without_gates_are_squared(
+    kernels: Kernels, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    ups = (5 * torch.randn(shape)).to(dtype)
+
+    quantised = kernels.quantise_gated(ups, "relu2")
+
+    assert_close(quantised, ups.float().relu().square())
+
+
+@every_kernels
+def test_squaring_hides_no_nan(kernels: Kernels) -> None:
+    ups = torch.ones(2, 64)
+    ups[1, 40] = torch.nan
+
+    squares = kernels.quantise_gated(ups, "relu2").dequantise()
+
+    assert squares[0].isfinite().all()
+    assert squares[1].isnan().any()
+
+
+@every_kernels
 @pytest.mark.parametrize("place", [0, 1, 40, 41])
 def test_clamping_hides_no_nan(kernels: Kernels, place: int) -> None:
     gate_up = torch.ones(2, 64)

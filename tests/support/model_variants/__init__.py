@@ -11,13 +11,16 @@ from model_variants.glm import GLM_VARIANTS
 from model_variants.granite import GRANITE_VARIANTS
 from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
+from model_variants.liquid import LIQUID_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
+from model_variants.nemotron import NEMOTRON_VARIANTS
 from model_variants.olmo import OLMO_VARIANTS
 from model_variants.openai import OPENAI_VARIANTS
 from model_variants.pictures import WITH_PICTURES
 from model_variants.qwen import QWEN_VARIANTS
+from model_variants.ungated import UNGATED_VARIANTS
 
 __all__ = ["SHAPE", "VARIANTS", "WIDE_VARIANTS", "WITH_PICTURES"]
 
@@ -35,6 +38,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
+    **NEMOTRON_VARIANTS,
+    **LIQUID_VARIANTS,
+    **UNGATED_VARIANTS,
     **OPENAI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

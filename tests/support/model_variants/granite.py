@@ -29,6 +29,15 @@ GRANITE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**MIXTURE, "shared_intermediate_size": 40},
     ),
     "granite 4": ("GraniteMoeHybrid", HYBRID),
+    "bamba": (
+        "Bamba",
+        {
+            "attn_layer_indices": [1, 3],
+            "mamba_n_heads": 8,
+            "mamba_d_state": 24,
+            "mamba_n_groups": 2,
+        },
+    ),
     "granite 4, dense, groups, rope": (
         "GraniteMoeHybrid",
         {

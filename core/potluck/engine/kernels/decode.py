@@ -12,6 +12,7 @@ from potluck.engine.kernels import layer_records as records
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.attention_fields import cache_fields, norm_parts, shared_fields
 from potluck.engine.kernels.attention_kernel import parts_floats
+from potluck.engine.kernels.convolution import convolution_fields
 from potluck.engine.kernels.delta import delta_fields
 from potluck.engine.kernels.generated import NO_WINDOW, GeneratedKernels
 from potluck.engine.kernels.index_kernel import IndexHeads, score_numbers
@@ -24,7 +25,9 @@ from potluck.engine.kernels.mamba import mamba_fields
 from potluck.engine.kernels.recurrent import cached_fields
 from potluck.engine.kernels.tensors import Angles
 from potluck.model.delta_net import DeltaHeads
+from potluck.model.families.facts import gate_up_rows
 from potluck.model.mamba import MambaHeads
+from potluck.model.short_convolution import ConvolutionSizes
 
 _ENDLESS = 1 << 62  # tokens that a state has seen
 
@@ -67,9 +70,10 @@ class Decoder:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.compiled(emit_decode, shape)
-        widest = max(shape.hidden, shape.attended, shape.widest)
+        widest = max(shape.hidden, shape.attended, shape.widest, shape.expert_width)
         self._records = _empty_input(widest)
-        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
+        mlp_rows = gate_up_rows(shape.activation, shape.widest)
+        self._wide = torch.empty(max(shape.qkv_rows, mlp_rows, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
@@ -190,14 +194,15 @@ class Decoder:
         """Make the record of a layer, all but its cache."""
         layer, mixer = self._layers[index], self._shape.mixer
         tensors: dict[str, Tensor | None] = {
-            "qkv": layer.qkv.data,
+            "qkv": layer.qkv and layer.qkv.data,
             "qkv_bias": layer.qkv_bias,
-            "output": layer.output.data,
+            "output": layer.output and layer.output.data,
             "output_bias": layer.output_bias,
             "gate_up": None if layer.gate_up is None else layer.gate_up.data,
             "gate_up_bias": layer.gate_up_bias,
             "down": None if layer.down is None else layer.down.data,
             "down_bias": layer.down_bias,
+            "learned": layer.learned,
             "sinks": layer.sinks,
             "scale": layer.scale,
             "before_attention": layer.norms.before_mixer,
@@ -216,7 +221,10 @@ class Decoder:
         elif isinstance(mixer, MambaHeads):
             assert layer.mamba is not None
             places = mamba_fields(mixer, layer.mamba)
-        elif layer.qk_norm is not None:
+        elif isinstance(mixer, ConvolutionSizes):
+            assert layer.convolution is not None
+            places = convolution_fields(mixer, layer.convolution)
+        elif mixer is not None and layer.qk_norm is not None:
             tensors |= norm_parts(mixer, layer.qk_norm)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
@@ -229,6 +237,8 @@ class Decoder:
 
     def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
         own, mixer = self._own[index], self._shape.mixer
+        if mixer is None:
+            return
         if not isinstance(mixer, Heads):
             fields = cached_fields(mixer, cache)
         else:
@@ -256,12 +266,14 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
     if moe is None:
         return {}
     router = moe.router
-    tensors = {
+    tensors: dict[str, Tensor | None] = {
         "router": router.matrix,
         "router_bias": router.addend,
         "choice_bias": router.bias,
         "expert_scales": router.scales,
     }
+    if moe.narrow is not None:
+        tensors |= {"narrow_first": moe.narrow[0].data, "narrow_last": moe.narrow[1].data}
     if (beside := moe.beside) is not None:
         norms = beside.norms
         tensors |= {
@@ -276,10 +288,12 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
 
 def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
     """Make the memory that only a layer with experts needs, by the name of its field in a step."""
-    total, beside = torch.empty(2 * shape.hidden).split(shape.hidden)  # which are summed at once
+    most = max(shape.hidden, shape.expert_width)
+    total, beside = torch.empty(2 * most).split(most)  # which are summed at once
     return {
+        "narrow": torch.empty(shape.expert_width),
         "gated": _empty_input(shape.widest),
-        "added": torch.empty(shape.hidden),
+        "added": torch.empty(max(shape.hidden, shape.expert_width)),
         "total": total,
         "beside": beside,
         "routed": torch.empty(rows),

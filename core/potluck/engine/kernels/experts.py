@@ -18,7 +18,7 @@ from potluck.engine.kernels.product_kernel import PackedProduct
 from potluck.engine.kernels.quantise_kernel import Quantise
 from potluck.engine.kernels.tensors import PackedWeight
 from potluck.engine.pages import Scratch
-from potluck.model.families.facts import Activation
+from potluck.model.families.facts import Activation, gate_up_rows
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -53,10 +53,10 @@ class PackedExperts:
         assert all(_shape(one.gate_up) == _shape(gate_up) for one in experts)
         assert all(_shape(one.down) == _shape(down) for one in experts)
         assert down.rows == gate_up.width
-        assert gate_up.rows == 2 * down.width
+        assert gate_up.rows == gate_up_rows(activation, down.width)
         self._experts, self._kernels, self._scratch = tuple(experts), kernels, scratch
         self._scales_input = scales_input
-        self._hidden, self._size = gate_up.width, down.width
+        self._hidden, self._size, self._rows = gate_up.width, down.width, gate_up.rows
         self._run = kernels.compiled(emit_experts, gate_up.format, down.format, activation)
         self._gate_up = _addresses([one.gate_up.data for one in experts])
         self._down = _addresses([one.down.data for one in experts])
@@ -97,9 +97,9 @@ class PackedExperts:
     def _compute(
         self, x: Tensor, pairs: "_Pairs", factors: npt.NDArray[np.float32], out: Tensor
     ) -> None:
-        count, hidden, size = len(factors), self._hidden, self._size
+        count, hidden, size, rows = len(factors), self._hidden, self._size, self._rows
         records, gated = (count * groups_of(width) * RECORD_BYTES for width in (hidden, size))
-        gates, results = (4 * count * width for width in (2 * size, hidden))
+        gates, results = (4 * count * width for width in (rows, hidden))
         # The results take the place of what is read before they are written.
         memory = self._scratch.floats(1, -(-(max(gates + records, results) + gated) // 4))
         gated_at = memory.data_ptr()
@@ -108,7 +108,7 @@ class PackedExperts:
         first, tokens = pairs.first, pairs.counts
         kind, of_expert = KINDS[torch.float32], pairs.experts
         inputs_at = records_at + first * groups_of(hidden) * RECORD_BYTES
-        gates_of, results_of = gates_at + first * 8 * size, results_at + first * 4 * hidden
+        gates_of, results_of = gates_at + first * 4 * rows, results_at + first * 4 * hidden
         gated_of = gated_at + first * groups_of(size) * RECORD_BYTES
         inputs = _records(
             Quantise,
@@ -128,14 +128,14 @@ class PackedExperts:
             addend=self._gate_up_bias[of_expert],
             stride=0,
             groups=groups_of(hidden),
-            rows=2 * size,
+            rows=rows,
             tokens=tokens,
         )
         gate = _records(
             Quantise,
             source=gates_of,
             kind=kind,
-            stride=2 * size,
+            stride=rows,
             width=size,
             tokens=tokens,
             records=gated_of,
@@ -157,7 +157,7 @@ class PackedExperts:
             Each.structure(arguments=given.ctypes.data, blocks=blocks)
             for given, blocks in (
                 (inputs, tiles),
-                (gate_up, blocks_of(2 * size)),
+                (gate_up, blocks_of(rows)),
                 (gate, tiles),
                 (down, blocks_of(hidden)),
             )

@@ -71,12 +71,14 @@ class Form(ABC):
         """Write the numbers as they are as an input; returns where it is."""
         return self._write("plain", source, width)
 
-    def gated(self, source: Pointer, width: int, activation: Activation) -> Pointer:
+    def gated(
+        self, source: Pointer, width: int, activation: Activation, learned: Operand = NULL
+    ) -> Pointer:
         """Write activation(gate) x up as an input; returns where it is.
 
-        The source is `width` gates, then as many ups.
+        The source is `width` gates, then as many ups; or ups alone. `learned` are numbers of the activation.
         """
-        return self._write(activation, source, width)
+        return self._write(activation, source, width, learned)
 
     def multiply(
         self,

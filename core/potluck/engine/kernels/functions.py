@@ -80,6 +80,20 @@ def emit_tanh(e: Emitter, x: Value) -> Value:
     return 1.0 - 2.0 / (1.0 + emit_exp(e, x + x))
 
 
+def emit_relu2(x: Value) -> Value:
+    """Return max(x, 0)²; NaN for NaN."""
+    positive = x.e.value(constant(x.type, 0.0)).at_least(x)
+    return positive * positive
+
+
+def emit_xielu(e: Emitter, x: Value, above: Value, below: Value) -> Value:
+    """Return what `UngatedFunction` says of xielu. Near zero the absolute error is 1e-7."""
+    lanes = x.type.count
+    bent = (emit_exp(e, x.at_most(0.0), is_positive=False) - 1.0 - x) * e.splat(below, lanes)
+    squared = x * x * e.splat(above, lanes)
+    return e.multiply_add(x, constant(x.type, 0.5), e.select(x > 0.0, squared, bent))
+
+
 EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,

@@ -45,7 +45,7 @@ from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.row_kernel import Rows, emit_rows
 from potluck.engine.kernels.rows import NORMED, Reading
 from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput, Router
-from potluck.model.families.facts import Activation, NormKind
+from potluck.model.families.facts import Activation, NormKind, gate_up_rows, size_of_rows
 
 # How bits of a number are read as a float, after they are shifted so far.
 _FLOAT_BITS = {
@@ -81,8 +81,9 @@ class GeneratedKernels(CompiledKernels, Kernels):
         return self._quantise("plain", x, x.shape[1])
 
     def quantise_gated(self, gate_up: Tensor, activation: Activation = "silu") -> QuantisedInput:
-        assert gate_up.shape[1] % 2 == 0
-        return self._quantise(activation, gate_up, gate_up.shape[1] // 2)
+        size = size_of_rows(activation, gate_up.shape[1])
+        assert gate_up_rows(activation, size) == gate_up.shape[1]
+        return self._quantise(activation, gate_up, size)
 
     def multiply_plain(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return x Wᵀ + b. A token has the bits that it has in a layer's kernel, alone or among others."""
@@ -125,9 +126,12 @@ class GeneratedKernels(CompiledKernels, Kernels):
         assert x.shape[1:] == weight.shape
         return self._rows(x, x.shape[1], weight, NORMED[kind], epsilon)
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+    def gate(
+        self, gate_up: Tensor, activation: Activation, learned: Tensor | None = None
+    ) -> Tensor:
         """What `mlp.gate` computes, on f32."""
-        return self._rows(gate_up, gate_up.shape[1] // 2, None, activation)
+        size = size_of_rows(activation, gate_up.shape[1])
+        return self._rows(gate_up, size, learned, activation)
 
     def softcap(self, logits: Tensor, cap: float) -> Tensor:
         """What `head.softcap` computes, on f32."""

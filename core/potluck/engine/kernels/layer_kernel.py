@@ -3,7 +3,7 @@
     hidden += after(output(attend(rope(qkv(before(hidden))))))
     hidden += after(down(gated(gate_up(before(hidden)))))
 
-for each layer, or with a gated delta net or a state space in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
+for each layer, which may lack one of these, or with a gated delta net, a state space or a convolution in place of attention; hidden states f32 and updated in place; with weights of 16 bits they are rounded to these
 after each layer, as they are where a stage ends. `before` and `after` are norms or nothing; what
 is added may be multiplied instead. In place of the second line there may be a MoE,
 
@@ -21,6 +21,10 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_kernel import Attend, emit_attend, emit_gates
+from potluck.engine.kernels.convolution_kernel import (
+    call_short_convolution,
+    emit_short_convolution,
+)
 from potluck.engine.kernels.delta_kernel import call_delta_net, emit_delta_net
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.forms import FloatForm, Form, PackedForm
@@ -43,7 +47,13 @@ from potluck.engine.kernels.kinds import from_f32, to_f32
 from potluck.engine.kernels.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.layer_records import Expert, Layer, Step
-from potluck.engine.kernels.layer_shape import FLOAT_KINDS, LayerShape, MlpShape
+from potluck.engine.kernels.layer_shape import (
+    FLOAT_KINDS,
+    LayerShape,
+    MixerShape,
+    MlpShape,
+    NarrowShape,
+)
 from potluck.engine.kernels.mamba_kernel import call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.moe_kernel import emit_choose, is_chosen
@@ -52,9 +62,11 @@ from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model.delta_net import DeltaHeads
+from potluck.model.families.facts import gate_up_rows
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
+from potluck.model.short_convolution import ConvolutionSizes
 
 # A `Step`, an array of `Layer`, its length.
 DECODE = ir.FunctionType(VOID, [POINTER, POINTER, I64])
@@ -90,10 +102,14 @@ def _emit_mixer(
 ) -> tuple[ir.Function, ...]:
     """Write the functions that mix a token with those before it, in the order in which they are called."""
     mixer = shape.mixer
+    if mixer is None:
+        return ()
     if isinstance(mixer, DeltaHeads):
         return (emit_delta_net(module, f"{name}_delta", path, mixer),)
     if isinstance(mixer, MambaHeads):
         return emit_mamba(module, f"{name}_mamba", path, mixer)
+    if isinstance(mixer, ConvolutionSizes):
+        return (emit_short_convolution(module, f"{name}_convolution", path, mixer),)
     attend = emit_attend(module, f"{name}_attend", path, mixer, run)
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
@@ -147,22 +163,37 @@ class _Layer:
 
     def emit(self) -> None:
         shape = self.shape
-        mixed = shape.attended
-        form = self.forms[shape.qkv_format]
-        if isinstance(shape.mixer, DeltaHeads):
-            self._product(form, "qkv", self._rates(form, shape.mixer), shape.qkv_rows)
-            self._delta_net(shape.mixer)
+        if shape.mixer is not None:
+            self._mix(shape.mixer)
+        if shape.has_feed_forward:
+            self._feed_forward()
+        if shape.has_scale:
+            self._scale()
+        if shape.rounds_to is not None:
+            self._round(shape.rounds_to)
+
+    def _mix(self, mixer: MixerShape) -> None:
+        shape = self.shape
+        mixed, form = shape.attended, self._form(shape.qkv_format)
+        if isinstance(mixer, DeltaHeads):
+            self._product(form, "qkv", self._rates(form, mixer), shape.qkv_rows)
+            self._delta_net(mixer)
         else:
             self._product(form, "qkv", self._first(form), shape.qkv_rows)
-            if isinstance(shape.mixer, MambaHeads):
-                self._mamba(shape.mixer)
+            if isinstance(mixer, MambaHeads):
+                self._mamba(mixer)
+            elif isinstance(mixer, ConvolutionSizes):
+                self._convolution(mixer)
             elif shape.latent is None:
-                self._attention(shape.mixer)
+                self._attention(mixer)
             else:
                 self._latent(shape.latent)
-        form = self.forms[shape.output_format]
+        form = self._form(shape.output_format)
         inputs = form.as_is(self.step.attended, mixed)
         self._add(form, "output", inputs, mixed, "after_attention", sums=shape.sums_mixer)
+
+    def _feed_forward(self) -> None:
+        shape = self.shape
         if shape.routing is None:
             self._mlp()
         elif shape.beside is None:
@@ -171,10 +202,10 @@ class _Layer:
             self._finish(self.step.total, "after_mlp")
         else:
             self._parallel(shape.routing, shape.beside)
-        if shape.has_scale:
-            self._scale()
-        if shape.rounds_to is not None:
-            self._round(shape.rounds_to)
+
+    def _form(self, held: WeightFormat | None) -> Form:
+        assert held is not None
+        return self.forms[held]
 
     def _round(self, kind: int) -> None:
         hidden = self.step.hidden
@@ -188,14 +219,16 @@ class _Layer:
 
     def _mlp(self) -> None:
         shape = self.shape
-        form = self.forms[shape.gate_up_format]
+        form = self._form(shape.gate_up_format)
         if shape.is_side_by_side:
             inputs = form.as_is(self.step.normed, shape.hidden)
         else:
             inputs = self._read(form, "before_mlp")
-        self._product(form, "gate_up", inputs, 2 * shape.intermediate)
-        form = self.forms[shape.down_format]
-        inputs = form.gated(self.step.wide, shape.intermediate, shape.activation)
+        rows = gate_up_rows(shape.activation, shape.intermediate)
+        self._product(form, "gate_up", inputs, rows)
+        form = self._form(shape.down_format)
+        learned = self.layer.learned
+        inputs = form.gated(self.step.wide, shape.intermediate, shape.activation, learned)
         sums = shape.sums_feed_forward
         self._add(form, "down", inputs, shape.intermediate, "after_mlp", sums=sums)
 
@@ -211,41 +244,66 @@ class _Layer:
         e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
-        form = self.forms[shape.gate_up_format]
-        inputs = normed if routing.scales_input else form.as_is(normed, width)
+        form, read = self._form(shape.gate_up_format), normed
+        if shape.narrow is not None:
+            read = self._narrow(shape.narrow, normed)
+        few = shape.expert_width
+        inputs = read if routing.scales_input else form.as_is(read, few)
         # Zeros, made by a product: LLVM would turn a loop that writes them into a call of a C library.
         zero, one = constant(F32, 0.0), constant(F32, 1.0)
-        e.call(self.called.scale, [normed, e.index(width), step.total, NULL, zero])
+        e.call(self.called.scale, [read, e.index(few), step.total, NULL, zero])
         with e.loop(0, routing.count) as index:
             factor = step.factors[index]
             with e.if_then(is_chosen(e, factor)):
                 if shape.has_expert_scales:
                     factor = factor * layer.expert_scales[index]
                 if routing.scales_input:
-                    e.call(self.called.scale, [normed, e.index(width), step.added, NULL, factor])
-                    scaled = form.as_is(step.added, width)
-                    self._expert(layer.experts[index], shape.mlp, scaled, one)
+                    e.call(self.called.scale, [read, e.index(few), step.added, NULL, factor])
+                    scaled = form.as_is(step.added, few)
+                    self._expert(layer.experts[index], shape.mlp, scaled, one, few)
                 else:
-                    self._expert(layer.experts[index], shape.mlp, inputs, factor)
+                    self._expert(layer.experts[index], shape.mlp, inputs, factor, few)
+        if shape.narrow is not None:
+            self._widen(shape.narrow)
         if shape.shared is not None:
-            if routing.scales_input or shape.shared.gate_up_format != shape.gate_up_format:
+            is_changed = routing.scales_input or shape.narrow is not None
+            if is_changed or shape.shared.gate_up_format != shape.gate_up_format:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
-            factor = step.factors[last] if routing.has_shared_gate else one
-            self._expert(layer.experts[last], shape.shared, inputs, factor)
+            factor = constant(F32, routing.shared_scale)
+            if routing.has_shared_gate:
+                factor = step.factors[last]
+            self._expert(layer.experts[last], shape.shared, inputs, factor, width)
 
-    def _expert(self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand) -> None:
-        """Add factor x expert to the total; the input stays as it is."""
+    def _narrow(self, narrow: NarrowShape, normed: Pointer) -> Pointer:
+        """Write the few numbers that experts read of the hidden states."""
+        form, width, few = self.forms[narrow.first_format], self.shape.hidden, self.step.narrow
+        inputs = form.as_is(normed, width)
+        form.multiply(self.layer.narrow_first, inputs, few, NULL, narrow.size, width)
+        return few
+
+    def _widen(self, narrow: NarrowShape) -> None:
+        """Make hidden states of the experts' total, in its place."""
+        form, step, width = self.forms[narrow.last_format], self.step, self.shape.hidden
+        inputs = form.as_is(step.total, narrow.size)
+        form.multiply(self.layer.narrow_last, inputs, step.added, NULL, width, narrow.size)
+        copied = [step.added, self.e.index(width), step.total, NULL, constant(F32, 1.0)]
+        self.e.call(self.called.scale, copied)
+
+    def _expert(
+        self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand, width: int
+    ) -> None:
+        """Add factor x expert, of so many numbers, to the total; the input stays as it is."""
         e, step = self.e, self.step
-        self._gated(expert, mlp, inputs)
-        e.call(self.called.add, [step.added, e.index(self.shape.hidden), step.total, NULL, factor])
+        self._gated(expert, mlp, inputs, width)
+        e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _parallel(self, routing: Routing, mlp: MlpShape) -> None:
         e, shape, step, layer = self.e, self.shape, self.step, self.layer
         size, epsilon = e.index(shape.hidden), constant(F32, shape.epsilon)
         form = self.forms[mlp.gate_up_format]
         inputs = form.normed(step.hidden, shape.hidden, layer.before_mlp, shape.epsilon)
-        self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs)
+        self._gated(layer.experts[e.index(shape.last_expert)], mlp, inputs, shape.hidden)
         assert self.called.norm is not None
         norm = [layer.after_dense, epsilon]
         if shape.sums_feed_forward:  # both in one exchange, and so before the norms of both
@@ -259,12 +317,13 @@ class _Layer:
         e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
         self._finish(step.beside, "after_mlp")
 
-    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer) -> None:
-        """Write what an expert makes of the inputs, which stay as they are, to `added`."""
-        step, width, size = self.step, self.shape.hidden, mlp.intermediate
+    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer, width: int) -> None:
+        """Write what an expert makes of the inputs, `width` of them, which stay as they are, to `added`."""
+        step, size = self.step, mlp.intermediate
         last = replace(self.forms[mlp.down_format], memory=step.gated)
         form = self.forms[mlp.gate_up_format]
-        form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, 2 * size, width)
+        rows = gate_up_rows(self.shape.activation, size)
+        form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, rows, width)
         gated = last.gated(step.wide, size, self.shape.activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
 
@@ -346,6 +405,10 @@ class _Layer:
     def _mamba(self, heads: MambaHeads) -> None:
         places = {"inputs": self.step.wide, "out": self.step.attended}
         call_mamba(self.router.pool, self.called.mix, heads, self.layer, **places)
+
+    def _convolution(self, sizes: ConvolutionSizes) -> None:
+        (job,), places = self.called.mix, {"inputs": self.step.wide, "out": self.step.attended}
+        call_short_convolution(self.router.pool, job, sizes, self.layer, **places)
 
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix

@@ -45,6 +45,7 @@ class Step(Record):
     beside = Address(KIND_F32)  # the result of an MLP beside experts
     routed = Address(KIND_F32)
     factors = Address(KIND_F32)
+    narrow = Address(KIND_F32)  # what experts read, if it is not the hidden states
     queries = Address(KIND_F32)  # of latent attention: made of their latent
     absorbed = Address(KIND_F32)
     mixed = Address(KIND_F32)  # what heads have of the latents
@@ -77,6 +78,7 @@ class Layer(Record):
     gate_up_bias = Address(KIND_F32)
     down = Address(I8)
     down_bias = Address(KIND_F32)
+    learned = Address(KIND_F32)  # numbers of the activation
     after_mlp = Address(KIND_F32)
     keys = Address(I8)
     values = Address(I8)
@@ -111,6 +113,8 @@ class Layer(Record):
     index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
     expert_scales = Address(KIND_F32)
+    narrow_first = Address(I8)  # the matrices to the few numbers that experts read, and back
+    narrow_last = Address(I8)
     after_dense = Address(KIND_F32)
     router_norm = Address(KIND_F32)
     before_moe = Address(KIND_F32)

@@ -12,13 +12,18 @@ from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import BF16, F16, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
+from potluck.model.short_convolution import ConvolutionSizes
 
 FLOAT_KINDS: Mapping[WeightFormat, int] = {formats.F32: KIND_F32, BF16: KIND_BF16, F16: KIND_F16}
 
 
+MixerShape = Heads | DeltaHeads | MambaHeads | ConvolutionSizes
+"""The parameters of a mixer's kernels."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpShape:
-    """A gated MLP."""
+    """An MLP."""
 
     intermediate: int
     gate_up_format: WeightFormat
@@ -26,25 +31,35 @@ class MlpShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowShape:
+    """What experts read and write, if it is less than the hidden states, and the matrices to it and back."""
+
+    size: int
+    first_format: WeightFormat
+    last_format: WeightFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """What a decoding kernel is written for."""
+    """What a decoding kernel is written for. Layers of a mixer alone, or of a feed-forward alone, lack the other's formats."""
 
     hidden: int
     intermediate: int  # of the MLP, or of each expert
-    mixer: Heads | DeltaHeads | MambaHeads
+    mixer: MixerShape | None
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
-    qkv_format: WeightFormat
-    output_format: WeightFormat
-    gate_up_format: WeightFormat
-    down_format: WeightFormat
+    qkv_format: WeightFormat | None
+    output_format: WeightFormat | None
+    gate_up_format: WeightFormat | None
+    down_format: WeightFormat | None
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
+    narrow: NarrowShape | None = None  # None: experts read and write hidden states
     has_expert_scales: bool = False
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
@@ -61,16 +76,28 @@ class LayerShape:
             assert not self.has_norms_after
         assert isinstance(self.mixer, Heads) or self.has_norms_before
         assert self.latent is None or self.latent.index is None or self.has_norms_before
+        assert self.narrow is None or (self.routing is not None and self.beside is None)
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 
     @property
     def mlp(self) -> MlpShape:
         """The MLP, or an expert."""
+        assert self.gate_up_format is not None
+        assert self.down_format is not None
         return MlpShape(
             intermediate=self.intermediate,
             gate_up_format=self.gate_up_format,
             down_format=self.down_format,
         )
+
+    @property
+    def expert_width(self) -> int:
+        """Numbers that the MLP, or an expert, reads and writes."""
+        return self.hidden if self.narrow is None else self.narrow.size
+
+    @property
+    def has_feed_forward(self) -> bool:
+        return self.gate_up_format is not None
 
     @property
     def widest(self) -> int:
@@ -91,7 +118,9 @@ class LayerShape:
     @property
     def rounds_to(self) -> int | None:
         """What hidden states are rounded to after each layer: the 16 bits that stages send; None: to nothing."""
-        kind = FLOAT_KINDS.get(self.qkv_format)
+        held = self.gate_up_format if self.qkv_format is None else self.qkv_format
+        assert held is not None
+        kind = FLOAT_KINDS.get(held)
         return None if kind == KIND_F32 else kind
 
     @property
@@ -102,12 +131,16 @@ class LayerShape:
 
     @property
     def qkv_rows(self) -> int:
+        if self.mixer is None:
+            return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
     def attended(self) -> int:
+        if self.mixer is None:
+            return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
         head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim

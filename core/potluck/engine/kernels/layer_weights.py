@@ -8,11 +8,24 @@ from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_shape import LayerShape, MlpShape
-from potluck.engine.kernels.tensors import DeltaTensors, MambaTensors, Router, Weight
+from potluck.engine.kernels.layer_shape import LayerShape, MixerShape, MlpShape, NarrowShape
+from potluck.engine.kernels.tensors import (
+    ConvolutionTensors,
+    DeltaTensors,
+    MambaTensors,
+    Router,
+    Weight,
+)
 from potluck.model.delta_net import DeltaHeads
-from potluck.model.families.facts import Activation, LayerNorms, NormKind, ParallelNorms
+from potluck.model.families.facts import (
+    Activation,
+    LayerNorms,
+    NormKind,
+    ParallelNorms,
+    gate_up_rows,
+)
 from potluck.model.mamba import MambaHeads
+from potluck.model.short_convolution import ConvolutionSizes
 
 
 class Expert(NamedTuple):
@@ -32,6 +45,7 @@ class Moe:
     experts: tuple[Expert, ...]
     shared: Expert | None = None
     beside: "Beside | None" = None  # the MLP beside them
+    narrow: tuple[Weight, Weight] | None = None  # to the few numbers that they read, and back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +61,27 @@ class Beside:
 class LayerWeights:
     """A decoder layer: matrices, packed or of floats, and norms and biases in f32.
 
-    It has either one MLP or experts. For a delta net or a state space, `qkv` is its input.
+    It has either one MLP or experts, or a mixer alone, or no mixer. For a delta net or a state space, `qkv` is
+    its input. An MLP without gates has its ups as `gate_up`.
     """
 
     norms: LayerNorms[Tensor]  # (D,) each
-    qkv: Weight
+    qkv: Weight | None = None
     qkv_bias: Tensor | None = None
     # (2, K): of queries, of keys; (3, K): of values too; or of projections, (H·K + Hkv·K,)
     qk_norm: Tensor | None = None
-    output: Weight
+    output: Weight | None = None
     output_bias: Tensor | None = None
     gate_up: Weight | None = None  # gates before ups
     gate_up_bias: Tensor | None = None
     down: Weight | None = None
     down_bias: Tensor | None = None
+    learned: Tensor | None = None  # (2,): the numbers of an activation that has some
     moe: Moe | None = None
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
     mamba: MambaTensors | None = None
+    convolution: ConvolutionTensors | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -72,18 +89,28 @@ class LayerWeights:
     rope: int | None = 0  # the index of its angles among those of a call; None: no rope
 
     @property
-    def mlp(self) -> Expert:
+    def mlp(self) -> Expert | None:
         """The matrices of the MLP, or of the first expert."""
         if self.moe is not None:
             return self.moe.experts[0]
-        assert self.gate_up is not None
-        assert self.down is not None
+        if self.gate_up is None or self.down is None:
+            return None
         return Expert(self.gate_up, self.down)
+
+    @property
+    def hidden(self) -> int:
+        """Numbers of the hidden states."""
+        if self.qkv is not None:
+            return self.qkv.width
+        if self.moe is not None and self.moe.narrow is not None:
+            return self.moe.narrow[0].width
+        assert self.mlp is not None
+        return self.mlp.gate_up.width
 
 
 def layer_shape(
     weights: LayerWeights,
-    mixer: Heads | DeltaHeads | MambaHeads,
+    mixer: MixerShape | None,
     *,
     epsilon: float,
     multiplier: float = 1.0,
@@ -97,7 +124,7 @@ def layer_shape(
 
     Args:
         weights: of the layer.
-        mixer: the heads of its attention, delta net or state space.
+        mixer: the heads of its attention, delta net, state space or convolution; None: it has none of these.
         epsilon: of its norms.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
@@ -106,24 +133,25 @@ def layer_shape(
         sums_mixer: whether what attention gives is summed over ranks.
         sums_feed_forward: likewise of the MLP or the experts.
     """
-    gate_up, down = weights.mlp[:2]
+    mlp, norms = _mlp_shape(weights.mlp), weights.norms
     return LayerShape(
-        hidden=weights.qkv.width,
-        intermediate=down.width,
+        hidden=weights.hidden,
+        intermediate=0 if mlp is None else mlp.intermediate,
         mixer=mixer,
-        has_norms_before=weights.norms.before_mixer is not None,
-        has_norms_after=weights.norms.after_mixer is not None,
+        has_norms_before=(norms.before_mlp if mixer is None else norms.before_mixer) is not None,
+        has_norms_after=(norms.after_mlp if mixer is None else norms.after_mixer) is not None,
         epsilon=epsilon,
         multiplier=multiplier,
         activation=activation,
-        qkv_format=weights.qkv.format,
-        output_format=weights.output.format,
-        gate_up_format=gate_up.format,
-        down_format=down.format,
+        qkv_format=weights.qkv and weights.qkv.format,
+        output_format=weights.output and weights.output.format,
+        gate_up_format=mlp and mlp.gate_up_format,
+        down_format=mlp and mlp.down_format,
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
+        narrow=_narrow_shape(weights.moe),
         has_expert_scales=weights.moe is not None and weights.moe.router.scales is not None,
         has_scale=weights.scale is not None,
         norm_kind=norm_kind,
@@ -137,6 +165,13 @@ def _beside_shape(moe: Moe | None) -> MlpShape | None:
     return None if moe is None or moe.beside is None else _mlp_shape(moe.beside.mlp)
 
 
+def _narrow_shape(moe: Moe | None) -> NarrowShape | None:
+    if moe is None or moe.narrow is None:
+        return None
+    first, last = moe.narrow
+    return NarrowShape(size=first.rows, first_format=first.format, last_format=last.format)
+
+
 def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
     if mlp is None:
         return None
@@ -146,18 +181,22 @@ def _mlp_shape(mlp: Expert | None) -> MlpShape | None:
 
 def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     """Check the tensors of a layer, since the kernel checks nothing."""
-    mixer, hidden, wide = shape.mixer, shape.hidden, 2 * shape.intermediate
+    mixer, hidden = shape.mixer, shape.hidden
+    wide = gate_up_rows(shape.activation, shape.intermediate)
     moe, routing = layer.moe, shape.routing
     assert routing == (None if moe is None else moe.router.routing)
     assert shape.shared == (None if moe is None else _mlp_shape(moe.shared))
     assert shape.beside == _beside_shape(moe)
-    mlps = [layer.mlp] if moe is None else moe.experts
+    assert shape.narrow == _narrow_shape(moe)
+    mlps = moe.experts if moe is not None else () if layer.mlp is None else (layer.mlp,)
+    assert (layer.qkv is None) == (layer.output is None) == (mixer is None)
+    assert shape.has_feed_forward == (len(mlps) > 0)
     assert routing is None or len(mlps) == routing.count
     for matrix, rows, width, held in (
-        (layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),
-        (layer.output, hidden, shape.attended, shape.output_format),
-        *((one.gate_up, wide, hidden, shape.gate_up_format) for one in mlps),
-        *((one.down, hidden, shape.intermediate, shape.down_format) for one in mlps),
+        *(((layer.qkv, shape.qkv_rows, hidden, shape.qkv_format),) if layer.qkv else ()),
+        *(((layer.output, hidden, shape.attended, shape.output_format),) if layer.output else ()),
+        *((one.gate_up, wide, shape.expert_width, shape.gate_up_format) for one in mlps),
+        *((one.down, shape.expert_width, shape.intermediate, shape.down_format) for one in mlps),
     ):
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
@@ -165,6 +204,7 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     assert (layer.latent is None) == (shape.latent is None)
     assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
     assert (layer.mamba is None) != isinstance(mixer, MambaHeads)
+    assert (layer.convolution is None) != isinstance(mixer, ConvolutionSizes)
     heads = normed = rates = 0
     if isinstance(mixer, DeltaHeads):
         rates = 2 * mixer.value_heads
@@ -184,7 +224,8 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),
         *((one.gate_up_bias, wide) for one in mlps),
-        *((one.down_bias, hidden) for one in mlps),
+        *((one.down_bias, shape.expert_width) for one in mlps),
+        (layer.learned, 2),
         (layer.sinks, heads),
         (None if moe is None else moe.router.addend, routing.rows if routing else 0),
         (None if moe is None else moe.router.matrix, (routing.rows if routing else 0) * hidden),

@@ -18,8 +18,10 @@ from potluck.engine.kernels.functions import (
     emit_integers,
     emit_inverse_rms,
     emit_moments,
+    emit_relu2,
     emit_scale,
     emit_tanh,
+    emit_xielu,
 )
 from potluck.engine.kernels.ir_types import (
     F32,
@@ -50,7 +52,8 @@ _LANES = 16
 Reading: TypeAlias = Literal["plain", "scaled", "normed", "centred", "softcapped"] | Activation
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
 centred: likewise of x - mean(x), a layer norm. softcapped: number · tanh(x / number).
-An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them."""
+An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them. Or an
+activation of ups alone; `weight` has the numbers of xielu."""
 
 NORMED: Mapping[NormKind, Reading] = {"root mean square": "normed", "layer": "centred"}
 """How a norm of each kind reads a row."""
@@ -86,7 +89,7 @@ def read_row(
     reading: Reading,
     x: Pointer,
     width: Operand,
-    weight: Operand = None,
+    weight: Pointer | None = None,
     number: Operand = None,
 ) -> Callable[[Span], Value]:
     """Return what loads the numbers of a span of a row, f32, read in this way."""
@@ -106,6 +109,11 @@ def read_row(
         case "silu" | "gelu_pytorch_tanh" | "sigmoid":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
+        case "relu2":
+            return lambda span: emit_relu2(x[span])
+        case "xielu":
+            assert weight is not None
+            return lambda span: emit_xielu(e, x[span], weight[0], weight[1])
         case ClampedSwiglu(has_pairs=has_pairs):
 
             def read(span: Span) -> Value:

@@ -86,6 +86,18 @@ class MambaTensors:
         return sum(part.nbytes for part in parts)
 
 
+@dataclass(slots=True)
+class ConvolutionTensors:
+    """What a short convolution has beside its two matrices, in f32."""
+
+    convolution: Tensor  # (inputs, D)
+    bias: Tensor | None = None  # (D,)
+
+    @property
+    def nbytes(self) -> int:
+        return self.convolution.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from potluck.model.routing import ScoreFunction
 
@@ -29,8 +29,27 @@ class ClampedSwiglu:
         return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
 
 
-Activation = GateFunction | ClampedSwiglu
-"""What a feed-forward makes of a gate and an up."""
+UngatedFunction = Literal["relu2", "xielu"]
+"""A function of ups, where there are no gates.
+
+relu2: max(x, 0)². xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
+p x² + x / 2 above 0, and n (exp(x) - 1 - x) + x / 2 below.
+"""
+
+UNGATED: frozenset[object] = frozenset(get_args(UngatedFunction))
+
+Activation = GateFunction | ClampedSwiglu | UngatedFunction
+"""What a feed-forward makes of a gate and an up, or of an up alone."""
+
+
+def gate_up_rows(activation: Activation, size: int) -> int:
+    """Rows of the matrix of gates and ups of an MLP of this size, or of that of ups alone."""
+    return size if activation in UNGATED else 2 * size
+
+
+def size_of_rows(activation: Activation, rows: int) -> int:
+    """The size of an MLP whose matrix of gates and ups, or of ups alone, has so many rows."""
+    return rows if activation in UNGATED else rows // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +82,16 @@ class LayerNorms(Generic[T]):
             before_mlp=one(self.before_mlp),
             after_mlp=one(self.after_mlp),
         )
+
+    @property
+    def of_mixer(self) -> "LayerNorms[T]":
+        """Those around the mixer alone."""
+        return LayerNorms(before_mixer=self.before_mixer, after_mixer=self.after_mixer)
+
+    @property
+    def of_mlp(self) -> "LayerNorms[T]":
+        """Those around the feed-forward alone."""
+        return LayerNorms(before_mlp=self.before_mlp, after_mlp=self.after_mlp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +149,10 @@ WindowPattern = Literal["none", "all", "last", "pattern", "without rope", "with 
 `without rope`: those of `no_rope_layers`; `with rope`: the others.
 """
 
-RopeLayers = Literal["all", "listed", "windowed", "named"]
+RopeLayers = Literal["all", "none", "listed", "windowed", "windowed or dense", "named"]
 """Which layers have a rope: `listed` by `no_rope_layers`; `windowed`: those with a window, or all
-where `sliding_window` is null; `named`: all where `position_embedding_type` is rope."""
+where `sliding_window` is null; `windowed or dense`: those too without experts, if
+`prefix_dense_sliding_window_pattern` is 1; `named`: all where `position_embedding_type` is rope."""
 
 
 IndexerRope = Literal["halves", "pairs"]
@@ -132,10 +162,10 @@ DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
 purpose."""
 
-ExpertLayers = Literal["all", "stepped", "after dense", "between", "listed"]
+ExpertLayers = Literal["all", "stepped", "after dense", "between", "listed", "named"]
 """Which layers have experts: `stepped` by `decoder_sparse_step` and `mlp_only_layers`; `after dense`: all but
 the first `first_k_dense_replace`; `between` `moe_layer_start_index` and `moe_layer_end_index`, each
-`moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th."""
+`moe_layer_interval`-th; `listed` by `moe_layers`, or each `interleave_moe_layer_step`-th; `named`: those that `layer_types` calls moe."""
 
 
 Stacking = Literal["rows", "columns", "either"]
@@ -147,7 +177,7 @@ class ExpertFacts:
     """The names that a family has for the tensors and fields of its MoE."""
 
     block: str  # below the layer; the router is its `gate`; "": the layer itself
-    gate: str = "gate_proj"
+    gate: str = "gate_proj"  # unless the activation has no gates
     up: str = "up_proj"
     down: str = "down_proj"
     intermediate: str  # the field with the size of one expert
@@ -168,6 +198,7 @@ class ExpertFacts:
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
+    function_field: str | None = None  # or the field that says it; those of a softmax add up to one
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
@@ -177,8 +208,11 @@ class ExpertFacts:
     shared: str | None = None  # the name, below the block, of the expert that all tokens go through
     shared_size: str | None = None  # the field with its size
     shared_count: str | None = None  # or the field with its size in sizes of one expert
+    shared_average: str | None = None  # the field that is "average" where half of both is taken
     shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
+    # Experts read and write fewer numbers: the field that says how many, and the matrices to these and back.
+    narrow: tuple[str, str, str] | None = None
 
     def name(self, part: str) -> str:
         """The name of a part below the layer."""
@@ -190,9 +224,13 @@ class Family:
     """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    field_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
 
     norms: LayerNorms[str] = PRE_NORMS
     norm_kind: NormKind = "root mean square"
+    norm_switch: str | None = (
+        None  # the field that is there where they are root mean squares after all
+    )
     side_by_side: bool = False  # mixer and feed-forward read the same norm, and both are added
     unit_offset: bool = False  # norms multiply by 1 + weight
     qk_norm: QkNormKind | None = None
@@ -208,8 +246,10 @@ class Family:
     attention_gate: bool | str = False  # the result of attention is gated
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     mlp_block: str = "mlp"  # what files call the MLP
+    mlp_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     mlp_names: tuple[str, str] | None = None  # of gates and ups in one, and of down
     mlp_size: str = "intermediate_size"  # the field with its size
+    mlp_adjusted: str | None = None  # the field that is true where the size follows from it
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
@@ -217,10 +257,15 @@ class Family:
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
     experts: ExpertFacts | None = None
 
+    halves: bool = False  # a layer is a mixer or a feed-forward alone: see `halves.py`
+    attention_block: str = "self_attn"  # what files call attention
+    attention_output: str = "o_proj"  # and its last matrix
+
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
+    convolutions: bool = False  # layers that `layer_types` calls conv are short convolutions
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from potluck.model.families.experts import GRANITE_EXPERTS
-from potluck.model.families.facts import Family
+from potluck.model.families.facts import Family, LayerNorms
 
 _GRANITE = Family(
     defaults={"max_position_embeddings": 2048},
@@ -61,5 +61,26 @@ GRANITE: Mapping[str, Family] = {
         mamba="mamba",
         rope_layers="named",
         experts=_SHARED,
+    ),
+    # from which Granite 4 was made
+    "BambaForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 262144,
+            "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 0.5,
+            "mamba_n_heads": 128,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 256,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+        },
+        norms=LayerNorms(before_mixer="input_layernorm", before_mlp="pre_ff_layernorm"),
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_block="feed_forward",
+        mlp_bias="mlp_bias",
+        mamba="mamba",
+        partial_rotary=True,
     ),
 }

@@ -18,12 +18,15 @@ from potluck.model.families.glm import GLM
 from potluck.model.families.granite import GRANITE
 from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
+from potluck.model.families.liquid import LIQUID
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
+from potluck.model.families.nemotron import NEMOTRON
 from potluck.model.families.olmo import OLMO
 from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
+from potluck.model.families.ungated import UNGATED_MLPS
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
@@ -39,6 +42,9 @@ FAMILIES: Mapping[str, Family] = {
     **HUNYUAN,
     **MIXTURES,
     **LATENT,
+    **NEMOTRON,
+    **LIQUID,
+    **UNGATED_MLPS,
     **OPENAI,
 }
 

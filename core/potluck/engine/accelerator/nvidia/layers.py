@@ -1,6 +1,6 @@
 """What is between the products of a layer, by our own kernels for NVIDIA GPUs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -13,6 +13,7 @@ from potluck.engine.accelerator.nvidia.operators import MOST_ATTENDED, NvidiaOpe
 from potluck.engine.attention import Span
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
+from potluck.engine.mlp import Gate
 from potluck.engine.norms import HeadNorm, Norm, QkNorm
 from potluck.engine.rotary import rotate
 from potluck.model.families.facts import Activation
@@ -116,7 +117,7 @@ def norm_of(operators: NvidiaOperators, other: Norm) -> Norm:
     return norm
 
 
-def gate_of(operators: NvidiaOperators) -> Callable[[Tensor, Activation], Tensor]:
+def gate_of(operators: NvidiaOperators) -> Gate:
     """How an MLP's gates are applied."""
     x = torch.randn((3, 100), generator=torch.Generator().manual_seed(0))
     rows = x.to(operators.device, operators.dtype)
@@ -128,9 +129,9 @@ def gate_of(operators: NvidiaOperators) -> Callable[[Tensor, Activation], Tensor
     ):
         return gates.gate
 
-    def gate(x: Tensor, activation: Activation) -> Tensor:
+    def gate(x: Tensor, activation: Activation, learned: Tensor | None = None, /) -> Tensor:
         if activation in ("silu", "gelu_pytorch_tanh") and x.dtype == operators.dtype:
             return operators.gate(x.contiguous(), is_gelu=activation != "silu")
-        return gates.gate(x, activation)
+        return gates.gate(x, activation, learned)
 
     return gate

@@ -1,0 +1,87 @@
+"""Read from a config what the MLP of its layers is, and what it does with gates and ups."""
+
+from potluck.model.common_fields import read_fact
+from potluck.model.families.facts import (
+    UNGATED,
+    ClampedSwiglu,
+    Family,
+    GateFunction,
+    UngatedFunction,
+)
+from potluck.model.fields import Fields, invalid
+from potluck.model.layers import DenseSpec, Experts
+from potluck.model.limits import MAX_INTERMEDIATE, MAX_MULTIPLIER
+from potluck.model.projection import Projection
+
+_XIELU = ("act_fn.alpha_p", "act_fn.alpha_n")  # the names of its numbers, below the MLP
+
+
+def read_dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
+    """The MLP of layers without experts."""
+    size = _size(fields, family)
+    has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
+    gate, up, last = family.mlp_parts
+    names, rows = (gate, up), (size, size)
+    if family.fused or family.fused_mlp:
+        names, rows = ("gate_up_proj",), (2 * size,)
+    activation = _activation(fields, family)
+    if activation in UNGATED:
+        names, rows = (up,), (size,)
+    if family.mlp_names is not None:
+        (first, last), rows = family.mlp_names, (2 * size,)
+        names = (first,)
+    parts = tuple(block + name for name in names)
+    down = Projection(parts=(block + last,), rows=(hidden,), width=size, has_bias=has_bias)
+    return DenseSpec(
+        gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+        down=down,
+        activation=activation,
+        learned=tuple(block + name for name in _XIELU) if activation == "xielu" else (),
+    )
+
+
+def read_expert_activation(
+    fields: Fields, family: Family, experts: Experts
+) -> ClampedSwiglu | None:
+    """The activation that only the experts have; None: they have that of other layers."""
+    if not family.clamped_swiglu:
+        return None
+    return ClampedSwiglu(
+        alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
+        limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
+        has_pairs=experts.facts.fused is not None,
+    )
+
+
+def _size(fields: Fields, family: Family) -> int:
+    usual = Family().mlp_size
+    size = fields.integer(
+        family.mlp_size if family.mlp_size in fields else usual, 1, MAX_INTERMEDIATE
+    )
+    if family.mlp_adjusted is None or not fields.flag(family.mlp_adjusted, False):
+        return size
+    # Two thirds of it, times a factor, rounded up to whole blocks (the first LFM2).
+    factor = fields.number("block_ffn_dim_multiplier", 0.0, MAX_MULTIPLIER, 1.0)
+    block = fields.integer("block_multiple_of", 1, MAX_INTERMEDIATE, 1)
+    size = -(-int(factor * int(2 * size / 3)) // block) * block
+    if not 1 <= size <= MAX_INTERMEDIATE:
+        raise invalid(
+            "block_ffn_dim_multiplier", factor, f"must leave 1 to {MAX_INTERMEDIATE} rows"
+        )
+    return size
+
+
+def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
+    name = fields.text(family.activation, "silu")
+    match family.activation_names.get(name, name):
+        case "silu":
+            return "silu"
+        case "gelu_pytorch_tanh":
+            return "gelu_pytorch_tanh"
+        case "relu2":
+            return "relu2"
+        case "xielu":
+            return "xielu"
+        case other:
+            known = "silu, gelu_pytorch_tanh, relu2 or xielu"
+            raise invalid(family.activation, other, f"must be {known}")
