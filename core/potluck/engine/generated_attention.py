@@ -17,7 +17,7 @@ from potluck.engine.norms import QkNorm
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.short_convolution import ConvolutionSpec
 
 
@@ -124,6 +124,8 @@ def has_kernels(spec: Mixer) -> bool:
     match spec:
         case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
             return True
+        case BesideSpec():  # both have, but not in one function
+            return False
         case LatentSpec():
             return has_latent_kernels(spec)
 

@@ -35,8 +35,9 @@ from potluck.model.limits import (
     MAX_VOCAB,
 )
 from potluck.model.mixer_fields import read_mixers
-from potluck.model.mixers import Mixer
+from potluck.model.mixers import BesideSpec, Mixer
 from potluck.model.mlp_fields import read_dense, read_expert_activation
+from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.quantization_config import FIELDS, read_quantization
@@ -152,6 +153,11 @@ class ModelConfig:
             return None
         mixer = self.layers[int(layer)].mixer if layer.isdecimal() else None
         return None if mixer is None else mixer.rope_rows.get(rest)
+
+    def row_scales(self, name: str) -> tuple[tuple[int, float], ...]:
+        """What the rows of this matrix are multiplied by when it is loaded, as runs of rows; empty: by nothing."""
+        layer, _, rest = name.removeprefix(f"{BASE}layers.").partition(".")
+        return dict(self.layers[int(layer)].row_scales).get(rest, ()) if layer.isdecimal() else ()
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
@@ -336,6 +342,9 @@ def _layers(
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
             scale=family.layer_scale,
+            row_scales=read_row_scales(fields, mixer, dense)
+            if family.multipliers and isinstance(mixer, BesideSpec)
+            else (),
             streams=None if streams is None else LayerStreams.of(streams),
             ngrams=ngrams.get(layer),
         )
