@@ -124,8 +124,8 @@ def has_kernels(spec: Mixer) -> bool:
     match spec:
         case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
             return True
-        case BesideSpec():  # both have, but not in one function
-            return False
+        case BesideSpec():
+            return True
         case LatentSpec():
             return has_latent_kernels(spec)
 
