@@ -92,7 +92,8 @@ class Decoder:
         self._experts = [_expert_records(layer.moe) for layer in layers if layer.moe]
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
-        self._places, self._capacity = [(0, 0, 0, 0, 0)] * len(layers), 0
+        self._places: list[tuple[int, ...]] = [()] * len(layers)
+        self._capacity = 0
         if not isinstance(shape.mixer, Heads):
             self._capacity = _ENDLESS
 
