@@ -49,7 +49,7 @@ FAMILIES = [
     "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
     "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5",
     "qwen 3 next", "ernie 4.5 moe", "granite 4, dense, groups, rope", "glm 4", "hunyuan a13b", "qwen 3.5 moe",
-    "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "bamba",
+    "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "bamba", "falcon h1",
     "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.

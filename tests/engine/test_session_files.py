@@ -13,13 +13,15 @@ from potluck.cluster.driver.computed import prefix_digests
 from potluck.engine.cache_pool import CachePool
 from potluck.engine.disk_work import at_once, do_now
 from potluck.engine.session_cache import SessionCache
+from potluck.engine.session_file import parts_of
 from potluck.engine.session_files import RESERVE, SessionFiles
 from potluck.engine.session_keeper import SessionKeeper
 from potluck.ids import SessionId
-from potluck.model.caches import CacheSpec, RecurrentCache, State
+from potluck.model.caches import CacheSpec, RecurrentCache, RowsAndStateCache, State
 
 TOKENS = list(range(1000))
 STATES = RecurrentCache(row=State(shapes=((3, 4),)))
+BOTH = RowsAndStateCache(row=FULL.row, tokens=FULL, state=STATES)
 NO_LIMIT = 1 << 40
 
 
@@ -61,10 +63,10 @@ def fill(cache: SessionCache, end: int, *, seed: int = 0) -> None:
     while (start := cache.length) < end:
         tokens = min(50, end - start)
         cache.begin_step(start, tokens)
-        for layer in cache.layers:
-            rows = layer.both
+        for part in (part for layer in cache.layers for part in layer.parts):
+            rows = part.both
             if rows.shape[1] == 3:  # of tokens, not of states
-                rows = rows[:, :, start - layer.first :][:, :, :tokens]
+                rows = rows[:, :, start - part.first :][:, :, :tokens]
             rows.copy_(torch.rand(rows.shape, generator=generator))
 
 
@@ -93,7 +95,7 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "sessions").glob("*"))
 
 
-@pytest.mark.parametrize("specs", [(FULL, FULL), (FULL, WINDOW), (FULL, STATES)])
+@pytest.mark.parametrize("specs", [(FULL, FULL), (FULL, WINDOW), (FULL, STATES), (BOTH, BOTH)])
 def test_a_cache_that_made_room_comes_back_with_the_same_bits(
     tmp_path: Path, specs: tuple[CacheSpec, ...]
 ) -> None:
@@ -108,7 +110,7 @@ def test_a_cache_that_made_room_comes_back_with_the_same_bits(
 
     assert cache is not None
     assert cache.length == expected.length > 900
-    for mine, theirs in zip(cache.layers, expected.layers, strict=True):
+    for mine, theirs in zip(parts_of(cache), parts_of(expected), strict=True):
         assert mine.held == theirs.held
         rows = cache.length - mine.first if theirs.both.shape[1] == 3 else 1
         assert torch.equal(mine.both[:, :, :rows], theirs.both[:, :, :rows])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from config_layers import attention
-from tiny_models import CONTEXT, CPU, SESSION, Reference, make_model
+from tiny_models import CONTEXT, CPU, SESSION, Reference, make_model, whole_blocks
 from torch import Tensor
 
 from potluck.engine.attention import Step
@@ -321,3 +321,22 @@ def test_where_torch_has_a_part_there_are_none(
     make_reference: MakeReference, variant: str, scheme: Scheme
 ) -> None:
     assert not has_token_steps(make_reference(variant).stage(scheme=scheme))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "nemotron h",
+        "falcon h1",
+        *(
+            pytest.param(variant, marks=pytest.mark.slow)  # a second to compile
+            for variant in ("nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+")
+        ),
+    ],
+)
+def test_a_token_goes_through_layers_of_all_kinds_without_torch(
+    tmp_path: Path, variant: str
+) -> None:
+    reference = make_model(variant, tmp_path, changes=whole_blocks(variant))
+
+    assert has_token_steps(reference.stage(scheme="int8"))

@@ -15,6 +15,7 @@ from potluck.model.caches import (
     KeysAndValues,
     Latent,
     RecurrentCache,
+    RowsAndStateCache,
     State,
     WindowCache,
     session_bytes,
@@ -210,3 +211,17 @@ def test_to_go_back_takes_a_replay_of_a_few_times_as_many_tokens_and_not_of_all(
                 wish = max(0, missed - 1)
                 back = position + tokens - wish
                 assert wish - cache.trim(held, wish) <= most * (back + CHECKPOINT_TOKENS)
+
+
+def test_rows_beside_a_state_go_on_where_the_state_can() -> None:
+    rows = FullCache(row=KeysAndValues(heads=2, size=4, number_bytes=4))
+    state = RecurrentCache(row=State(shapes=((3, 5),)), checkpoints=2)
+    both = RowsAndStateCache(row=rows.row, tokens=rows, state=state)
+
+    held = both.advance(both.advance((0, 0, 0), 0, 10), 10, 5)
+
+    assert sorted(held[1:]) == [0, 10]
+    assert [both.trim(held, position) for position in (12, 10, 9)] == [10, 10, 0]
+    assert both.nbytes(100) == rows.nbytes(100) + state.nbytes(100)
+    assert both.read_bytes(100) == rows.read_bytes(100) + state.read_bytes(100)
+    assert both.shared(1000) == 0  # the state of another session is of no use

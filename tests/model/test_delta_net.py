@@ -1,6 +1,7 @@
 """Gated delta nets are read from a config, and cost the same however long a conversation is."""
 
 import pytest
+from config_layers import attention
 
 from potluck.errors import InvalidConfigError
 from potluck.model.caches import CacheSizes, RecurrentCache
@@ -45,7 +46,7 @@ def test_states_do_not_grow_with_the_context(shape: str, state: float, row: int)
 
 
 def test_queries_bring_gates_of_their_own_size_unless_the_config_says_no() -> None:
-    gated, plain = (read(attn_output_gate=has).layers[3].mixer for has in (True, False))
+    gated, plain = (attention(read(attn_output_gate=has).layers[3].mixer) for has in (True, False))
 
     assert gated.projections[0].rows == (2 * 4096, 512, 512)
     assert plain.projections[0].rows == (4096, 512, 512)

@@ -156,7 +156,7 @@ def test_heads_of_latents_and_of_delta_nets_are_shared_out() -> None:
         assert sum(_heads(part.mixer) for part in parts) == heads == _heads(config.layers[0].mixer)
 
 
-def _heads(mixer: Mixer) -> int:
+def _heads(mixer: Mixer | None) -> int:
     assert isinstance(mixer, LatentSpec | DeltaNetSpec)
     return mixer.heads if isinstance(mixer, LatentSpec) else mixer.value_heads
 

@@ -80,6 +80,12 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             writer.add_logit_scale(config["logit_scale"])
             if architecture == "cohere2":
                 writer.add_sliding_window(config["sliding_window"])
+        case "falcon-h1":
+            writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+            writer.add_ssm_state_size(config["mamba_d_state"])
+            writer.add_ssm_group_count(config["mamba_n_groups"])
+            writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+            writer.add_ssm_inner_size(config["mamba_d_ssm"])
         case "nemotron_h" | "nemotron_h_moe":
             _add_nemotron(writer, config)
         case "lfm2" | "lfm2moe":

@@ -52,7 +52,31 @@ def _converted(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, T
     return {name.replace(".dt_bias", ".dt_proj.bias"): values}
 
 
-SPACES = ("mixer.D", "mixer.dt_bias", "mixer.conv1d.weight", "mixer.norm.weight")
+SPACES = tuple(
+    f"{block}.{part}"
+    for block in ("mixer", "mamba")
+    for part in ("D", "dt_bias", "conv1d.weight", "norm.weight")
+)
+
+
+def _multiplied(name: str, values: Tensor, config: dict[str, Any]) -> Tensor:
+    """Change a tensor as `FalconH1Model.modify_tensors` does."""
+    first = config["attention_in_multiplier"]
+    gate, down = config["mlp_multipliers"]
+    inner, shared = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    for part, factor in (
+        ("down_proj", down), ("gate_proj", gate), ("q_proj", first), ("v_proj", first),
+        ("k_proj", first * config["key_multiplier"]), ("o_proj", config["attention_out_multiplier"]),
+        ("out_proj", config["ssm_out_multiplier"]), ("lm_head", config["lm_head_multiplier"]),
+        ("embed_tokens", config["embedding_multiplier"]), ("in_proj", config["ssm_in_multiplier"]),
+    ):  # fmt: skip
+        if f"{part}.weight" in name:
+            values = values * factor
+    if "in_proj" in name:
+        zones = values.split([inner, inner, shared, shared, config["mamba_n_heads"]])
+        factors = zip(zones, config["ssm_multipliers"], strict=True)
+        values = torch.cat([zone * factor for zone, factor in factors])
+    return values
 
 
 def _state_space(name: str, values: Tensor, config: dict[str, Any]) -> tuple[str, Tensor]:
@@ -64,7 +88,7 @@ def _state_space(name: str, values: Tensor, config: dict[str, Any]) -> tuple[str
     elif name.endswith(".conv1d.weight"):
         values = values.squeeze(1)
     elif name.endswith(".norm.weight"):
-        values = values.view(config["n_groups"], -1)
+        values = values.view(config.get("n_groups") or config["mamba_n_groups"], -1)
     return name.replace(".dt_bias", ".dt_proj.bias"), values
 
 
@@ -108,6 +132,8 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             for part, matrices in _ordered(values, config).items():
                 tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
             continue
+        if architecture == "falcon-h1":
+            values = _multiplied(name, values, config)
         name = name.replace("_correction_bias", "_correction.bias")
         name = name.replace(".expert_bias", ".expert_bias.bias")
         if name.endswith("conv.conv.weight"):

@@ -54,6 +54,7 @@ FAMILIES = {
     "NemotronHForCausalLM": "nemotron_h",
     "ArceeForCausalLM": "arcee",
     "Lfm2ForCausalLM": "lfm2",
+    "FalconH1ForCausalLM": "falcon-h1",
     "Lfm2MoeForCausalLM": "lfm2moe",
 }
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")

@@ -207,7 +207,10 @@ def run_layer(
     angles: Sequence[Angles],
 ) -> Tensor:
     """Run a layer with torch's operators and the kernels' products, which have their own tests."""
-    heads, norms = shape.attention, layer.norms
+    heads, norms, dense = shape.attention, layer.norms, layer.mlp
+    assert layer.qkv is not None
+    assert layer.output is not None
+    assert dense is not None
 
     def norm(numbers: Tensor, weight: Tensor | None) -> Tensor:
         if weight is None:
@@ -242,5 +245,5 @@ def run_layer(
             has_gate = moe.router.routing.has_shared_gate
             added = added + (factors[-1] if has_gate else 1.0) * mlp(moe.shared)
         return x + added
-    added = mlp(layer.mlp._replace(gate_up_bias=layer.gate_up_bias, down_bias=layer.down_bias))
+    added = mlp(dense._replace(gate_up_bias=layer.gate_up_bias, down_bias=layer.down_bias))
     return x + shape.multiplier * norm(added, norms.after_mlp)

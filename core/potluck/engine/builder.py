@@ -14,6 +14,7 @@ from torch import Tensor
 
 from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
+from potluck.engine.beside import Beside
 from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
@@ -49,7 +50,7 @@ from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixers import AttentionSpec, BesideSpec
 from potluck.model.naming import EMBEDDING, FINAL_NORM
 from potluck.model.ngrams import NgramSpec
 from potluck.model.powers import power
@@ -159,6 +160,9 @@ class _Builder(MatrixBuilder):
                 mixer = self._delta_net(prefix, delta_net)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
+            case BesideSpec(attention=attention, mamba=mamba) as beside:
+                first = self._attention(prefix, attention)
+                mixer = Beside(beside, first, self._mamba(prefix, mamba), dtype=self.dtype)
             case ConvolutionSpec() as convolution:
                 mixer = self._convolution(prefix, convolution)
         match spec.feed_forward:

@@ -17,7 +17,7 @@ from potluck.engine.norms import QkNorm
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.short_convolution import ConvolutionSpec
 
 
@@ -123,6 +123,8 @@ def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
         case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
+            return True
+        case BesideSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)

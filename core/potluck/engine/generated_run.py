@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Attention, Step
+from potluck.engine.beside import Beside
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
 from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
@@ -24,7 +25,14 @@ from potluck.engine.kernels.index_kernel import IndexHeads
 from potluck.engine.kernels.latent_kernel import LatentHeads
 from potluck.engine.kernels.latent_weights import IndexWeights, LatentWeights
 from potluck.engine.kernels.layer_shape import LayerShape
-from potluck.engine.kernels.layer_weights import Beside, Expert, LayerWeights, Moe, layer_shape
+from potluck.engine.kernels.layer_weights import (
+    BesideExperts,
+    Expert,
+    LayerWeights,
+    Moe,
+    Space,
+    layer_shape,
+)
 from potluck.engine.kernels.tensors import (
     ConvolutionTensors,
     DeltaTensors,
@@ -32,7 +40,7 @@ from potluck.engine.kernels.tensors import (
     MambaTensors,
     Weight,
 )
-from potluck.engine.kvcache import LayerCache, StateCache
+from potluck.engine.kvcache import LayerCache, RowsAndState, StateCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.mamba import Mamba
@@ -64,6 +72,7 @@ class MixerWeights(TypedDict):
     delta_net: NotRequired[DeltaTensors]
     mamba: NotRequired[MambaTensors]
     convolution: NotRequired[ConvolutionTensors]
+    space: NotRequired[Space]
 
 
 class GeneratedRun(Run):
@@ -109,7 +118,8 @@ class GeneratedRun(Run):
         if self._placed is not cache.place:
             own = cache.layers[self.layers]
             firsts, shared = [one.first for one in own], [one.shared for one in own]
-            self._decoder.place([one.both for one in own], firsts, shared)
+            states = [_state(one) for one in own]
+            self._decoder.place([one.both for one in own], firsts, shared, states)
             self._placed = cache.place
         if position == 0:
             _begin(cache.layers[self.layers])
@@ -138,11 +148,11 @@ class GeneratedRun(Run):
             _begin(own)
         angles = [angles.float() for angles in step.angles]
         memory, firsts = [one.both for one in own], [one.first for one in own]
-        shared = [one.shared for one in own]
+        shared, states = [one.shared for one in own], [_state(one) for one in own]
         if self._chosen is not None and step.choice is not None:
             self._chosen.places[:-1].copy_(step.choice.places[0])
         self._join(step.exchange)
-        self._decoder(hidden, memory, step.position, angles, firsts, shared)
+        self._decoder(hidden, memory, step.position, angles, firsts, shared, states)
         if self._sums is not None:
             self._sums.check()
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:
@@ -154,8 +164,14 @@ class GeneratedRun(Run):
 def _begin(caches: Sequence[LayerCache]) -> None:
     """Make states those before the first token."""
     for cache in caches:
-        if isinstance(cache, StateCache):
-            cache.state(0)
+        for part in cache.parts:
+            if isinstance(part, StateCache):
+                part.state(0)
+
+
+def _state(cache: LayerCache) -> Tensor | None:
+    """The state beside rows of tokens."""
+    return cache.state.both if isinstance(cache, RowsAndState) else None
 
 
 def cut_into_runs(
@@ -209,6 +225,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         case ShortConvolution() as short:
             mixer, heads = _between(short), convolution_sizes(short.spec)
             mixer = mixer and {**mixer, "convolution": short.tensors}
+        case Beside(attention=attention, mamba=mamba):
+            mixer, heads = _beside(attention, mamba), kernel_heads(attention.spec, cache)
         case _:
             return None
     weights = None if mixer is None else _layer_weights(block, mixer)
@@ -273,6 +291,15 @@ def _attention(attention: Attention) -> MixerWeights | None:
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }
+
+
+def _beside(attention: Attention, mamba: Mamba) -> MixerWeights | None:
+    mixer, first, output = _attention(attention), _weight(mamba.input), _weight(mamba.output)
+    if mixer is None or first is None or output is None:
+        return None
+    heads = mamba_heads(mamba.spec)
+    space = Space(heads=heads, input=first, output=output, tensors=mamba.tensors)
+    return {**mixer, "space": space}
 
 
 def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
@@ -389,7 +416,7 @@ def _parallel(parallel: ParallelMoE) -> Moe | None:
     if moe is None or dense is None:
         return None
     norms = parallel.norms.map(lambda norm: norm.weight)
-    beside = Beside(mlp=dense, norms=norms, router_norm=parallel.router_norm.weight)
+    beside = BesideExperts(mlp=dense, norms=norms, router_norm=parallel.router_norm.weight)
     return replace(moe, beside=beside)
 
 

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.pages import map_pages
-from potluck.model.caches import CacheSpec, Held, KeysAndValues, Latent, RecurrentCache
+from potluck.model.caches import (
+    CacheSpec,
+    Held,
+    KeysAndValues,
+    Latent,
+    RecurrentCache,
+    RowsAndStateCache,
+)
 
 GRANULE = 256  # tokens; a short chat fits into the first, and few sizes leave little fragmentation
 
@@ -71,6 +78,16 @@ class LayerCache:
             return keys.to(dtype), values.to(dtype)
         mine = self.read(start + here, length - here, dtype)
         return torch.cat([keys.to(dtype), mine[0]], 2), torch.cat([values.to(dtype), mine[1]], 2)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its own memory."""
+        return sum(part.both.nbytes for part in self.parts)
+
+    @property
+    def parts(self) -> "tuple[LayerCache, ...]":
+        """The memories that it is made of."""
+        return (self,)
 
     @property
     def first(self) -> int:
@@ -301,11 +318,55 @@ class StateCache(LayerCache):
         self.both.copy_(other.both)
 
 
+class RowsAndState(LayerCache):
+    """Keys and values of one layer, and a state beside these. `held` is what both hold, the rows' position first."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, spec: RowsAndStateCache, dtype: torch.dtype, device: torch.device):
+        self.state = StateCache(spec.state, device)
+        row = spec.row
+        assert isinstance(row, KeysAndValues)
+        super().__init__(row.heads, row.size, dtype, device)
+        self._hold()
+
+    @property
+    def parts(self) -> tuple[LayerCache, ...]:
+        return self, self.state
+
+    def resize(self, rows: int, length: int) -> None:
+        super().resize(rows, length)
+        if not self.state.rows:
+            self.state.resize(1 + len(self.state.held), 0)
+
+    def advance(self, held: Held, end: int) -> None:
+        self.state.advance(held[1:], end)
+        self._hold()
+
+    def trim(self, position: int) -> None:
+        self.state.trim(position)
+        self._hold()
+
+    def copy(self, other: LayerCache, position: int) -> None:
+        assert isinstance(other, RowsAndState)
+        super().copy(other, position)
+        self.state.copy(other.state, position)
+
+    def clear(self) -> None:
+        self.state.clear()
+        super().clear()
+
+    def _hold(self) -> None:
+        self.held = (0, *self.state.held)
+
+
 def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
     """An empty cache of a layer. What is cached of tokens has this dtype."""
     row = spec.row
     if isinstance(spec, RecurrentCache):
         return StateCache(spec, device)
+    if isinstance(spec, RowsAndStateCache):
+        return RowsAndState(spec, dtype, device)
     if isinstance(row, Latent):
         return LatentCache(row, dtype, device)
     assert isinstance(row, KeysAndValues)

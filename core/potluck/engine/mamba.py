@@ -29,12 +29,13 @@ def empty_tensors(spec: MambaSpec, device: torch.device) -> tuple[MambaTensors, 
         decays=empty(spec.heads),
         offsets=empty(spec.heads),
         skips=empty(spec.heads),
-        norm=empty(spec.values_size),
+        norm=empty(spec.values_size) if spec.has_norm else None,
     )
     small = (
         tensors.convolution, tensors.offsets, tensors.decays, tensors.skips, tensors.norm, tensors.bias
     )  # fmt: skip
-    return tensors, dict(zip(spec.small_tensors, small, strict=False))
+    present = (one for one in small if one is not None)
+    return tensors, dict(zip(spec.small_tensors, present, strict=False))
 
 
 def finish_tensors(tensors: MambaTensors, spec: MambaSpec) -> None:
@@ -69,9 +70,12 @@ class Mamba(RecurrentMixer[MambaSpec, MambaTensors]):
         return self._gate(out.flatten(1), z).to(self._dtype)
 
     def _gate(self, out: Tensor, z: Tensor) -> Tensor:
-        groups = (out * F.silu(z)).unflatten(1, (self.spec.groups, -1))
+        norm, gated = self.tensors.norm, out * F.silu(z)
+        if norm is None:
+            return gated
+        groups = gated.unflatten(1, (self.spec.groups, -1))
         normed = torch.rms_norm(groups, groups.shape[-1:], None, self.spec.norm_eps)
-        return normed.flatten(1).mul_(self.tensors.norm)
+        return normed.flatten(1).mul_(norm)
 
     def _of_heads(self, each: Tensor) -> Tensor:
         """(T, G·N) → (T, H, N): those of the group of each head."""

@@ -34,7 +34,7 @@ from potluck.engine.dequantise import (
 from potluck.engine.kernels import best_kernels
 from potluck.engine.ngram_table import TableTarget
 from potluck.engine.slices import SlicedTarget
-from potluck.engine.targets import CheckedTarget, PairedTarget, Target
+from potluck.engine.targets import CheckedTarget, PairedTarget, ScaledTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import BLOCK_ROWS, PACKED_DTYPES
@@ -116,6 +116,8 @@ class Reader:
             return
         if tensor.dtype not in PACKED_DTYPES and (pairs := self._pairs(tensor)) is not None:
             target = PairedTarget(target, pairs)
+        if tensor.dtype not in PACKED_DTYPES and (runs := self._scales(tensor)):
+            target = ScaledTarget(target, runs)
         checked = CheckedTarget(target, tensor.name, self._kernels)
         if len(parts) > 1:
             self._read_parts(parts, checked)
@@ -131,6 +133,9 @@ class Reader:
 
     def _pairs(self, part: StoredTensor) -> PairedRows | None:
         return self._config.paired_rows(weight_name(part.name))
+
+    def _scales(self, part: StoredTensor) -> Sequence[tuple[int, float]]:
+        return self._config.row_scales(weight_name(part.name))
 
     def _read_rows(self, tensor: StoredTensor, target: Target, form: StoredRows | PartRows) -> None:
         rows = max(1, PIECE // max(1, form.nbytes) // target.step) * target.step

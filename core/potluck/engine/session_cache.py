@@ -66,7 +66,7 @@ class SessionCache:
     @property
     def own_bytes(self) -> int:
         """Bytes of all layers, including those that grew before another one failed to."""
-        return sum(layer.both.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers)
 
     @property
     def nbytes(self) -> int:

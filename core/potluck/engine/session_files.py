@@ -19,6 +19,7 @@ from potluck.engine.session_file import (
     Header,
     NewFile,
     header_of,
+    parts_of,
     pieces_of,
     read_header,
     read_rows,
@@ -186,7 +187,7 @@ class SessionFiles:
         spans = [span for _, layer in targets for span in layer]
         if not (yield partial(_read, found, spans)) or cache.changes != changes:
             return False
-        for layer, (held, _) in zip(cache.layers, targets, strict=True):
+        for layer, (held, _) in zip(parts_of(cache), targets, strict=True):
             layer.held = held
         cache.length = found.tokens
         cache.name(found.prefix)

@@ -15,7 +15,14 @@ from torch import Tensor
 from potluck.engine.kvcache import LayerCache, StateCache
 from potluck.engine.session_cache import SessionCache
 from potluck.errors import InvalidStepError, OutOfMemoryError, format_bytes
-from potluck.model.caches import MOST_MOVED_BYTES, CacheSpec, FullCache, Held, RecurrentCache
+from potluck.model.caches import (
+    MOST_MOVED_BYTES,
+    CacheSpec,
+    FullCache,
+    Held,
+    RecurrentCache,
+    RowsAndStateCache,
+)
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
 PIECE = 1 << 20  # bytes of rows that go at once: a millisecond on the thread that computes
@@ -83,6 +90,16 @@ class MovedLayer(NamedTuple):
         if self.is_state:
             return memory[:, :, :1, first:stop]
         return memory[:, :, first - begin : stop - begin]
+
+
+def check_movable(specs: Iterable[CacheSpec]) -> None:
+    """Refuse layers whose rows and state would both have to be moved.
+
+    Raises:
+        InvalidStepError: there are some.
+    """
+    if any(isinstance(spec, RowsAndStateCache) for spec in specs):
+        raise InvalidStepError("The cache of this model is not moved to other computers.")
 
 
 def bytes_moved(specs: Iterable[CacheSpec], begin: int, end: int) -> int:

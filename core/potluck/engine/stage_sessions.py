@@ -19,6 +19,7 @@ from potluck.engine.session_transfer import (
     beyond_one_transfer,
     bytes_apart,
     bytes_moved,
+    check_movable,
     moved_layers,
 )
 from potluck.engine.stage_weights import StageWeights
@@ -180,6 +181,7 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
+        check_movable(self.caches)
         moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from potluck.engine.accelerator import Graphs
-from potluck.engine.blocks import DecoderLayer, Run
+from potluck.engine.beside import Beside
+from potluck.engine.blocks import DecoderLayer, Mixer, Run
 from potluck.engine.kernels import Kernels
 from potluck.engine.linear import Embedding, Linear
 from potluck.engine.norms import RmsNorm
@@ -103,7 +104,8 @@ class StageWeights:
 
         attention = (GeneratedAttention, GeneratedLatentAttention)
         generated = (*attention, GeneratedDeltaNet, GeneratedMamba, GeneratedConvolution)
-        return all(isinstance(block.mixer, (*generated, type(None))) for block in self.blocks)
+        mixers = [one for block in self.blocks for one in _single(block.mixer)]
+        return all(isinstance(one, generated) for one in mixers)
 
     @property
     def computes_together(self) -> bool:
@@ -116,3 +118,10 @@ class StageWeights:
         parts = [*self.blocks, self.norm, self.lm_head, self.tower]
         parts += [] if self.is_tied else [self.embedding]
         return sum(part.nbytes for part in parts if part is not None)
+
+
+def _single(mixer: Mixer | None) -> tuple[Mixer, ...]:
+    """What a mixer is made of, if it is several."""
+    if mixer is None:
+        return ()
+    return (mixer.attention, mixer.mamba) if isinstance(mixer, Beside) else (mixer,)

@@ -5,6 +5,7 @@ or packed. Bytes that are packed already go straight into `packed`.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -175,6 +176,36 @@ class PairedTarget:
     def _ordered(self, rows: Tensor) -> Tensor:
         heads = rows.unflatten(0, (-1, len(self._order)))  # (heads, K, …)
         return heads.index_select(1, self._order).flatten(0, 1)
+
+
+class ScaledTarget:
+    """A target of rows that are multiplied by a factor each."""
+
+    packed = None
+    format = None  # integers of files have other scales then
+
+    def __init__(self, target: Target, runs: Sequence[tuple[int, float]]) -> None:
+        """Take runs of so many rows with a factor."""
+        self._target = target
+        self.rows, self.width, self.step = target.rows, target.width, target.step
+        counts, factors = (torch.tensor(each) for each in zip(*runs, strict=True))
+        self._factors = factors.float().repeat_interleave(counts)
+        assert len(self._factors) == self.rows
+
+    def fill(self, first: int, values: Tensor) -> None:
+        values = values.view(-1, self.width).float()
+        self._target.fill(first, values * self._factors[first : first + len(values), None])
+
+    def fill_integers(
+        self,
+        first: int,
+        integers: Tensor,
+        scales: Tensor,
+        offsets: Tensor | None = None,
+        steps: Tensor | None = None,
+    ) -> None:
+        del steps
+        self.fill(first, dequantise(integers, scales, offsets))
 
 
 def is_whole_blocks(rows: int) -> bool:

@@ -274,6 +274,33 @@ class RecurrentCache(CacheSpec):
         return max((at for at in held if at <= position), default=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsAndStateCache(CacheSpec):
+    """Rows of all positions, and a state with its checkpoints. What is held of the rows comes first.
+
+    It goes on where both can, so that its rows are not shared: the state would have to be computed again.
+    """
+
+    tokens: FullCache
+    state: RecurrentCache
+
+    def rows(self, tokens: int) -> int:
+        return self.tokens.rows(tokens)
+
+    def nbytes(self, tokens: int) -> int:
+        return self.tokens.nbytes(tokens) + self.state.nbytes(tokens)
+
+    def read_bytes(self, tokens: int) -> int:
+        return self.tokens.read_bytes(tokens) + self.state.read_bytes(tokens)
+
+    def advance(self, held: Held, position: int, tokens: int) -> Held:
+        first = self.tokens.advance(held[:1], position, tokens)
+        return *first, *self.state.advance(held[1:], position, tokens)
+
+    def trim(self, held: Held, position: int) -> int:
+        return self.state.trim(held[1:], self.tokens.trim(held[:1], position))
+
+
 def _least_missed(held: Held, position: int) -> int:
     """The checkpoint to give up for one at `position`.
 

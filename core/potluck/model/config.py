@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import Family, LayerNorms, NormKind
+from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
 from potluck.model.indexer import weighs_heads
 from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
+    DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
@@ -35,8 +36,9 @@ from potluck.model.limits import (
     MAX_VOCAB,
 )
 from potluck.model.mixer_fields import read_mixers
-from potluck.model.mixers import Mixer
+from potluck.model.mixers import BesideSpec, Mixer
 from potluck.model.mlp_fields import read_dense, read_expert_activation
+from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.quantization_config import FIELDS, read_quantization
@@ -152,6 +154,11 @@ class ModelConfig:
             return None
         mixer = self.layers[int(layer)].mixer if layer.isdecimal() else None
         return None if mixer is None else mixer.rope_rows.get(rest)
+
+    def row_scales(self, name: str) -> tuple[tuple[int, float], ...]:
+        """What the rows of this matrix are multiplied by when it is loaded, as runs of rows; empty: by nothing."""
+        layer, _, rest = name.removeprefix(f"{BASE}layers.").partition(".")
+        return dict(self.layers[int(layer)].row_scales).get(rest, ()) if layer.isdecimal() else ()
 
     def is_router(self, name: str) -> bool:
         """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
@@ -315,22 +322,12 @@ def _layers(
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
-
-    def half(mixer: Mixer | None, norms: LayerNorms[str]) -> LayerNorms[str]:
-        if not family.halves:
-            return norms
-        return norms.of_mlp if mixer is None else norms.of_mixer
-
-    return tuple(
+    layers = tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=None
-            if family.halves and mixer is not None
-            else moe
-            if moe is not None and has_experts
-            else dense,
-            norms=half(mixer, norms if has_experts else family.norms),
+            feed_forward=moe if moe is not None and has_experts else dense,
+            norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
             norm_kind=_norm_kind(fields, family),
             is_side_by_side=family.side_by_side,
@@ -341,6 +338,24 @@ def _layers(
         )
         for layer, (mixer, has_experts) in enumerate(zip(mixers, have_experts, strict=True))
     )
+    if family.halves:
+        return tuple(map(_half, layers))
+    return (
+        tuple(_scaled(fields, layer, dense) for layer in layers) if family.multipliers else layers
+    )
+
+
+def _half(layer: LayerSpec) -> LayerSpec:
+    """The layer without a feed-forward, unless it has no mixer, and with the norms of what is left."""
+    if layer.mixer is None:
+        return replace(layer, norms=layer.norms.of_mlp)
+    return replace(layer, feed_forward=None, norms=layer.norms.of_mixer)
+
+
+def _scaled(fields: Fields, layer: LayerSpec, dense: DenseSpec) -> LayerSpec:
+    """The layer with what its matrices are multiplied by."""
+    assert isinstance(layer.mixer, BesideSpec)
+    return replace(layer, row_scales=read_row_scales(fields, layer.mixer, dense))
 
 
 def _ngrams(

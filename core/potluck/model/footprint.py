@@ -11,7 +11,7 @@ from potluck.model.indexer import IndexerSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.ngrams import NgramSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
 from potluck.model.short_convolution import ConvolutionSpec
@@ -184,6 +184,11 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             return (
                 nbytes + _chosen_bytes(mixer, chunk) + _indexer_bytes(mixer.indexer, chunk, context)
             )
+        case BesideSpec(
+            attention=attention, mamba=mamba
+        ):  # one after the other; what both read and give is kept
+            both = _mixer_bytes(attention, chunk, context), _mixer_bytes(mamba, chunk, context)
+            return sum(both)
         case MambaSpec():
             # As of a delta net, and B and C of each head where torch computes.
             wide = 2 * (mixer.channels + 2 * mixer.values_size)

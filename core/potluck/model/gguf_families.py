@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from potluck.model.gguf_hybrids import lfm2, nemotron_h
+from potluck.model.gguf_hybrids import falcon_h1, lfm2, nemotron_h
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.gguf_mixtures import (
     deepseek2,
@@ -251,6 +251,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
     "arcee": GgufFamily(architecture="ArceeForCausalLM", interleaved_heads=True),
+    "falcon-h1": GgufFamily(architecture="FalconH1ForCausalLM", more=falcon_h1),
     "lfm2": GgufFamily(architecture="Lfm2ForCausalLM", sizes_differ=True, more=lfm2),
     "lfm2moe": GgufFamily(architecture="Lfm2MoeForCausalLM", sizes_differ=True, more=lfm2),
     "nemotron_h": GgufFamily(

@@ -53,6 +53,15 @@ def nemotron_h(keys: Keys, config: Config) -> None:
         config["moe_latent_size"] = narrow[0][0]
 
 
+def falcon_h1(keys: Keys, config: Config) -> None:
+    """Set the state spaces. Numbers that activations are multiplied by are in the file's matrices already."""
+    state_spaces(keys, config)
+    config |= {
+        "mamba_rms_norm": any(name.endswith(".ssm_norm.weight") for name in keys.file.shapes),
+        "mamba_norm_before_gate": False,
+    }
+
+
 def lfm2(keys: Keys, config: Config) -> None:
     """Set which layers are attention: those with heads of keys."""
     heads = keys.each("attention.head_count_kv", keys.integer("block_count"))

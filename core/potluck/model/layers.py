@@ -31,6 +31,9 @@ from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
+RowScales = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
+"""By names of tensors, without the layer's prefix: runs of rows, and what each run is multiplied by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSpec:
@@ -221,6 +224,7 @@ class LayerSpec:
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
     scale: str | None = None  # what files call the number that is multiplied with at last
+    row_scales: RowScales = ()  # what matrices are multiplied by when they are loaded
     streams: LayerStreams | None = None  # None: there is one residual stream
     ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
     # A rank of a group holds a part of it: what it gives is summed over all ranks (`shares.py`).

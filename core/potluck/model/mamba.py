@@ -28,6 +28,7 @@ class MambaHeads(RecurrentSizes):
     heads: int
     head_size: int  # numbers of x
     groups: int
+    has_norm: bool = True  # of the result, in each group
     state_size: int  # numbers of B, and of C
 
     @property
@@ -64,7 +65,7 @@ class MambaSpec(MambaHeads):
 
         S ← exp(-exp(A) Δ) S + B (Δ x)ᵀ        y = Sᵀ C + D x
 
-    Some heads share the B and C of a group. The result is multiplied with SiLU(z), and normed in each group.
+    Some heads share the B and C of a group. The result is multiplied with SiLU(z), and mostly normed in each group.
     """
 
     hidden_size: int
@@ -103,8 +104,9 @@ class MambaSpec(MambaHeads):
             "dt_bias": (self.heads,),
             "A_log": (self.heads,),
             "D": (self.heads,),
-            "norm.weight": (self.values_size,),
         }
+        if self.has_norm:
+            shapes["norm.weight"] = (self.values_size,)
         if self.has_bias:
             shapes["conv1d.bias"] = (self.channels,)
         return {f"{self.block}.{name}": shape for name, shape in shapes.items()}
@@ -144,6 +146,9 @@ def read_mamba(
         raise invalid("time_step_limit", limits, "must be from 0 to infinity")
     if (activation := fields.text("hidden_act", "silu")) != "silu":
         raise invalid("hidden_act", activation, "must be silu beside a state space")
+    has_norm = fields.flag("mamba_rms_norm", True)
+    if has_norm and fields.flag("mamba_norm_before_gate", False):
+        raise invalid("mamba_norm_before_gate", True, "must be false")
     return MambaSpec(
         hidden_size=hidden,
         block=family.mamba,
@@ -153,6 +158,7 @@ def read_mamba(
         state_size=fields.integer("mamba_d_state", 1, MAX_HEAD_DIM),
         inputs=fields.integer("mamba_d_conv", 2, _MOST_INPUTS),
         norm_eps=read_norm_eps(fields),
+        has_norm=has_norm,
         has_bias=fields.flag("mamba_conv_bias", True),
         has_projection_bias=fields.flag("mamba_proj_bias", False),
         has_whole_decays=stored is not None and stored.method == "gguf",

@@ -18,7 +18,7 @@ from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mamba import mamba_layers, read_mamba
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
 from potluck.model.rope import Rope, listed_ropes, read_ropes
@@ -82,6 +82,9 @@ def read_mixers(
         layers = [delta_net if net else one for one, net in zip(layers, are_nets, strict=True)]
     if (mamba := read_mamba(fields, family, hidden, stored)) is not None:
         are_spaces = mamba_layers(fields, len(layers))
+        if family.beside:
+            both = [BesideSpec(attention=one, mamba=mamba) for one in attentions]
+            return Mixers(layers=tuple(both), ropes=ropes.distinct, head_dim=attention.head_dim)
         layers = [mamba if space else one for one, space in zip(layers, are_spaces, strict=True)]
     if (convolution := read_convolution(fields, family, hidden)) is not None:
         are_short = convolution_layers(fields, len(layers))

@@ -9,6 +9,8 @@ from potluck.model.caches import (
     ChunkCache,
     FullCache,
     KeysAndValues,
+    RecurrentCache,
+    RowsAndStateCache,
     WindowCache,
 )
 from potluck.model.delta_net import DeltaNetSpec
@@ -157,5 +159,42 @@ class AttentionSpec:
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideSpec:
+    """Attention beside a state space: both read the layer's input, and what they give is added (Falcon-H1).
+
+    https://arxiv.org/abs/2507.22448, section 2.1
+    """
+
+    attention: AttentionSpec
+    mamba: MambaSpec
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        return *self.attention.projections, *self.mamba.projections
+
+    @property
+    def small_tensors(self) -> dict[str, Shape]:
+        """Their tensors beside the projections."""
+        return self.attention.small_tensors | self.mamba.small_tensors
+
+    @property
+    def rope_rows(self) -> dict[str, PairedRows]:
+        """Those of attention."""
+        return self.attention.rope_rows
+
+    def cache(self, sizes: CacheSizes) -> CacheSpec:
+        """What a session caches in this layer: keys and values of all tokens, and the state."""
+        rows, state = self.attention.cache(sizes), self.mamba.cache(sizes)
+        assert isinstance(rows, FullCache)
+        assert isinstance(state, RecurrentCache)
+        return RowsAndStateCache(row=rows.row, tokens=rows, state=state)
+
+    @property
+    def kind(self) -> "BesideSpec":
+        """Both as far as their cost depends on them."""
+        return replace(self, attention=self.attention.kind)
+
+
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec | BesideSpec
 """The part of a layer that mixes a token with those before it."""

@@ -27,7 +27,7 @@ from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
@@ -149,7 +149,9 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case MambaSpec() | ConvolutionSpec():  # a norm of all heads together; next to no time
+        case (
+            MambaSpec() | ConvolutionSpec() | BesideSpec()
+        ):  # a norm of all heads together; next to no time
             return None
 
 

@@ -36,7 +36,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "NemotronForCausalLM": Missing(
         "norms that subtract the mean, with biases (LayerNorm1P)", "ArceeForCausalLM"
     ),
-    "FalconH1ForCausalLM": Missing("attention beside a state space in one layer", _HYBRID),
     "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Zamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),

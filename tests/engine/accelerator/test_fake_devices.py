@@ -49,7 +49,7 @@ def tried_once() -> Iterator[None]:
         (MPS, "glm 5.2", "bf16"),
         (CUDA, "gemma 4", "bf16"),
         (CUDA, "command r", "bf16"),
-        (CUDA, "nemotron h, narrow experts", "bf16"),
+        (CUDA, "nemotron h, dense, biases", "bf16"),
     ],
 )
 def test_chunks_and_tokens_stay_on_the_device(

@@ -197,7 +197,7 @@ def test_tokens_through_layers_are_those_of_torch(path: Path, case: Case) -> Non
             expected = run_layer(
                 ReferenceKernels(), layer, shape, expected, cache, position, angles
             )
-            if shape.rounds_to is not None:
+            if shape.rounds_to is not None and shape.qkv_format is not None:
                 expected = expected.to(DTYPES[shape.qkv_format]).float()
         decoder(hidden, caches, position, angles)
 

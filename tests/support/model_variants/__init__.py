@@ -6,6 +6,7 @@ from model_variants.cohere import COHERE_VARIANTS
 from model_variants.common import SHAPE
 from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
+from model_variants.falcon import FALCON_VARIANTS
 from model_variants.gemma import GEMMA_VARIANTS
 from model_variants.glm import GLM_VARIANTS
 from model_variants.granite import GRANITE_VARIANTS
@@ -39,6 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
     **NEMOTRON_VARIANTS,
+    **FALCON_VARIANTS,
     **LIQUID_VARIANTS,
     **UNGATED_VARIANTS,
     **OPENAI_VARIANTS,

@@ -70,11 +70,13 @@ class Decoder:
             check_layer(layer, shape)
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.compiled(emit_decode, shape)
-        widest = max(shape.hidden, shape.attended, shape.widest, shape.expert_width)
+        space_size = 0 if shape.space is None else shape.space.heads.values_size
+        widest = max(shape.hidden, shape.attended, space_size, shape.widest, shape.expert_width)
         self._records = _empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
-        self._wide = torch.empty(max(shape.qkv_rows, mlp_rows, shape.hidden))
-        self._attended = torch.empty(shape.attended)
+        space_rows = 0 if shape.space is None else shape.space.heads.rows
+        self._wide = torch.empty(max(shape.qkv_rows, space_rows, mlp_rows, shape.hidden))
+        self._attended = torch.empty(max(shape.attended, space_size))
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
         self._memory = _memory(shape)
@@ -90,7 +92,8 @@ class Decoder:
         self._experts = [_expert_records(layer.moe) for layer in layers if layer.moe]
         own = (self._make_layer(index) for index in range(len(layers)))
         self._own = (records.Layer.structure * len(layers))(*own)
-        self._places, self._capacity = [(0, 0, 0, 0)] * len(layers), 0
+        self._places: list[tuple[int, ...]] = [()] * len(layers)
+        self._capacity = 0
         if not isinstance(shape.mixer, Heads):
             self._capacity = _ENDLESS
 
@@ -102,6 +105,7 @@ class Decoder:
         angles: Sequence[Angles],
         firsts: Sequence[int] | None = None,
         shared: Sequence[Tensor | None] | None = None,
+        states: Sequence[Tensor | None] | None = None,
     ) -> None:
         """Run one token through the layers.
 
@@ -113,11 +117,12 @@ class Decoder:
             angles: of the position, for each kind of rope, f32.
             firsts: as `place` takes them.
             shared: likewise.
+            states: likewise.
         """
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.hidden
-        self.place(caches, firsts, shared)
+        self.place(caches, firsts, shared, states)
         mixer = self._shape.mixer
         width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
         addresses = [
@@ -150,6 +155,7 @@ class Decoder:
         caches: Sequence[Tensor],
         firsts: Sequence[int] | None = None,
         shared: Sequence[Tensor | None] | None = None,
+        states: Sequence[Tensor | None] | None = None,
     ) -> None:
         """Set the caches of the next steps; they move when a session grows or another session is stepped.
 
@@ -157,17 +163,21 @@ class Decoder:
             caches: of each layer.
             firsts: the position whose keys and values are in the first row of each. None: 0 in all.
             shared: of each the rows before, if they are needed, as `GeneratedKernels.attend` takes them.
+            states: of each that of a state space beside attention.
         """
         firsts = [0] * len(caches) if firsts is None else firsts
         shared = [None] * len(caches) if shared is None else shared
+        states = [None] * len(caches) if states is None else states
         assert len(caches) == len(firsts) == len(self._layers)
-        for index, (cache, first, rows) in enumerate(zip(caches, firsts, shared, strict=True)):
-            place = cache.data_ptr(), cache.shape[2], first, 0 if rows is None else rows.data_ptr()
+        given = zip(caches, firsts, shared, states, strict=True)
+        for index, (cache, first, rows, state) in enumerate(given):
+            more = (0 if one is None else one.data_ptr() for one in (rows, state))
+            place = cache.data_ptr(), cache.shape[2], first, *more
             if self._places[index] != place:
-                self._write_place(index, cache, first, rows)
+                self._write_place(index, cache, first, rows, state)
                 self._places[index] = place
         if isinstance(self._shape.mixer, Heads):
-            self._capacity = min(first + rows for _, rows, first, _ in self._places)
+            self._capacity = min(first + rows for _, rows, first, *_ in self._places)
 
     def _make_room(self, heads: Heads, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
@@ -226,6 +236,9 @@ class Decoder:
             places = convolution_fields(mixer, layer.convolution)
         elif mixer is not None and layer.qk_norm is not None:
             tensors |= norm_parts(mixer, layer.qk_norm)
+        if (space := layer.space) is not None:
+            tensors |= {"space_input": space.input.data, "space_output": space.output.data}
+            places = mamba_fields(space.heads, space.tensors)
         return records.Layer.structure(
             window=NO_WINDOW if layer.window is None else layer.window,
             chunk=NO_WINDOW if layer.chunk is None else layer.chunk,
@@ -235,7 +248,9 @@ class Decoder:
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
 
-    def _write_place(self, index: int, cache: Tensor, first: int, shared: Tensor | None) -> None:
+    def _write_place(
+        self, index: int, cache: Tensor, first: int, shared: Tensor | None, state: Tensor | None
+    ) -> None:
         own, mixer = self._own[index], self._shape.mixer
         if mixer is None:
             return
@@ -243,6 +258,9 @@ class Decoder:
             fields = cached_fields(mixer, cache)
         else:
             fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
+        if self._shape.space is not None:
+            assert state is not None
+            fields |= cached_fields(self._shape.space.heads, state)
         for name, value in fields.items():
             setattr(own, name, value)
 
@@ -256,6 +274,8 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
+    if shape.space is not None:
+        made.setdefault("added", torch.empty(shape.hidden))
     if made or shape.is_side_by_side:
         made["normed"] = torch.empty(shape.hidden)
     return made

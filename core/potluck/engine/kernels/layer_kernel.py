@@ -53,6 +53,7 @@ from potluck.engine.kernels.layer_shape import (
     MixerShape,
     MlpShape,
     NarrowShape,
+    SpaceShape,
 )
 from potluck.engine.kernels.mamba_kernel import call_mamba, emit_mamba
 from potluck.engine.kernels.memory import Pointer
@@ -111,6 +112,9 @@ def _emit_mixer(
     if isinstance(mixer, ConvolutionSizes):
         return (emit_short_convolution(module, f"{name}_convolution", path, mixer),)
     attend = emit_attend(module, f"{name}_attend", path, mixer, run)
+    if (space := shape.space) is not None:
+        rope = emit_rope_and_cache(module, f"{name}_rope", path, mixer)
+        return rope, attend, *emit_mamba(module, f"{name}_mamba", path, space.heads)
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index
@@ -163,7 +167,9 @@ class _Layer:
 
     def emit(self) -> None:
         shape = self.shape
-        if shape.mixer is not None:
+        if shape.space is not None:
+            self._mix_both(shape.attention, shape.space)
+        elif shape.mixer is not None:
             self._mix(shape.mixer)
         if shape.has_feed_forward:
             self._feed_forward()
@@ -191,6 +197,30 @@ class _Layer:
         form = self._form(shape.output_format)
         inputs = form.as_is(self.step.attended, mixed)
         self._add(form, "output", inputs, mixed, "after_attention", sums=shape.sums_mixer)
+
+    def _mix_both(self, heads: Heads, space: SpaceShape) -> None:
+        """Add attention and a state space, which read the same, to the hidden states."""
+        e, shape, step, layer = self.e, self.shape, self.step, self.layer
+        width, size = shape.hidden, space.heads.values_size
+        normed = self._normed(layer.before_attention)
+        form = self._form(shape.qkv_format)
+        self._product(form, "qkv", form.as_is(normed, width), shape.qkv_rows)
+        self._attention(heads)
+        form = self._form(shape.output_format)
+        inputs = form.as_is(step.attended, shape.attended)
+        bias = layer.output_bias
+        form.multiply(layer.output, inputs, step.added, bias, width, shape.attended)
+        form = self.forms[space.input_format]
+        inputs = form.as_is(normed, width)
+        form.multiply(layer.space_input, inputs, step.wide, NULL, space.heads.rows, width)
+        places = {"inputs": step.wide, "out": step.attended}
+        call_mamba(self.router.pool, self.called.mix[2:], space.heads, layer, **places)
+        form = self.forms[space.output_format]
+        inputs = form.as_is(step.attended, size)
+        form.multiply(layer.space_output, inputs, step.wide, NULL, width, size)
+        one = constant(F32, 1.0)
+        e.call(self.called.add, [step.wide, e.index(width), step.added, NULL, one])
+        self._finish(step.added, "after_attention")
 
     def _feed_forward(self) -> None:
         shape = self.shape
@@ -431,7 +461,7 @@ class _Layer:
         calls.emit()
 
     def _attention(self, heads: Heads) -> None:
-        rope_and_cache, attend = self.called.mix
+        rope_and_cache, attend = self.called.mix[:2]
         e, step, layer = self.e, self.step, self.layer
         angles = step.angles[layer.rope]
         rope = RopeAndCache.store(

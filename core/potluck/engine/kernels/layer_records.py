@@ -113,6 +113,8 @@ class Layer(Record):
     index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
     expert_scales = Address(KIND_F32)
+    space_input = Address(I8)  # the matrices of a state space beside attention
+    space_output = Address(I8)
     narrow_first = Address(I8)  # the matrices to the few numbers that experts read, and back
     narrow_last = Address(I8)
     after_dense = Address(KIND_F32)

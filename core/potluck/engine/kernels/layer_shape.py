@@ -31,6 +31,15 @@ class MlpShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceShape:
+    """A state space beside attention, with its two matrices."""
+
+    heads: MambaHeads
+    input_format: WeightFormat
+    output_format: WeightFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowShape:
     """What experts read and write, if it is less than the hidden states, and the matrices to it and back."""
 
@@ -55,6 +64,7 @@ class LayerShape:
     output_format: WeightFormat | None
     gate_up_format: WeightFormat | None
     down_format: WeightFormat | None
+    space: SpaceShape | None = None  # a state space beside attention
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
     shared: MlpShape | None = None  # of the expert that all tokens go through
@@ -75,6 +85,12 @@ class LayerShape:
             assert self.has_norms_before
             assert not self.has_norms_after
         assert isinstance(self.mixer, Heads) or self.has_norms_before
+        if self.space is not None:
+            assert isinstance(self.mixer, Heads)
+            assert self.latent is None
+            assert self.has_norms_before
+            assert not self.has_norms_after
+            assert not self.is_side_by_side
         assert self.latent is None or self.latent.index is None or self.has_norms_before
         assert self.narrow is None or (self.routing is not None and self.beside is None)
         assert self.beside is None or (self.routing is not None and self.has_norms_after)

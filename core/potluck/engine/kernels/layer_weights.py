@@ -8,7 +8,13 @@ from torch import Tensor
 
 from potluck.engine.kernels.attention import Heads
 from potluck.engine.kernels.latent_weights import LatentWeights
-from potluck.engine.kernels.layer_shape import LayerShape, MixerShape, MlpShape, NarrowShape
+from potluck.engine.kernels.layer_shape import (
+    LayerShape,
+    MixerShape,
+    MlpShape,
+    NarrowShape,
+    SpaceShape,
+)
 from potluck.engine.kernels.tensors import (
     ConvolutionTensors,
     DeltaTensors,
@@ -44,17 +50,33 @@ class Moe:
     router: Router
     experts: tuple[Expert, ...]
     shared: Expert | None = None
-    beside: "Beside | None" = None  # the MLP beside them
+    beside: "BesideExperts | None" = None  # the MLP beside them
     narrow: tuple[Weight, Weight] | None = None  # to the few numbers that they read, and back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class BesideExperts:
     """An MLP beside experts, and the norms of both, (D,) each."""
 
     mlp: Expert
     norms: ParallelNorms[Tensor]
     router_norm: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A state space beside attention."""
+
+    heads: MambaHeads
+    input: Weight
+    output: Weight
+    tensors: MambaTensors
+
+    @property
+    def shape(self) -> SpaceShape:
+        return SpaceShape(
+            heads=self.heads, input_format=self.input.format, output_format=self.output.format
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +104,7 @@ class LayerWeights:
     delta_net: DeltaTensors | None = None
     mamba: MambaTensors | None = None
     convolution: ConvolutionTensors | None = None
+    space: Space | None = None
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -147,6 +170,7 @@ def layer_shape(
         output_format=weights.output and weights.output.format,
         gate_up_format=mlp and mlp.gate_up_format,
         down_format=mlp and mlp.down_format,
+        space=weights.space and weights.space.shape,
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
@@ -201,6 +225,10 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
         latent.check()
+    if (space := layer.space) is not None:
+        assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
+        assert (space.output.rows, space.output.width) == (hidden, space.heads.values_size)
+    assert shape.space == (space and space.shape)
     assert (layer.latent is None) == (shape.latent is None)
     assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
     assert (layer.mamba is None) != isinstance(mixer, MambaHeads)

@@ -51,7 +51,7 @@ def mamba(
         **mamba_fields(shape, tensors),
         **state_fields(shape, before, state),
     )
-    emitters = (emit_convolutions, emit_states, emit_norms)
+    emitters = (emit_convolutions, emit_states, *((emit_norms,) if shape.has_norm else ()))
     for emit, blocks in zip(emitters, blocks_of_jobs(shape, len(rows)), strict=True):
         kernels.run(kernels.compiled(emit, shape), addressof(arguments), blocks, 1)
     return out
@@ -67,6 +67,6 @@ def mamba_fields(shape: MambaHeads, tensors: MambaTensors) -> dict[str, int]:
             "decays": shape.heads,
             "offsets": shape.heads,
             "skips": shape.heads,
-            "norm": shape.values_size,
+            **({"norm": shape.values_size} if shape.has_norm else {}),
         },
     )

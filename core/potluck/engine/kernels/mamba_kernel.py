@@ -38,21 +38,22 @@ class Mamba(Record):
 
 
 MambaJobs = tuple[ir.Function, ...]
-"""Convolution, states and norms."""
+"""Convolution, states and norms, if there are any."""
 
 
 def emit_mamba(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> MambaJobs:
     """Write the jobs of the pool."""
-    return (
+    jobs = (
         emit_convolutions(module, f"{name}_convolution", path, shape),
         emit_states(module, f"{name}_states", path, shape),
-        emit_norms(module, f"{name}_norms", path, shape),
     )
+    return (*jobs, emit_norms(module, f"{name}_norms", path, shape)) if shape.has_norm else jobs
 
 
 def blocks_of_jobs(shape: MambaHeads, tokens: Operand) -> tuple[Operand, ...]:
     """Return how many blocks each of the jobs has."""
-    return -(-shape.channels // _CHANNELS), shape.heads, tokens
+    blocks = -(-shape.channels // _CHANNELS), shape.heads
+    return (*blocks, tokens) if shape.has_norm else blocks
 
 
 def call_mamba(

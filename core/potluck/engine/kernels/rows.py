@@ -99,9 +99,11 @@ def read_row(
         case "scaled":
             return lambda span: x[span] * number
         case "normed":
+            assert weight is not None
             inverse = emit_inverse_rms(e, x, width, number)
             return lambda span: x[span] * inverse * weight[span]
         case "centred":
+            assert weight is not None
             mean, inverse = emit_moments(e, x, width, number)
             return lambda span: (x[span] - mean) * inverse * weight[span]
         case "softcapped":

@@ -78,12 +78,12 @@ class MambaTensors:
     decays: Tensor  # (H,), below zero: what a decay's logarithm is per step
     offsets: Tensor  # (H,), of the steps
     skips: Tensor  # (H,), what of x is added to the result
-    norm: Tensor  # (H·P,)
+    norm: Tensor | None = None  # (H·P,)
 
     @property
     def nbytes(self) -> int:
         parts = (self.convolution, self.bias, self.decays, self.offsets, self.skips, self.norm)
-        return sum(part.nbytes for part in parts)
+        return sum(part.nbytes for part in parts if part is not None)
 
 
 @dataclass(slots=True)

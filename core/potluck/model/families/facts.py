@@ -265,6 +265,8 @@ class Family:
     delta_net: DeltaNetNames | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
+    beside: bool = False  # each layer has attention beside the state space
+    multipliers: bool = False  # activations are multiplied by numbers: see `multipliers.py`
     convolutions: bool = False  # layers that `layer_types` calls conv are short convolutions
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     latent: bool = False  # attention is latent (MLA)

@@ -13,6 +13,7 @@ from potluck.model.families.cohere import COHERE
 from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
+from potluck.model.families.falcon import FALCON
 from potluck.model.families.gemma import GEMMA
 from potluck.model.families.glm import GLM
 from potluck.model.families.granite import GRANITE
@@ -43,6 +44,7 @@ FAMILIES: Mapping[str, Family] = {
     **MIXTURES,
     **LATENT,
     **NEMOTRON,
+    **FALCON,
     **LIQUID,
     **UNGATED_MLPS,
     **OPENAI,
