@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,13 @@ def pytest_collection_finish() -> None:
     """Have Python's collection pass over the tests themselves: ten thousand of them are there to the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels_of_the_run() -> None:
+    """Compile each kernel once for all tests and processes."""
+    if "potluck.engine.kernels" in sys.modules:
+        shared_kernels.keep()
 
 
 @pytest.fixture(scope="module", autouse=True)

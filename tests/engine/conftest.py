@@ -1,27 +1,18 @@
 """One torch thread, and random models that are made once for all tests of the engine."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import shared_kernels
 import torch
 from tiny_models import SESSION, Reference, make_model
 
-from potluck.engine.kernels import ReferenceKernels, keep_compiled
+from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.stage import Stage
 
 torch.set_num_threads(1)  # suites that fight over the cores are slow
 
 
 MakeReference = Callable[..., Reference]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _kernels_of_the_run() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Compile each kernel once for all tests and processes."""
-    if (folder := shared_kernels.name()) is not None:
-        keep_compiled(Path(folder))
 
 
 @pytest.fixture(autouse=True)

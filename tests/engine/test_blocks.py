@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from config_layers import with_layers
+from fast_families import each_of
 from model_variants import VARIANTS
 from tiny_models import CPU, Pipeline, Reference, difference, off
 from torch import Tensor
@@ -25,20 +26,6 @@ TOLERANCE = 1e-5  # of the largest logit; f32 has 1.2e-7, and four layers add up
 # What a state gives is normed however little it is, and with it its error: transformers' own chunks and single
 # tokens differ by 3e-5 in these.
 DELTA_NET_TOLERANCE = 1e-4
-# One for each kind of layer. A family takes a second, most of it to compile its kernels.
-FAST = (
-    "llama, biases",
-    "gemma 2",
-    "qwen 3 moe",
-    "gpt-oss",
-    "deepseek 2 lite",
-    "qwen 3.5",
-    "granite 4",
-)
-every_family = pytest.mark.parametrize(
-    "variant",
-    [pytest.param(one, marks=() if one in FAST else pytest.mark.slow) for one in VARIANTS],
-)
 
 
 def tolerance(reference: Reference) -> float:
@@ -46,7 +33,7 @@ def tolerance(reference: Reference) -> float:
     return DELTA_NET_TOLERANCE if has_state else TOLERANCE
 
 
-@every_family
+@each_of(VARIANTS)
 def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
     make_reference: MakeReference, variant: str
 ) -> None:
@@ -60,7 +47,7 @@ def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
     assert torch.equal(Pipeline(reference, cuts).run(ids), logits)
 
 
-@every_family
+@each_of(VARIANTS)
 def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant: str) -> None:
     """The first token comes alone, then chunks, then single tokens beyond all windows."""
     reference = make_reference(variant)

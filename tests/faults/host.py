@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import shared_kernels
 
 import potluck
 from faults import namespaces
@@ -80,6 +81,7 @@ class Host:
             ["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.folders.cache], check=True
         )
         self.folders.config.mkdir(parents=True)
+        shared_kernels.share_with(home)
         self.clock = Clock(home)
 
     # --- the node

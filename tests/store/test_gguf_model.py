@@ -10,6 +10,7 @@ import gguf
 import pytest
 import torch
 from config_layers import attention, with_each_mixer, with_mixers
+from fast_families import each_of
 from gguf_writer import copy_fields, finish, quantise_blocks, write_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, loaded, off, stored_tensors
@@ -115,7 +116,7 @@ def as_in_a_file(config: ModelConfig) -> ModelConfig:
     return config
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_of(VARIANTS)
 def test_a_file_is_the_model_of_the_safetensors(make: Make, tmp_path: Path, variant: str) -> None:
     reference, folder = make(variant)
     plain = dataclasses.replace(reference, config=as_in_a_file(reference.config))

@@ -19,7 +19,6 @@ import torch
 from joined_ranks import joined
 
 from potluck.cluster.stage.ranks import Ranks
-from potluck.engine.kernels import keep_compiled
 from potluck.engine.reading import StoredTensor
 from potluck.engine.stage import Stage
 from potluck.engine.weights import load_weights
@@ -33,8 +32,7 @@ SESSION = SessionId("chat")
 
 def main(folder: Path, meeting: Path, rank: int, world: int, exchange: str) -> None:
     torch.set_num_threads(1)
-    if (kernels := shared_kernels.name()) is not None:
-        keep_compiled(Path(kernels))
+    shared_kernels.keep()
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
     weights = load_weights(
         config, range(config.num_layers), embedding=True, head=False,

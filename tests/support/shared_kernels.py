@@ -5,6 +5,7 @@ They stay in pytest's cache folder, so that the next run begins with those of th
 
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from potluck.settings import Folders
@@ -20,6 +21,15 @@ def set_folder(folder: Path) -> None:
 def name() -> str | None:
     """The folder of this run's kernels; None: outside of pytest."""
     return os.environ.get(_VARIABLE)
+
+
+@cache
+def keep() -> None:
+    """Have this process keep its kernels there."""
+    from potluck.engine.kernels import keep_compiled  # torch, which few processes need
+
+    if (folder := name()) is not None:
+        keep_compiled(Path(folder))
 
 
 def share_with(home: Path, *, is_earlier: bool = False) -> None:
