@@ -22,6 +22,7 @@ In latent attention, the cache is (1, 1, capacity, row): all heads have the row 
 as their value. As int8 both parts of a row have a scale.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -224,18 +225,25 @@ class Ahead:
     So the processor reads memory all the time while it computes, and never waits for many lines at once.
     """
 
-    def __init__(self, cached: Cached, first: Operand, tokens: int, steps: int) -> None:
-        """Begin with a token; `tokens` of them are prefetched in so many steps."""
+    def __init__(self, cached: Cached, first: Operand) -> None:
+        """Begin with a token."""
         self._e, self._base = cached.e, cached.at(first)
-        self._bytes = -(-tokens * cached.shape.cached_bytes // steps)
+        self._token_bytes = cached.shape.cached_bytes
         self._offset = cached.e.variable(cached.e.index(0))
 
-    def step(self) -> None:
-        """Prefetch the next piece."""
+    def step(self, tokens: float) -> None:
+        """Prefetch the next piece, as large as so many tokens.
+
+        It stays here: LLVM would gather the pieces of a loop's body, and a processor that waits for as many lines as
+        it can executes nothing that comes after a prefetch.
+        """
+        nbytes = math.ceil(tokens * self._token_bytes)
+        self._e.keep_order()
         here = self._base.skip(self._offset.value)
-        for offset in range(0, self._bytes, CACHE_LINE):
+        for offset in range(0, nbytes, CACHE_LINE):
             here.skip(offset).prefetch()
-        self._offset.value = self._offset.value + self._bytes
+        self._e.keep_order()
+        self._offset.value = self._offset.value + nbytes
 
 
 def rows_of(e: Emitter, shape: Heads, given: Record, head: Value) -> Callable[[str, Value], Cached]:

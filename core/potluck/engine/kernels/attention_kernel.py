@@ -1,8 +1,8 @@
 """The kernel of attention for one token: softmax(scale q Kᵀ) V over the cached tokens that it sees.
 
 A tile is all heads that share a key head, over one panel. Its result is unscaled, beside the highest score
-and the sum of powers: a part. Parts are computed by the threads of the pool in any order, and combined
-by one in the order of the panels, as `prefill_kernel` merges them.
+and the sum of powers: a part. Parts are computed by the threads of the pool in any order, and those of a head
+combined by one of them in the order of the panels, as `prefill_kernel` merges them.
 """
 
 from dataclasses import dataclass
@@ -42,6 +42,8 @@ from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.values import Value
 
+_COMBINED = 4  # vectors of a head that are combined at a time, so that no sum waits for itself
+
 
 class Attend(Record):
     """The arguments of attention."""
@@ -69,14 +71,16 @@ ATTEND = ir.FunctionType(VOID, [POINTER])
 
 def parts_floats(shape: Heads, tokens: int) -> int:
     """Return how many f32 of memory the kernel needs for so many cached tokens."""
-    return shape.kv_heads * -(-tokens // PANEL) * _Part(shape).size
+    layout = _Part(shape)
+    return shape.kv_heads * -(-tokens // PANEL) * (layout.size + layout.scratch_size)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Where the fields of a part begin, in f32. Those after the output are used while it is computed.
+    """Where the fields of a part begin, in f32, and those of the scratch memory for computing it.
 
-    Each begins with a cache line, because a vector in two lines takes twice as long to write.
+    Each begins with a cache line, because a vector in two lines takes twice as long to write. Parts follow one
+    another, so that those of a long cache take few pages; the scratch memory is behind all of them.
     """
 
     shape: Heads
@@ -86,19 +90,20 @@ class _Part:
         return -(-2 * self.shape.group // LANES) * LANES
 
     @property
-    def scores(self) -> int:
+    def size(self) -> int:
         return self.out + self.shape.group * self.shape.value_padded
 
     @property
     def scales(self) -> int:
-        return self.scores + self.shape.group * PANEL
+        """Of the scratch memory, which begins with scores."""
+        return self.shape.group * PANEL
 
     @property
     def memory(self) -> int:
         return self.scales + scales_floats(self.shape)
 
     @property
-    def size(self) -> int:
+    def scratch_size(self) -> int:
         return self.memory + scratch_floats(self.shape)
 
 
@@ -107,20 +112,14 @@ def emit_attend(
 ) -> ir.Function:
     """Write attention of all heads. `run` shares it with the pool: a function that `emit_run` has written."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
+    combine = _emit_combine(module, f"{name}_combine", path, shape)
     run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, ATTEND, name), path)
     given = Attend.load(e.arguments[0])
     _, panels = _panels(given)
     pool = Pooled(e, run, given.job, given.shares)
     pool.call(piece, e.arguments[0], panels * shape.kv_heads)
-    with e.loop(0, shape.heads) as head:
-        kv_head, member = head // shape.group, head % shape.group
-        part = given.parts + kv_head * panels * _Part(shape).size
-        start = e.value(constant(F32, LOWEST)), e.value(constant(F32, 0.0))
-        if shape.has_sinks:
-            start = given.sinks[head], e.value(constant(F32, 1.0))
-        out = given.out + head * shape.value_dim
-        _combine(e, shape, part, panels, member, out, start)
+    pool.call(combine, e.arguments[0], shape.heads)
     return e.end()
 
 
@@ -145,7 +144,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     layout = _Part(shape)
     first_panel, panels = _panels(given)
     # The same memory for all these parts, so that it stays in a cache.
-    memory = given.parts + first * layout.size
+    scratch = given.parts + panels * shape.kv_heads * layout.size + first * layout.scratch_size
 
     def cached(name: str, part: Value) -> tuple[Cached, Value]:
         start = (first_panel + part % panels) * PANEL
@@ -157,27 +156,41 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
         end = given.position + 1 - start
         low, high = (end - given.window).at_least(0), end.at_most(PANEL)
         target = given.parts + part * layout.size
-        scores, scales = memory + layout.scores, memory + layout.scales
+        scales = scratch + layout.scales
         Scores(
             shape=shape,
             keys=keys,
             values=values,
             queries=given.queries + part // panels * (shape.group * shape.query_step),
-            out=scores,
+            out=scratch,
             scales=scales,
-            memory=memory + layout.memory,
+            memory=scratch + layout.memory,
         ).write(low, high)
         Tile(
             shape=shape,
             rows=shape.group,
             values=values,
-            scores=scores,
+            scores=scratch,
             value_scales=value_scales(shape, scales),
             stats=target,
             totals=target + layout.out,
             seen_by=lambda _, low=low, high=high: (low, high),
             next_keys=next_keys,
         ).attend(low, high)
+    return internal(e.end())
+
+
+def _emit_combine(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
+    """Write a `PIECE` whose blocks are heads: it combines the parts of each, in the order of their panels."""
+    e, given, first, last = begin_piece(module, name, path, Attend)
+    _, panels = _panels(given)
+    with e.loop(first, last) as head:
+        part = given.parts + head // shape.group * panels * _Part(shape).size
+        start = e.value(constant(F32, LOWEST)), e.value(constant(F32, 0.0))
+        if shape.has_sinks:
+            start = given.sinks[head], e.value(constant(F32, 1.0))
+        out = given.out + head * shape.value_dim
+        _combine(e, shape, part, panels, head % shape.group, out, start)
     return internal(e.end())
 
 
@@ -205,10 +218,12 @@ def _combine(
         (most.value, total.value), factors = merge(e, (most.value, total.value), (here[0], here[1]))
         here[0], here[1] = factors
     inverse = 1.0 / total.value
-    for (span,) in shape.each_span(e, 1):
-        numbers = e.variable(constant(WIDE, 0.0))
+    for spans in shape.each_span(e, _COMBINED):
+        totals = [e.variable(constant(WIDE, 0.0)) for _ in spans]
         with e.loop(0, panels) as panel:
-            some = (part + panel * layout.size + layout.out + member * shape.value_padded)[span]
+            some = part + panel * layout.size + layout.out + member * shape.value_padded
             factors = stats(panel)[0], stats(panel)[1]
-            numbers.value = add_scaled(e, (numbers.value, some), factors)
-        out[span] = numbers.value * inverse
+            for span, total in zip(spans, totals, strict=True):
+                total.value = add_scaled(e, (total.value, some[span]), factors)
+        for span, total in zip(spans, totals, strict=True):
+            out[span] = total.value * inverse

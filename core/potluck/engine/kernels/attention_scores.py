@@ -109,7 +109,8 @@ class Scores:
         apart = next(n for n in (4, 2, 1) if n == 1 or steps * vectors >= n * lines)
         ahead = None
         if shape.rank is None:
-            ahead = Ahead(self.values, low, LANES, steps * -(-vectors // apart)), apart
+            piece = LANES / (steps * -(-vectors // apart))
+            ahead = Ahead(self.values, low), apart, piece
         with e.loop(low - low % LANES, high, LANES) as first:
             for start, stop, heads, pairs in blocks:
                 with e.loop(start, stop, heads) as head:
@@ -150,7 +151,7 @@ class Scores:
         heads: tuple[Value, int],
         tokens: list[_Pair],
         pair: Value,
-        ahead: tuple[Ahead, int] | None,
+        ahead: tuple[Ahead, int, float] | None,
     ) -> None:
         """Write the sums that scores are made of, for some heads and pairs of tokens."""
         e, (head, count) = self.keys.e, heads
@@ -159,7 +160,7 @@ class Scores:
             totals = {place: e.variable(products.zero) for place in places}
             for number, span in enumerate(products.spans(part)):
                 if ahead is not None and number % ahead[1] == 0:
-                    ahead[0].step()
+                    ahead[0].step(ahead[2])
                 keys = [products.key(part, some, span) for some in tokens]
                 for member in range(count):
                     query = products.query(part, head + member, span)

@@ -44,6 +44,7 @@ from potluck.engine.kernels.values import Value
 
 _NEAR_BYTES = 16384  # of values that are read several times: half of the smallest first cache
 _TOGETHER = 2  # tokens whose values are added in a loop's body
+_IN_SOFTMAX = 0.25  # of the next keys, which share of is prefetched while powers are computed
 _FACTORS = 3  # of a row: of the panels before and of this one, and of the integers of this one
 _LEAST_TOKENS = 16  # that are taken together nevertheless
 
@@ -55,7 +56,7 @@ class _Sums:
     spans: list[Span]
     powers: Pointer  # of the first of these rows
     totals: list[Variable]  # row by row
-    ahead: Ahead | None
+    ahead: tuple[Ahead, float] | None  # and the size of a piece
 
     @property
     def rows(self) -> int:
@@ -68,7 +69,8 @@ class _Sums:
     def prefetch(self) -> None:
         """Prefetch a piece of what is read later."""
         if self.ahead is not None:
-            self.ahead.step()
+            ahead, piece = self.ahead
+            ahead.step(piece)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +96,12 @@ class Tile:
     def attend(self, low: Value, high: Value) -> None:
         """Compute the panel; the tokens from low to high, which some row sees, have scores."""
         factors = stack(self.values.e, F32, _FACTORS * self.rows).of(KIND_F32)
-        self._softmax(low, high, factors)
-        self._accumulate(low, high)
+        ahead = None if self.next_keys is None else Ahead(self.next_keys, low)
+        self._softmax(low, high, factors, ahead)
+        self._accumulate(low, high, ahead)
         self._finish(factors)
 
-    def _softmax(self, low: Value, high: Value, factors: Pointer) -> None:
+    def _softmax(self, low: Value, high: Value, factors: Pointer, ahead: Ahead | None) -> None:
         """Turn scores into powers, zero for tokens that a row does not see; write the factors of `_finish`."""
         e, has_scales = self.values.e, self.shape.has_scales
         first = low - low % LANES
@@ -110,6 +113,8 @@ class Tile:
             sums = e.variable(constant(WIDE, 0.0))
             largest = e.variable(constant(TOTALS, 0))
             with e.loop(first, high, LANES) as token:
+                if ahead is not None:
+                    ahead.step(LANES * _IN_SOFTMAX / self.rows)
                 here, seen = Span(token, LANES), is_seen(token)
                 # A score that is NaN has a power that is NaN, so that the result is NaN too.
                 power = emit_exp(e, scores[here] - most, is_positive=False)
@@ -169,7 +174,7 @@ class Tile:
         """What values are added up in."""
         return TOTALS if self.shape.has_scales else WIDE
 
-    def _accumulate(self, low: Value, high: Value) -> None:
+    def _accumulate(self, low: Value, high: Value, ahead: Ahead | None) -> None:
         """Sum values times powers, for as many rows and vectors at a time as registers hold.
 
         All rows and vectors take some tokens whose values fit the first cache, then the next ones.
@@ -185,26 +190,23 @@ class Tile:
             (some, blocks_of(vectors, others_at_once(e.path, some[2]))[0][2])
             for some in blocks_of(self.rows, rows_at_once(e.path))
         ]
-        ahead = None
-        if self.next_keys is not None:
-            steps = sum(
-                (stop - start) // count * -(-vectors // wide)
-                for (start, stop, count), wide in tiles
-            )
-            ahead = Ahead(self.next_keys, low, _TOGETHER, steps)
+        steps = sum(
+            (stop - start) // count * -(-vectors // wide) for (start, stop, count), wide in tiles
+        )
+        pieces = None if ahead is None else (ahead, _TOGETHER * (1 - _IN_SOFTMAX) / steps)
         tokens = _tokens_at_once(self.shape)
         with e.loop(low - low % _TOGETHER, high, tokens) as begin:
             bounds = begin.at_least(low), (begin + tokens).at_most(high)
             for (start, stop, count), wide in tiles:
                 with e.loop(start, stop, count) as row:
-                    self._accumulate_rows((row, count), wide, bounds, ahead)
+                    self._accumulate_rows((row, count), wide, bounds, pieces)
 
     def _accumulate_rows(
         self,
         rows: tuple[Value, int],
         vectors: int,
         bounds: tuple[Value, Value],
-        ahead: Ahead | None,
+        ahead: tuple[Ahead, float] | None,
     ) -> None:
         e, (row, count), padded = self.values.e, rows, self.shape.value_padded
         scores = self.scores + row * PANEL

@@ -116,9 +116,13 @@ class Pointer(Value):
         self.e.intrinsic(name, VOID, [stored, here, constant(I32, 1), index.mask])
 
     def prefetch(self) -> None:
-        """Tell the processor that this cache line is read soon."""
-        read, keep, data = (constant(I32, value) for value in (0, 3, 1))
-        self.e.intrinsic("llvm.prefetch.p0", VOID, [self, read, keep, data])
+        """Tell the processor that this cache line is read soon.
+
+        It comes into the second cache: of the first one, processors wait for few lines at once (16 of an Intel
+        Xeon), and what is read some thousand bytes later would push out what is read now.
+        """
+        read, second_cache, data = (constant(I32, value) for value in (0, 2, 1))
+        self.e.intrinsic("llvm.prefetch.p0", VOID, [self, read, second_cache, data])
 
     def _load_span(self, span: Span) -> Value:
         item = self.item
