@@ -130,7 +130,8 @@ class ModelsView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show the progress of a load."""
-        for part in (self.tab_here, self.tab_hub, self.add, self._discover, self.here):
+        lists = (self.downloads, self._discover, self.here)
+        for part in (self.tab_here, self.tab_hub, self.add, *lists):
             part.setEnabled(state is not None)  # not the page: the focus would go somewhere else
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
