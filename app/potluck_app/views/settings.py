@@ -35,7 +35,7 @@ _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("light", "Light"),
     ("dark", "Dark"),
 )
-_ENTER = ((1, "Sends it"), (0, "Begins a new line; Ctrl+Enter sends"))
+_ENTER = ((1, "Sends it"), (0, "New line (Ctrl+Enter sends)"))
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
