@@ -166,7 +166,7 @@ def chat_options_advanced(stage: Stage) -> QWidget:
 @scene
 def chat_presets(stage: Stage) -> QWidget:
     window = stage.talking()
-    stage.chat.save_preset("Short answers")
+    stage.chat.presets.save("Short answers", stage.chat.settings)
     return window.chat.drawer.presets_menu()
 
 
