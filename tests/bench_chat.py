@@ -29,6 +29,9 @@ from potluck_app.views.main_window import MainWindow  # noqa: E402
 
 PROSE = "Potluck pools the computers of one home, and **each** of them computes some layers. " * 4
 CODE = "```python\n" + "for n in range(10):\n    print(n)  # a line of code\n" * 6 + "```\n"
+CHINESE = (
+    "家里的**几台电脑**合在一起、运行一个单独一台无法运行的语言模型、`每台`计算其中的几层。" * 4
+)
 REPLIES = (PROSE, f"{PROSE}\n\n{CODE}\n{PROSE}", "- one point\n- `another` point\n" * 6)
 TOKENS_PER_S, UPDATES_PER_S = 100, 30
 
@@ -123,6 +126,9 @@ def main() -> None:
             window, backend, "a list of 286 items", "- a point with `code` and **more** words\n"
         )
         streams(window, backend, "one long paragraph", PROSE)
+        streams(window, backend, "one without spaces (Chinese)", CHINESE)
+        streams(window, backend, "one word (base64)", "TWFuIGlzIGRpc3Rpbmd1aXNoZWQ")
+        streams(window, backend, "one line of code", "```\n" + "TWFuIGlzIGRpc3Rpbmd1aXNoZWQ" * 500)
         streams(
             window,
             backend,

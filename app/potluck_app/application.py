@@ -18,16 +18,18 @@ from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
 from potluck.api.schema import ClusterState
 from potluck_app import resources, wording
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
 from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
 from potluck_app.language import chosen as language_of
 from potluck_app.language import use
+from potluck_app.node_connection import Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
+from potluck_app.tray_place import TrayPlace
+from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.going_on import News, going_on
+from potluck_app.viewmodels.going_on import going_on
 from potluck_app.views.controls import discard
 from potluck_app.views.dialogs import confirm
 from potluck_app.views.focus import FocusRing
@@ -35,13 +37,12 @@ from potluck_app.views.main_window import MainWindow
 
 if TYPE_CHECKING:
     from potluck.system.autostart import Autostart
-    from potluck_app.tray import Tray, TrayWaiter
+    from potluck_app.tray import Tray
     from potluck_app.views.start_box import StartBox
     from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)
 
-_READ_MS = 8000  # to read what the tray says before its icon goes
 _FAREWELL_MS = 3000  # the node may hang; the window must end in spite of that
 
 
@@ -83,19 +84,25 @@ class Application(QObject):
         self.chat = Chat(self.backend, history, self)
         self.main: MainWindow | None = None
         self.worker: WorkerWindow | None = None
-        self.tray: Tray | None = None
-        self._waiter: TrayWaiter | None = None
-        self._is_tray_available, self._log = is_tray_available, log
+        self._log = log
+        self._place = TrayPlace(self.theme, self.backend, is_tray_available, self)
+        self._place.decided.connect(self._on_tray)
+        self._place.open_requested.connect(self.show)
+        self._place.settings_requested.connect(self._show_settings)
+        self._place.quit_requested.connect(self._quit_from_tray)
+        self._place.was_read.connect(self._end_if_done)
         self._is_ending = self._has_ended = False
         self._announced: set[str] = set()
         self._has_lost_node = False
-        self._news = News()
-        self._last_words = QTimer(self, singleShot=True, interval=_READ_MS)
-        self._last_words.timeout.connect(self._after_last_words)
         self._lends_when_connected = False
         self._waits_in_tray = False  # it started with the computer, and nobody has opened it yet
         self.backend.state_changed.connect(self._on_state)
         self.backend.connection_changed.connect(self._on_connection)
+
+    @property
+    def tray(self) -> Tray | None:
+        """The icon in the tray, while it is there."""
+        return self._place.tray
 
     def start(self, *, worker: bool = False, hidden: bool = False) -> None:
         """Show the window for the role of this computer.
@@ -112,7 +119,7 @@ class Application(QObject):
             self._lend(hidden=hidden)
         elif hidden:
             self._waits_in_tray = True
-            self._wait_for_tray()
+            self._place.wait()
             return  # the node starts when somebody opens the window
         else:
             self._open_main()
@@ -122,14 +129,14 @@ class Application(QObject):
         """Bring the window to the front."""
         if self._waits_in_tray:
             self._waits_in_tray = False
-            self._stop_waiting()
+            self._place.stop_waiting()
             self._open_main()
             self.backend.start()
         window = self.main or self.worker
         if window is not None:
             if window is self.main:
                 self.backend.set_holder("window")
-                self._drop_tray()
+                self._place.leave()
             window.show()
             window.raise_()
             window.activateWindow()
@@ -138,9 +145,7 @@ class Application(QObject):
         """Close everything here without a call to the node."""
         self.chat.close()
         self.backend.close()
-        self._stop_waiting()
-        if self.tray is not None:
-            self.tray.hide()
+        self._place.leave()
         for window in (self.main, self.worker):
             if window is not None:
                 window.hide()
@@ -186,11 +191,11 @@ class Application(QObject):
             return True
         assert state is not None
         assert self.main is not None
-        if self._is_tray_available():
+        if self._place.is_available():
             # Only a port needs the model: a download goes on with a node that nobody holds.
             self.backend.set_holder("window" if state.listeners else "tray")
-            self._show_tray(lends=False)
-            self._say_in_tray("Potluck goes on", f"{rest} Quit it from here.")
+            self._place.take(lends=False)
+            self._place.say("Potluck goes on", f"{rest} Quit it from here.")
             return True
         confirm(
             self.main,
@@ -243,32 +248,21 @@ class Application(QObject):
         self.worker.setWindowIcon(resources.app_icon())
         if not hidden:
             self.worker.show()
-        self._wait_for_tray()
-
-    def _wait_for_tray(self) -> None:
-        from potluck_app.tray import TrayWaiter  # a window for chatting needs none
-
-        self._waiter = TrayWaiter(self, self._is_tray_available)
-        self._waiter.decided.connect(self._on_tray)
-        self._waiter.start()
+        self._place.wait()
 
     def _on_tray(self, available: bool) -> None:
-        self._stop_waiting()
         if available:
-            self._show_tray(lends=self.worker is not None)
+            self._place.take(lends=self.worker is not None)
         elif self.worker is not None:
             self.worker.show()
         else:
             self.show()
 
-    def _show_tray(self, *, lends: bool) -> None:
-        from potluck_app.tray import Tray
-
-        self.tray = Tray(self.theme, self.backend, self, lends=lends)
-        self.tray.open_requested.connect(self.show)
-        self.tray.settings_requested.connect(self._show_settings)
-        self.tray.quit_requested.connect(self.stop_lending if lends else self._quit_all)
-        self.tray.show()
+    def _quit_from_tray(self) -> None:
+        if self.worker is not None:
+            self.stop_lending()
+        else:
+            self._quit_all()
 
     def _show_settings(self) -> None:
         """Show the settings of this computer; those of a helper are in its window."""
@@ -276,18 +270,15 @@ class Application(QObject):
         if self.main is not None:
             self.main.go(self.main.settings)
 
-    def _say_in_tray(self, title: str, text: str) -> None:
-        if self.tray is not None:
-            self.tray.say(title, text)
-
     def _on_worker_close(self) -> bool:
         """Return whether the worker window may close: it hides only if there is a tray."""
         if self._is_ending:
             return True
-        if self._waiter is not None and self._is_tray_available():
+        if self._place.is_waiting and self._place.is_available():
+            self._place.stop_waiting()
             self._on_tray(True)
-        if self.tray is not None and self._is_tray_available():
-            self._say_in_tray("Potluck keeps helping", "Quit it from here to stop sharing.")
+        if self.tray is not None and self._place.is_available():
+            self._place.say("Potluck keeps helping", "Quit it from here to stop sharing.")
             return True
         assert self.worker is not None
         confirm(
@@ -312,17 +303,10 @@ class Application(QObject):
         self.backend.shut_down().then(lambda _: self._end(), lambda _: self._end())
 
     def _drop_worker(self) -> None:
-        self._stop_waiting()
-        self._drop_tray()
+        self._place.leave()
         if self.worker is not None:
             discard(self.worker)
             self.worker = None
-
-    def _drop_tray(self) -> None:
-        if self.tray is not None:
-            self.tray.hide()
-            self.tray.deleteLater()
-            self.tray = None
 
     def _on_connection(self, connection: Connection, _message: str) -> None:
         """Lend again after the node was restarted, since a new node may not know the role."""
@@ -335,25 +319,20 @@ class Application(QObject):
             if self.worker is not None and not self._is_ending and not is_main:
                 self.backend.set_role(worker=True).then(failed=self.backend.report)
 
-    def _stop_waiting(self) -> None:
-        if self._waiter is not None:
-            self._waiter.stop()
-            self._waiter = None
-
     def _on_state(self, state: ClusterState) -> None:
         """End when nothing goes on any more; show the hidden window for who asks to use this computer."""
         self._change_role(state)
-        self._tell(state)
-        if self._is_hidden_for_nothing(state) and not self._last_words.isActive():
+        self._place.tell(state, chats=self.main is not None)
+        if self._is_hidden_for_nothing(state) and not self._place.is_read():
             self.leave()
             return
-        for request in cluster.worker_requests(state) if self.worker is not None else ():
+        for request in lending.worker_requests(state) if self.worker is not None else ():
             if request.id not in self._announced:
                 self._announced.add(request.id)
                 self.show()
                 code = wording.spaced_code(request.code or "")
                 text = f"{request.name} wants to use this computer. Code {code}"
-                self._say_in_tray("Potluck", text)
+                self._place.say("Potluck", text)
 
     def _change_role(self, state: ClusterState) -> None:
         """Show the other window when another computer became the main one, or this one did."""
@@ -364,26 +343,16 @@ class Application(QObject):
         if became == "main" and self.worker is not None:
             self.chat_here()
         elif became == "helper" and self.main is not None:
-            self._drop_tray()
+            self._place.leave()
             self.share()
         elif lends:
             self.backend.set_role(worker=True).then(failed=self.backend.report)
-
-    def _tell(self, state: ClusterState) -> None:
-        """Say in the tray what is news: there is a tray only while the chat window is hidden."""
-        losses, done = self._news.of_losses(state), self._news.of_downloads(state)
-        if self.main is None or self.tray is None:
-            return
-        for news in filter(None, (losses, done)):
-            self._say_in_tray("Potluck", news)
-        if done:
-            self._last_words.start()  # it stays until that can be read
 
     def _is_hidden_for_nothing(self, state: ClusterState | None) -> bool:
         """Whether the chat window is hidden in the tray, and nothing goes on without it any more."""
         return self.main is not None and self.tray is not None and not going_on(state)
 
-    def _after_last_words(self) -> None:
+    def _end_if_done(self) -> None:
         if self._is_hidden_for_nothing(self.backend.live_state):
             self.leave()
 

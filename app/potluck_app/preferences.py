@@ -16,6 +16,7 @@ class Preferences(Struct, frozen=True, kw_only=True):
     theme: Literal["auto", "light", "dark"] = "auto"
     language: str = "auto"  # or a code, such as "de"
     text_size: int = 14  # pixels of running text
+    enter_sends: bool = True  # else it begins a new line, and Ctrl+Enter sends
     advanced: bool = False  # whether the options of a chat are all shown
     width: int = 1180
     height: int = 760

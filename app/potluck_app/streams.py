@@ -38,6 +38,7 @@ class ReplyEnd(Struct, frozen=True, kw_only=True):
     error: str | None = None
     code: str | None = None
     stopped: bool = False  # whether the person stopped it
+    cut: bool = False  # whether it had as many tokens as it may have, before its end
 
 
 class _ChatEvent(Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class Reply(QObject):
         self._rest: list[Delta] = []  # text that is no token's: known only when the reply is whole
         self._reply = TaggedReply()
         self._last = _ChatEvent()
-        self._is_whole = False
+        self._is_whole = self._is_cut = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)
         self._tick.timeout.connect(self._flush)
         self._again = QTimer(self, singleShot=True, interval=_AGAIN_MS)
@@ -170,6 +171,7 @@ class Reply(QObject):
             return
         self._count(event)
         for choice in event.choices:
+            self._is_cut |= choice.finish_reason == "length"
             if choice.token_ids:
                 self._pending.append(self._reply.more(choice.delta))
             else:
@@ -197,7 +199,7 @@ class Reply(QObject):
     def _on_end(self, problem: Problem | None) -> None:
         if problem is None and self._is_whole:
             self._pending += [self._reply.more(delta) for delta in self._rest]
-            self._finish(ReplyEnd(stats=self.figures()))
+            self._finish(ReplyEnd(stats=self.figures(), cut=self._is_cut))
         elif problem is None or problem.unreachable:  # Qt does not report every broken stream
             self._lose()
         else:

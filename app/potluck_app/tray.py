@@ -18,8 +18,9 @@ from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tray_icon import Mark, marked
-from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.going_on import sentences
+from potluck_app.viewmodels.model_card import ON_ITS_WAY
 from potluck_app.views.pausing import offer_pauses
 from potluck_app.views.words import Menu
 
@@ -108,7 +109,7 @@ class Tray(QObject):
         self.resume = self.menu.addAction("Resume")
         self.resume.triggered.connect(lambda: backend.resume())
         self.free = self.menu.addAction("Free memory now")
-        self.free.setToolTip(cluster.FREE_MEMORY)
+        self.free.setToolTip(lending.FREE_MEMORY)
         self.free.triggered.connect(lambda: backend.free_memory())
         self.settings = self.menu.addAction("Settings")
         self.settings.triggered.connect(self.settings_requested)
@@ -160,7 +161,7 @@ class Tray(QObject):
             self.status.setText(wording.no_node(has_failed=has_failed))
             self._icon.setToolTip("Potluck")
             return
-        view = cluster.lend_view(state)
+        view = lending.lend_view(state)
         is_told = state.node.lent_to or state.node.withheld
         line = f"{view.title} · {view.text}" if is_told else view.title
         self.status.setText(wording.without_mnemonic(line))
@@ -195,5 +196,5 @@ def mark_of(state: ClusterState | None, *, is_lost: bool) -> Mark:
     if state.node.paused or state.node.withheld:
         return "paused"
     model = state.model
-    is_busy = state.node.lent_to or model.answering or model.state in cluster.ON_ITS_WAY
+    is_busy = state.node.lent_to or model.answering or model.state in ON_ITS_WAY
     return "busy" if is_busy else "idle"

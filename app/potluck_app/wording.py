@@ -209,3 +209,10 @@ def where_it_runs(state: ClusterState) -> str:
         return "this computer"
     names = list(dict.fromkeys(stage.node for stage in plan.stages))
     return listing(names) if len(names) <= _NAMED else f"{len(names)} computers"
+
+
+def layer_range(start: int, stop: int) -> str:
+    """Return layers as people count a range, both ends included."""
+    if stop - start == 1:
+        return str(start)
+    return f"{start}–{stop - 1}"  # noqa: RUF001 - ranges are written with an en dash

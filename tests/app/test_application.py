@@ -160,7 +160,7 @@ def test_a_download_that_is_done_is_said_in_the_tray_before_it_goes(
 ) -> None:
     application = make(tray=True)
     application.preferences.change(mode="master")
-    application._last_words.setInterval(100)
+    application._place._reading.setInterval(100)
     application.start()
     connect(application, qtbot)
     running = Download(

@@ -86,6 +86,19 @@ class Clock:
         return self.now
 
 
+def test_a_reply_that_had_its_most_tokens_is_cut(parent: QObject) -> None:
+    reply = Reply(parent, {"seed": 5})
+    reply.begin()
+    heard = Heard(reply)
+
+    reply.stream.received.emit(piece("Potluck "))
+    reply.stream.received.emit(b'{"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}')
+    reply.stream.received.emit(b"[DONE]")
+    reply.stream.ended.emit(None)
+
+    assert heard.ends[0].cut
+
+
 @pytest.mark.parametrize("is_loaded", [True, False])
 def test_a_stopped_reply_tells_the_time_of_its_prompt_from_that_of_loading(
     parent: QObject, *, is_loaded: bool

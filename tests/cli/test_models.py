@@ -374,8 +374,24 @@ def test_the_limit_of_sending_is_set_and_printed(
     assert potluck("models", "limit", "200") == 0
     assert "200 Mbit/s" in capsys.readouterr().out
     assert potluck("models", "limit", "0", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"upload_limit_mbit": 200}
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"upload_limit_mbit": 200, "download_limit_mb": None}
     assert [role.upload_limit_mbit for role in server.backend.roles] == [200, 0]
+
+
+def test_the_limit_of_downloads_is_set_beside_it(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("models", "limit") == 0
+    assert "downloaded as fast as it goes" in capsys.readouterr().out
+    node = msgspec.structs.replace(server.backend.current.node, download_limit_mb=5)
+    server.update(node=node)
+
+    assert potluck("models", "limit", "--downloads", "5") == 0
+    assert "at 5 MB/s" in capsys.readouterr().out
+    assert potluck("models", "limit", "--downloads", "0") == 0
+    roles = [(role.upload_limit_mbit, role.download_limit_mb) for role in server.backend.roles]
+    assert roles == [(None, 5), (None, 0)]
 
 
 def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:

@@ -53,10 +53,16 @@ class ScriptedBackend(Backend):
         """Behave as if the node was killed."""
         self._set_connection("restarting")
 
-    def chat(self, messages: Sequence[Message], settings: Settings = Settings()) -> Reply:  # noqa: B008 - a value
+    def chat(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - a value
+        *,
+        goes_on: bool = False,
+    ) -> Reply:
         self.chats.append(list(messages))
         self.settings.append(settings)
-        reply = super().chat(messages, settings)
+        reply = super().chat(messages, settings, goes_on=goes_on)
         self.replies.append(reply)
         return reply
 

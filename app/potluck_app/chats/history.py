@@ -39,6 +39,7 @@ class _Rest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str | None = None
     stats: Stats | None = None
     attachments: tuple[Attachment, ...] = ()
+    cut: bool = False
 
 
 class History:

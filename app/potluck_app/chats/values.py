@@ -53,6 +53,7 @@ class Message(Struct, frozen=True, kw_only=True):
     code: str | None = None  # the code of that error, as in `potluck.errors`
     stats: Stats | None = None
     attachments: tuple[Attachment, ...] = ()
+    cut: bool = False  # it ends in the middle: it had its most tokens, or more of it is awaited
 
 
 class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):

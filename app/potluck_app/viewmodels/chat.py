@@ -17,7 +17,6 @@ from potluck_app.chats.values import (
     Conversation,
     Draft,
     Hit,
-    Preset,
     Settings,
     Summary,
     new_id,
@@ -27,6 +26,7 @@ from potluck_app.viewmodels.conversation import ConversationModel
 from potluck_app.viewmodels.drafts import Drafts
 from potluck_app.viewmodels.keeper import Keeper
 from potluck_app.viewmodels.open_chat import OpenChat, usable_context
+from potluck_app.viewmodels.presets import Presets
 
 _UNREADABLE = "This chat could not be read from the disk."
 _NEW = ""  # id of the new chat, whose draft is kept too
@@ -44,9 +44,9 @@ class Chat(QObject):
         replied: in the shown conversation a reply has ended.
         found: the search has ended; the number of hits, or -1 if nothing is searched for.
         deleted: what was deleted and can be restored.
-        presets_changed: the presets of the person are others.
         said: a sentence about something that was done.
         trouble: a sentence about something that could not be done.
+        models_wanted: the person wants to choose another model.
         unkept: why nothing that is written in this run is kept.
     """
 
@@ -58,9 +58,9 @@ class Chat(QObject):
     replied = Signal()
     found = Signal(int)
     deleted = Signal(str)
-    presets_changed = Signal()
     said = Signal(str)
     trouble = Signal(str)
+    models_wanted = Signal()
     unkept = Signal(str)
 
     def __init__(
@@ -74,11 +74,11 @@ class Chat(QObject):
         self.messages = ConversationModel(self)
         self.list = ChatListModel(self, now)
         self.list.renamed.connect(self.rename)
-        self.presets: tuple[Preset, ...] = ()
         self._backend, self._now = backend, now
         self._keeper = Keeper(history, self)
         self._keeper.trouble.connect(self.trouble)
         self._keeper.unkept.connect(self._on_unkept)
+        self.presets = Presets(self._keeper, self)
         self.why_unkept = ""  # empty: chats are kept
         self._shown: OpenChat | None = None  # None: a new conversation without messages
         self._open: dict[str, OpenChat] = {}  # the shown one, and those with a reply under way
@@ -91,7 +91,7 @@ class Chat(QObject):
     def start(self) -> None:
         """Read the list of conversations from disk."""
         self._keeper.read(lambda history: history.summaries(), self.list.reset)
-        self._keeper.read(lambda history: history.presets(), self._on_presets)
+        self.presets.read()
         self._keeper.read(lambda history: history.draft(_NEW), self._on_new_draft)
 
     def close(self) -> None:
@@ -236,6 +236,11 @@ class Chat(QObject):
         if self._shown is not None and last is not None:
             self._shown.regenerate(message_id or last.id)
 
+    def go_on(self, message_id: str) -> None:
+        """Write on at the end of a reply that is not whole."""
+        if self._shown is not None:
+            self._shown.go_on(message_id)
+
     def edit(self, message_id: str, text: str) -> None:
         """Write another version of a message. One of the person is sent."""
         if self._shown is not None:
@@ -272,7 +277,7 @@ class Chat(QObject):
             self._shown.set_settings(settings)
         self.settings_changed.emit()
 
-    # --- drafts and presets
+    # --- drafts
 
     def set_draft(self, draft: Draft) -> None:
         """Keep what is written in the shown conversation and not sent."""
@@ -281,20 +286,6 @@ class Chat(QObject):
     def _on_new_draft(self, draft: Draft) -> None:
         if self._drafts.learn(_NEW, draft) and self._shown is None:
             self.shown_changed.emit()
-
-    def save_preset(self, name: str) -> None:
-        """Keep the settings of the shown conversation under a name."""
-        preset = Preset(name=name, settings=self.settings)
-        self._keeper.write(lambda history: history.put_preset(preset))
-        self._on_presets([*(p for p in self.presets if p.name != name), preset])
-
-    def delete_preset(self, name: str) -> None:
-        self._keeper.write(lambda history: history.delete_preset(name))
-        self._on_presets([p for p in self.presets if p.name != name])
-
-    def _on_presets(self, presets: Sequence[Preset]) -> None:
-        self.presets = tuple(sorted(presets, key=lambda preset: preset.name.casefold()))
-        self.presets_changed.emit()
 
     # --- the list
 

@@ -8,14 +8,14 @@ import re
 from potluck_app.viewmodels.tex import readable
 
 # A dollar opens a formula if text follows at once, and closes it after text and before no digit:
-# "between $5 and $10" is no formula.
+# "between $5 and $10" is no formula. Chinese is written around a formula without spaces.
 _FORMULA = re.compile(
     r"(?P<code>(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
     r"|(?P<escaped>\\\$)"
     r"|\$\$(?P<block>[^$]+?)\$\$"
     r"|\\\[(?P<bracket>.+?)\\\]"
     r"|\\\((?P<round>.+?)\\\)"
-    r"|(?<![\w$\\])\$(?P<inline>(?![\s\d.,]+\s)\S(?:[^$\n]*?\S)?)(?<!\\)\$(?![\w$])",
+    r"|(?<![A-Za-z0-9_$\\])\$(?P<inline>(?![\s\d.,]+\s)\S(?:[^$\n]*?\S)?)(?<!\\)\$(?![A-Za-z0-9_$])",
     re.DOTALL,
 )
 

@@ -18,6 +18,7 @@ from potluck_app.chats.values import (
     Conversation,
     Message,
     Settings,
+    Stats,
     Summary,
     new_id,
     title_of,
@@ -25,7 +26,7 @@ from potluck_app.chats.values import (
 from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.answering import sees
 from potluck_app.viewmodels.keeper import Keeper
-from potluck_app.viewmodels.prompt import fitting
+from potluck_app.viewmodels.prompt import can_go_on, fitting, together
 
 
 def usable_context(state: ClusterState | None, settings: Settings) -> int:
@@ -65,6 +66,7 @@ class OpenChat(QObject):
         self._backend, self._keeper, self._now = backend, keeper, now
         self._reply: Reply | None = None
         self._writing = ""  # id of the message that the reply is written into
+        self._before: Stats | None = None  # figures of its part that was there before
         self._is_saving = self._is_behind = False
 
     @property
@@ -122,6 +124,18 @@ class OpenChat(QObject):
         is_empty = not before.text and before.status != "done"
         self._ask(before.parent, again=before.id if is_empty else None)
 
+    def go_on(self, message_id: str) -> None:
+        """Write on at the end of a reply that was stopped, that failed, or that was cut."""
+        before = self.tree.get(message_id)
+        if self.is_busy or before is None or not can_go_on(before):
+            return
+        self._show(self.tree.show(message_id))
+        text = before.text.rstrip()  # as templates read it: spaces would be written twice
+        changes = {"text": text, "status": "streaming", "error": None, "code": None, "cut": True}
+        reply = msgspec.structs.replace(before, **changes)
+        self._replace(reply)
+        self._receive(reply, goes_on=True)
+
     def choose(self, message_id: str, step: int) -> None:
         """Show the next (1) or the previous (-1) version of a message."""
         self._show(self.tree.choose(message_id, step))
@@ -172,23 +186,28 @@ class OpenChat(QObject):
             also: a message that is not on disk yet.
             again: the reply in whose place this one is written; None: it is a new version.
         """
-        path = self.tree.path()
-        row = 0 if parent is None else (self.tree.row_of(parent) or 0)
-        settings = self.settings
-        context = usable_context(self._backend.state, settings)
-        is_blind = sees(self._backend.state) is False
-        asked = fitting(path[: row + 1], context, settings.system, sees=not is_blind)
         reply = Message(
             id=again or new_id(), parent=parent, role="assistant", text="", status="streaming"
         )
-        self._writing = reply.id
         if again is None:
             self._show(self.tree.add(reply))
         else:
             self._replace(reply)
+        self._receive(reply, also=also)
+
+    def _receive(
+        self, reply: Message, *, also: Message | None = None, goes_on: bool = False
+    ) -> None:
+        """Ask for a reply that is shown already; with `goes_on`, for the rest of it."""
+        path = self.tree.path()
+        end = self.tree.row_of(reply.id) or 0
+        settings, state = self.settings, self._backend.state
+        context, is_blind = usable_context(state, settings), sees(state) is False
+        asked = fitting(path[: end + goes_on], context, settings.system, sees=not is_blind)
+        self._writing, self._before = reply.id, reply.stats
         self._head = msgspec.structs.replace(self._head, updated=self._now())
         self._keep(*([also] if also else []), reply)
-        self._reply = self._backend.chat(asked, settings)
+        self._reply = self._backend.chat(asked, settings, goes_on=goes_on)
         self._reply.waits.connect(self.waits)
         self._reply.text.connect(self._on_text)
         self._reply.finished.connect(self._on_finished)
@@ -197,16 +216,21 @@ class OpenChat(QObject):
     def _on_text(self, text: str) -> None:
         message = self._written()
         assert self._reply is not None
-        self._replace(
-            msgspec.structs.replace(message, text=message.text + text, stats=self._reply.figures())
-        )
+        stats = together(self._before, self._reply.figures())
+        text = message.text + text
+        self._replace(msgspec.structs.replace(message, text=text, stats=stats, cut=False))
         self._save_growing()
 
     def _on_finished(self, end: ReplyEnd) -> None:
         self._reply = None
         status = "failed" if end.error else "stopped" if end.stopped else "done"
         message = msgspec.structs.replace(
-            self._written(), status=status, error=end.error, code=end.code, stats=end.stats
+            self._written(),
+            status=status,
+            error=end.error,
+            code=end.code,
+            stats=together(self._before, end.stats),
+            cut=end.cut,
         )
         self._replace(message)
         self._head = msgspec.structs.replace(self._head, updated=self._now())

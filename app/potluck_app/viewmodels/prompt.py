@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from potluck_app.chats.attachments import MAX_PICTURES
-from potluck_app.chats.values import Message, prompt_text
+from potluck_app.chats.values import Message, Stats, prompt_text
 from potluck_app.viewmodels.blocks import split_thinking
 
 # A token of English text has about 4 characters; 3 leaves room for code and other languages.
@@ -48,11 +48,30 @@ def fitting(
     kept: list[Message] = []
     for message in reversed(usable):
         room -= _size(message)
-        if kept and room < 0:
+        if room < 0 and any(each.role == "user" for each in kept):
             break
         kept.append(message)
     kept.reverse()
     return _from_the_person(kept)
+
+
+def can_go_on(message: Message) -> bool:
+    """Whether a reply may have more to say than is there: it was stopped, it failed, or it was cut."""
+    is_part = message.status in ("stopped", "failed") or (message.cut and message.status == "done")
+    return message.role == "assistant" and is_part and bool(split_thinking(message.text)[1].strip())
+
+
+def together(before: Stats | None, rest: Stats | None) -> Stats | None:
+    """Return the figures of a reply that was received in two parts. The prompt of the rest has the first part."""
+    if before is None or rest is None:
+        return rest or before
+    return msgspec.structs.replace(
+        rest,
+        tokens=before.tokens + rest.tokens,
+        prompt_tokens=max(rest.prompt_tokens - before.tokens, 0),
+        time_to_first_token_s=before.time_to_first_token_s,
+        loading_s=before.loading_s,
+    )
 
 
 def _within_limits(messages: Sequence[Message], *, sees: bool) -> list[Message]:

@@ -10,7 +10,9 @@ from potluck_app import resources
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import node_color
-from potluck_app.viewmodels.cluster import Choice, ComputerCard, JoinCard, ModelCard
+from potluck_app.viewmodels.cluster import Choice, ComputerCard
+from potluck_app.viewmodels.joining import JoinCard
+from potluck_app.viewmodels.model_card import ModelCard
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import (
     ElidedLabel,

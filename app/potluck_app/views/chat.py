@@ -21,20 +21,20 @@ from potluck_app.backend import Backend
 from potluck_app.chats.values import Attachment
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
 from potluck_app.viewmodels.awaited import Awaited, awaited
 from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
+from potluck_app.viewmodels.model_card import model_card
 from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.advice import AdviceLine
 from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.card_button import CardButton
 from potluck_app.views.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.chat_sidebar import ChatSidebar
-from potluck_app.views.composer import Composer, files_in
+from potluck_app.views.composer import Composer, ComposerText, files_in
 from potluck_app.views.controls import IconButton, Pill, announce, label, scrolling, set_property
 from potluck_app.views.find_bar import FindBar
 from potluck_app.views.meter import Meter
@@ -111,6 +111,7 @@ class ChatView(QWidget):
         chat.shown_changed.connect(self._forget_awaited)
         chat.waits.connect(self._on_waits)
         chat.replied.connect(self._speak)
+        chat.models_wanted.connect(open_models)
         model = chat.messages
         model.dataChanged.connect(self._on_growing)
         model.modelReset.connect(self._on_messages)
@@ -138,12 +139,19 @@ class ChatView(QWidget):
         return drawer
 
     def _make_composer(self) -> Composer:
+        ComposerText.enter_sends = self._preferences.current.enter_sends
         composer = Composer(self._theme)
         composer.sent.connect(self._send)
         composer.stopped.connect(self._chat.stop)
         composer.changed.connect(self._chat.set_draft)
         composer.recalled.connect(self.edit_last)
         return composer
+
+    def choose_enter(self, sends: bool) -> None:
+        """Have the Enter key send messages, or begin new lines in them."""
+        self._preferences.change(enter_sends=sends)
+        ComposerText.enter_sends = sends
+        self.composer.show_keys()
 
     def _make_top(self) -> QHBoxLayout:
         self.pill = Pill()
@@ -216,7 +224,7 @@ class ChatView(QWidget):
             state: None while there is no node.
             before: the last known state; its model will be loaded again.
         """
-        card = None if state is None else cluster.model_card(state)
+        card = None if state is None else model_card(state)
         name, is_guide = answering(state or before)
         where = wording.where_it_runs(state) if state and card else "this computer"
         if state is None or card is None:

@@ -17,6 +17,8 @@ from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels.joining import JoinCard, join_cards
+from potluck_app.viewmodels.model_card import model_card
 from potluck_app.views.add_computer import AddComputerDialog
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.cards import ComputerCardView, JoinCardView, ModelCardView
@@ -37,7 +39,7 @@ _WIDTH = 1280  # pixels; wider cards have their parts too far from each other
 _LOOK_MS = 10_000  # after so long without a computer, the node says what may be in the way
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
 
-_Card = TypeVar("_Card", cluster.ComputerCard, cluster.JoinCard)
+_Card = TypeVar("_Card", cluster.ComputerCard, JoinCard)
 _View = TypeVar("_View", ComputerCardView, JoinCardView)
 
 
@@ -90,9 +92,9 @@ class ClusterView(QWidget):
         self.looking.show_search(has_ended=state.hint is not None and not self._looks.isActive())
         self.subtitle.setText(cluster.header(state))
         self.model.show()
-        self.model.show_card(cluster.model_card(state))
+        self.model.show_card(model_card(state))
         self._show_computers(cluster.computer_cards(state))
-        joins = cluster.join_cards(state, self._ignored)
+        joins = join_cards(state, self._ignored)
         self._show_joins(joins)
         others = any(cluster.is_member(c) and not c.is_self for c in state.computers)
         self.looking.setVisible((not others and not joins) or self._looks.isActive())
@@ -103,7 +105,7 @@ class ClusterView(QWidget):
         super().showEvent(event)
         state = self._backend.live_state
         if state is not None:
-            self._ask_all(cluster.join_cards(state, self._ignored))
+            self._ask_all(join_cards(state, self._ignored))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -136,8 +138,8 @@ class ClusterView(QWidget):
         for column in range(2):
             self._grid.setColumnStretch(column, 1 if column < self._columns else 0)
 
-    def _show_joins(self, cards: list[cluster.JoinCard]) -> None:
-        def make(card: cluster.JoinCard) -> JoinCardView:
+    def _show_joins(self, cards: list[JoinCard]) -> None:
+        def make(card: JoinCard) -> JoinCardView:
             view = JoinCardView(
                 self._theme,
                 card,
@@ -153,7 +155,7 @@ class ClusterView(QWidget):
         for card in cards:
             self._joins[card.node_id].show_card(card)
 
-    def _ask_all(self, joins: list[cluster.JoinCard]) -> None:
+    def _ask_all(self, joins: list[JoinCard]) -> None:
         for join in joins:
             if join.step == "found" and join.node_id not in self._asked:
                 self._ask(join.node_id)

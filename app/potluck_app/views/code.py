@@ -19,6 +19,7 @@ from potluck_app.views.words import Described
 
 _MAX_HEIGHT = 480  # pixels; longer code scrolls inside its block
 _MARGIN = 16
+_SEEN = 2000  # characters of a line: what is behind them is beyond the edge of every screen
 
 
 class CodeText(Described, QPlainTextEdit):
@@ -27,6 +28,7 @@ class CodeText(Described, QPlainTextEdit):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self._theme = theme
+        self._shown = ""
         self.setReadOnly(True)
         self.setAccessibleName("Code")
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -44,15 +46,26 @@ class CodeText(Described, QPlainTextEdit):
         self.highlighter = Highlighter(self.document(), theme)
         theme.changed.connect(self._on_theme)
 
-    def show_text(self, text: str) -> None:
-        if text.startswith(shown := self.toPlainText()) and shown:
+    def show_text(self, text: str, *, grows: bool = False) -> None:
+        """Show a text. The end of a very long line that `grows` comes after a while."""
+        shown = self._shown
+        if shown and text.startswith(shown):
+            more = text[len(shown) :]
+            if grows and self._is_out_of_sight(more):
+                return
             cursor = self.textCursor()
             cursor.movePosition(cursor.MoveOperation.End)
-            cursor.insertText(text[len(shown) :])
+            cursor.insertText(more)
         else:
             self.setPlainText(text)
             self.horizontalScrollBar().setValue(0)
+        self._shown = text
         self._fit()
+
+    def _is_out_of_sight(self, more: str) -> bool:
+        """Whether more text is behind the edge, and little beside the line, which is laid out whole with it."""
+        line = len(self._shown) - self._shown.rfind("\n")
+        return line > _SEEN and "\n" not in more and 8 * len(more) < line
 
     def _on_theme(self) -> None:
         self.setFont(self._theme.mono_font())
@@ -102,7 +115,11 @@ class CodeView(QFrame):
         self._code = code
         self._language.setText(code.language or "text")
         self.text.highlighter.set_language(code.language)
-        self.text.show_text(code.text)
+        self.text.show_text(code.text, grows=not code.closed)
+
+    def draw_whole(self) -> None:
+        """Draw a text whole that grows no more."""
+        self.text.show_text(self._code.text)
 
     def highlight(self, pattern: re.Pattern[str]) -> int | None:
         """Mark these words. Returns the place of the first from the top, in pixels."""

@@ -1,7 +1,8 @@
-"""The text field for prompts: it grows with the text, Enter sends, and Send becomes Stop."""
+"""The text field for prompts: it grows with the text, Enter sends if the person likes, and Send becomes Stop."""
 
 from math import ceil
 from pathlib import Path
+from typing import ClassVar
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDragMoveEvent, QImage, QKeyEvent, QResizeEvent
@@ -35,11 +36,15 @@ class ComposerText(Described, QPlainTextEdit):
     """The text field.
 
     Signals:
-        submitted: Enter was pressed.
+        submitted: the keys were pressed that send.
         recalled: the arrow up was pressed in the empty field.
         dropped: the files that were dropped or pasted.
         pasted: a picture that was, as a QImage.
     """
+
+    enter_sends: ClassVar[bool] = (
+        True  # as the person chose, in all messages; Ctrl+Enter always does
+    )
 
     submitted = Signal()
     recalled = Signal()
@@ -66,7 +71,12 @@ class ComposerText(Described, QPlainTextEdit):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if is_enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+        held, modifier = event.modifiers(), Qt.KeyboardModifier
+        has_shift, has_ctrl = (
+            bool(held & modifier.ShiftModifier),
+            bool(held & modifier.ControlModifier),
+        )
+        if is_enter and not has_shift and (self.enter_sends or has_ctrl):
             self.submitted.emit()
         elif event.key() == Qt.Key.Key_Up and not self.toPlainText():
             self.recalled.emit()
@@ -177,7 +187,8 @@ class Composer(QFrame):
             "send",
             lambda: theme.tokens.text if self._is_busy else theme.tokens.accent_on,
         )
-        self._hint = label("Enter to send, Shift+Enter for a new line", "meta")
+        self._hint = label("", "meta", name="composer-hint")
+        self.show_keys()
         foot = hbox(self.add, self._hint, STRETCH, self.button, spacing=8)
         inner = vbox(
             self.chips, self.text, self.blind, self.trouble, spacing=8, margins=(6, 0, 0, 0)
@@ -241,6 +252,13 @@ class Composer(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._show_hint()
+
+    def show_keys(self) -> None:
+        """Say which keys send, as the person chose."""
+        sends = ComposerText.enter_sends
+        self._hint.setText(
+            "Enter to send, Shift+Enter for a new line" if sends else "Ctrl+Enter to send"
+        )
 
     def _show_hint(self) -> None:
         """Show which keys send, where there is room for the whole sentence."""

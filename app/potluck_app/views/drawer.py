@@ -170,7 +170,7 @@ class Drawer(QFrame):
         )
         chat.shown_changed.connect(self._show)
         chat.settings_changed.connect(self._show)
-        chat.presets_changed.connect(self._show)
+        chat.presets.changed.connect(self._show)
         backend.state_changed.connect(self._show_load)
         self.show_advanced(False)
         self._show()
@@ -278,7 +278,7 @@ class Drawer(QFrame):
         self.advanced_chosen.emit(self._is_advanced)
 
     def _show_preset(self, settings: Settings) -> None:
-        known = (*self._chat.presets, *BUILT_IN)
+        known = (*self._chat.presets.all, *BUILT_IN)
         current = next((preset.name for preset in known if preset.settings == settings), "Custom")
         self.presets.setText(wording.without_mnemonic(current))
         self.presets.setAccessibleName(f"Preset: {current}. Choose another")
@@ -314,15 +314,15 @@ class Drawer(QFrame):
         menu = Menu(self)
         menu.setAccessibleName("Presets")
         menu.aboutToHide.connect(menu.deleteLater)
-        for preset in (*BUILT_IN, *self._chat.presets):
+        for preset in (*BUILT_IN, *self._chat.presets.all):
             chosen = menu.addAction(wording.without_mnemonic(preset.name))
             chosen.triggered.connect(self._chooser(preset))
-        if self._chat.presets:
+        if self._chat.presets.all:
             menu.addSeparator()
-        for preset in self._chat.presets:
+        for preset in self._chat.presets.all:
             delete = menu.addAction(wording.without_mnemonic(f"Delete “{preset.name}”"))
             delete.triggered.connect(
-                lambda _checked=False, name=preset.name: self._chat.delete_preset(name)
+                lambda _checked=False, name=preset.name: self._chat.presets.delete(name)
             )
         return menu
 
@@ -341,7 +341,7 @@ class Drawer(QFrame):
         if not name or any(preset.name == name for preset in BUILT_IN):
             self._say("Give the preset a name of its own.")
             return
-        self._chat.save_preset(name)
+        self._chat.presets.save(name, self._chat.settings)
         self.name.clear()
 
     def _load(self) -> None:

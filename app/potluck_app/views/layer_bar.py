@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.tokens import ON_NODE_COLOR, node_color
-from potluck_app.viewmodels.cluster import Segment
+from potluck_app.viewmodels.model_card import Segment
 from potluck_app.views.words import Described
 
 _BAR, _NAMES = 26, 20

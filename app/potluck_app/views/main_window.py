@@ -18,7 +18,8 @@ from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from potluck.api.schema import ClusterState, Notice
 from potluck_app import resources
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
+from potluck_app.node_connection import Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
@@ -153,10 +154,10 @@ class MainWindow(QMainWindow):
             self._backend,
             on_theme=self._set_theme,
             on_text_size=self.change_text_size,
-            on_language=lambda code: self._preferences.change(language=code),
+            on_enter=lambda sends: self.chat.choose_enter(sends),
             on_shortcuts=self.show_shortcuts,
             on_share=self._on_share,
-            language=self._preferences.current.language,
+            preferences=self._preferences,
             on_doctor=lambda: self.cluster.open_doctor(),
             log=self._log,
         )

@@ -13,6 +13,7 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.blocks import Block, BlockSplitter, Code, Prose, split_thinking
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.prompt import can_go_on
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import CopyButton, ElidedLabel, IconButton, button, discard, label
@@ -27,6 +28,17 @@ _BETWEEN = 10  # pixels between blocks
 _GAP = 6  # pixels between the actions and the figures, at least
 _SPARE = 8  # hidden blocks at most
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
+_OF_THE_MODEL = frozenset(  # codes of errors that another model does not have
+    {
+        "not_enough_memory",
+        "plan",
+        "model",
+        "unknown_architecture",
+        "invalid_config",
+        "broken_model",
+        "not_found",
+    }
+)
 READING = "Reading your message…"  # the model is loaded, and has not said its first word
 
 
@@ -68,7 +80,7 @@ class ReplyMessage(QWidget):
 
     @cached_property
     def failure(self) -> "Failure":
-        view = Failure(self._regenerate)
+        view = Failure(self._regenerate, self._chat.models_wanted.emit)
         view.fit(self._width)
         self._tail.insertWidget(self._tail.count() - 1, view)
         return view
@@ -76,7 +88,7 @@ class ReplyMessage(QWidget):
     @cached_property
     def versions(self) -> VersionSwitch:
         view = VersionSwitch(self._theme, lambda step: self._chat.choose(self._message.id, step))
-        self._foot.insertWidget(4, view)  # so that the figures end where the text ends
+        self._foot.insertWidget(5, view)  # so that the figures end where the text ends
         return view
 
     def _build_footer(self) -> None:
@@ -86,6 +98,10 @@ class ReplyMessage(QWidget):
             self._theme, "refresh", "Regenerate reply", "reply-regenerate", text="Regenerate"
         )
         self.regenerate.clicked.connect(self._regenerate)
+        self.go_on = IconButton(
+            self._theme, "play", "Continue the reply", "reply-go-on", text="Continue"
+        )
+        self.go_on.clicked.connect(lambda: self._chat.go_on(self._message.id))
         self.edit = IconButton(self._theme, "edit", "Edit reply", "reply-edit")
         self.edit.clicked.connect(self.open_editor)
         self.branch = IconButton(
@@ -95,7 +111,7 @@ class ReplyMessage(QWidget):
         self.stats = ElidedLabel("", "meta")
         self.stats.setObjectName("reply-stats")
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        actions = (self.copy, self.regenerate, self.edit, self.branch)
+        actions = (self.copy, self.go_on, self.regenerate, self.edit, self.branch)
         for flat in actions:
             flat.setProperty("kind", "inline")
             flat.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)  # equal gaps
@@ -147,16 +163,17 @@ class ReplyMessage(QWidget):
         first = self._splitter.feed(self._answer[len(self._shown_text) :])
         self._shown_text = self._answer
         self._draw_from(first, grows=is_streaming)
-        last = self._blocks[-1] if self._blocks else None
-        if not is_streaming and isinstance(last, ProseView):
-            last.draw_whole()
-        is_waiting, has_failed = is_streaming and not message.text, message.status == "failed"
+        if not is_streaming and self._blocks:
+            self._blocks[-1].draw_whole()
+        is_waiting = is_streaming and (not message.text or message.cut)
+        has_failed = message.status == "failed"
         if is_waiting or "waiting" in self.__dict__:
             self.waiting.setVisible(is_waiting)
         if has_failed or "failure" in self.__dict__:
             self.failure.setVisible(has_failed)
             self.failure.text.setText(message.error or "")
             self.failure.retry.setVisible(is_last)
+            self.failure.models.setVisible(is_last and message.code in _OF_THE_MODEL)
         self._footer.setVisible(
             self._editor is None and not is_streaming and (bool(message.text) or versions[1] > 1)
         )
@@ -164,6 +181,7 @@ class ReplyMessage(QWidget):
             action.setVisible(bool(message.text))
         if versions[1] > 1 or "versions" in self.__dict__:
             self.versions.show_versions(*versions)
+        self.go_on.setVisible(is_last and can_go_on(message))
         self.regenerate.setVisible(is_last and message.status != "failed")
         self.stats.set_text(stats_line(message))
         self._place_stats()
@@ -178,6 +196,7 @@ class ReplyMessage(QWidget):
         """Wrap the text for a page of this width, so that the height is right at once."""
         self._width = width
         self.copy.set_text("" if width < _NARROW else "Copy")
+        self.go_on.set_text("" if width < _NARROW else "Continue")
         self.regenerate.set_text("" if width < _NARROW else "Regenerate")
         for block in self._blocks:
             if isinstance(block, ProseView):
@@ -302,16 +321,18 @@ class Waiting(QWidget):
 
 
 class Failure(QFrame):
-    """Why a reply failed, and a button to try again."""
+    """Why a reply failed, and buttons to try again, and to choose another model where it was that."""
 
-    def __init__(self, on_retry: Callable[[], object]) -> None:
+    def __init__(self, on_retry: Callable[[], object], on_models: Callable[[], object]) -> None:
         super().__init__()
         self.setProperty("tone", "error")
         self.text = label("", wrap=True, name="reply-error")
         self.text.setProperty("tone", "error")
         self.retry = button("Try again", "reply-retry", on_retry)
+        self.models = button("Choose another model", "reply-models", on_models)
         self._row = hbox(
             (self.text, 1),
+            (self.models, 0, Qt.AlignmentFlag.AlignTop),
             (self.retry, 0, Qt.AlignmentFlag.AlignTop),
             parent=self,
             margins=(14, 8, 8, 8),
@@ -327,6 +348,8 @@ class Failure(QFrame):
 def stats_line(message: Message) -> str:
     """Return the line of figures: `7.9 tok/s · 118 tokens · 1.2 s to first token`."""
     parts = ["Stopped"] if message.status == "stopped" else []
+    if message.status == "done" and message.cut:
+        parts = ["Cut at the limit of tokens"]
     stats = message.stats
     if stats is not None:
         if stats.tokens_per_s > 0:  # it takes two tokens to have a speed

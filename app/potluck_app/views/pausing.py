@@ -7,13 +7,13 @@ from PySide6.QtWidgets import QMenu, QWidget
 from potluck.api.pausing import PauseLength
 from potluck.api.politeness import Rules
 from potluck_app.backend import Backend
-from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels import lending
 from potluck_app.views.words import Menu
 
 
 def offer_pauses(menu: QMenu, backend: Backend) -> None:
     """Add an action for each length of a pause."""
-    for length, text in cluster.PAUSES:
+    for length, text in lending.PAUSES:
         action = menu.addAction(text)
         action.setObjectName(f"pause-{length}")
         action.triggered.connect(partial(_pause, backend, length))
@@ -25,7 +25,7 @@ class RulesMenu(Menu):
     def __init__(self, parent: QWidget, backend: Backend) -> None:
         super().__init__(parent)
         self.setAccessibleName("When it pauses by itself")
-        for rule, text in cluster.RULES:
+        for rule, text in lending.RULES:
             action = self.addAction(text)
             action.setObjectName(f"rule-{rule}")
             action.setData(rule)

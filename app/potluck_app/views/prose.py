@@ -29,8 +29,10 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser
 
+from potluck_app import wording
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.formulas import formulas_as_code
+from potluck_app.views.dialogs import confirm
 from potluck_app.views.highlights import highlight
 from potluck_app.views.settling import cut_of
 from potluck_app.views.words import Described
@@ -39,6 +41,7 @@ _LINE_HEIGHT = 145.0  # percent; prose needs more space between lines than label
 _PARAGRAPH_GAP = 10.0
 BETWEEN_ITEMS = 4  # pixels, of a list
 _HEADING_PX = {1: 20, 2: 18, 3: 16}
+_LONGEST_ADDRESS = 300  # characters that are shown of one
 _QUOTE = 16  # pixels that a quote is moved to the right; its bar is in them
 _QT_RULE = QTextFormat.Property.BlockTrailingHorizontalRulerWidth
 _RULE = QTextFormat.Property.UserProperty + 1
@@ -74,7 +77,9 @@ class ProseView(Described, QTextBrowser):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
         self.document().setUndoRedoEnabled(False)  # text that grows would keep all it was
-        self.anchorClicked.connect(open_url)
+        self._open_url = open_url
+        self.anchorClicked.connect(self._on_link)
+        self.highlighted.connect(self._show_address)
         self.document().setDefaultFont(theme.ui_font())
         theme.changed.connect(self._on_theme)
 
@@ -113,6 +118,25 @@ class ProseView(Described, QTextBrowser):
     def highlight(self, pattern: re.Pattern[str]) -> int | None:
         """Mark these words. Returns the place of the first from the top, in pixels."""
         return highlight(self, self._theme, pattern)
+
+    def _show_address(self, url: QUrl) -> None:
+        """Show where the link below the mouse leads: a model wrote its words."""
+        QTextBrowser.setToolTip(self, wording.tip(url.toString()[:_LONGEST_ADDRESS]))
+
+    def _on_link(self, url: QUrl) -> None:
+        """Open a link; one to a page that is not encrypted, after a question."""
+        if url.scheme() != "http":
+            self._open_url(url)
+            return
+        address = url.toString()[:_LONGEST_ADDRESS]
+        confirm(
+            self,
+            title="Open this page?",
+            text=f"{address} is not encrypted: others on its way can read and change it.",
+            action="Open",
+            kind="primary",
+            on_confirmed=lambda: self._open_url(url),
+        )
 
     def loadResource(self, kind: int, name: QUrl | str) -> object:
         return None  # a reply fetches nothing, neither from disk nor from the network

@@ -7,12 +7,17 @@ from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushBu
 
 from potluck.api.schema import ClusterState, RoleRequest
 from potluck.ids import grouped
+from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.language import languages
-from potluck_app.theme import USUAL_TEXT, Choice, Theme
+from potluck_app.preferences import PreferencesFile
+from potluck_app.theme import USUAL_TEXT, Theme
+from potluck_app.theme import Choice as ThemeChoice
+from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.chips import Flow
+from potluck_app.views.computer_actions import ComputerActions
 from potluck_app.views.controls import (
     IconButton,
     button,
@@ -25,11 +30,12 @@ from potluck_app.views.programs import ProgramsCard
 from potluck_app.views.start_box import StartBox
 
 _WIDTH = 960  # pixels; longer lines are hard to read
-_CHOICES: tuple[tuple[Choice, str], ...] = (
+_CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("auto", "As the system"),
     ("light", "Light"),
     ("dark", "Dark"),
 )
+_ENTER = ((1, "Sends it"), (0, "New line (Ctrl+Enter sends)"))
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
@@ -45,19 +51,21 @@ class SettingsView(QWidget):
         theme: Theme,
         backend: Backend,
         *,
-        on_theme: Callable[[Choice], object],
+        on_theme: Callable[[ThemeChoice], object],
         on_text_size: Callable[[int], object],
-        on_language: Callable[[str], object],
+        on_enter: Callable[[bool], object],
         on_shortcuts: Callable[[], object],
         on_share: Callable[[], object],
         on_doctor: Callable[[], object],
-        language: str = "auto",
+        preferences: PreferencesFile,
         log: Path | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
-        self._language, self._on_language = language, on_language
+        self._preferences, self._on_enter = preferences, on_enter
+        self._actions = ComputerActions(self, backend, lambda _node, _line: None)
+        self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
         fill_page(
@@ -108,6 +116,7 @@ class SettingsView(QWidget):
             hbox(*items, STRETCH, spacing=8),
             hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
             *self._languages(),
+            *self._enter(),
             hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
         )
 
@@ -122,31 +131,45 @@ class SettingsView(QWidget):
                 name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
             )
             item.setCheckable(True)
-            item.setChecked(code == self._language)
+            item.setChecked(code == self._preferences.current.language)
             group.addButton(item)
             row.addWidget(item)
         return label("Language", "body2"), holder, self._language_note
 
+    def _enter(self) -> tuple[Part, ...]:
+        """The choice of what the Enter key does."""
+        holder, self.enter = self._choice(
+            "enter", _ENTER, lambda sends: self._on_enter(bool(sends))
+        )
+        _check(self.enter, self._preferences.current.enter_sends)
+        return label("The Enter key in a message", "body2"), holder
+
     def _choose_language(self, code: str) -> None:
         self._language_note.show()
-        self._on_language(code)
+        self._preferences.change(language=code)
 
     def _show_text_size(self) -> None:
         self.text_size.setText(f"{self._theme.text_size / USUAL_TEXT:.0%}".replace("%", " %"))
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
         self.name = label("", name="settings-name", is_quoted=True)
+        self.memory = label("", name="settings-memory")
         self.address = label("", is_quoted=True)
         self.address.setWordWrap(True)
         self.node_id = label("", is_quoted=True)
         self.version = label("", is_quoted=True)
         self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
+        self.rename = button("Rename…", "settings-rename", lambda: self._change("rename"))
+        self.limit = button("Limit memory…", "settings-limit", lambda: self._change("limit"))
         then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
             "This computer",
             "",
             _line("Name", self.name),
+            _line("Memory", self.memory),
+            hbox(self.rename, self.limit, STRETCH, spacing=8),
+            4,
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
@@ -155,6 +178,11 @@ class SettingsView(QWidget):
             hbox(share, STRETCH),
             then,
         )
+
+    def _change(self, choice: Choice) -> None:
+        """Ask for another name or limit of this computer, as its card does."""
+        if self._me is not None:
+            self._actions.choose(self._me, choice)
 
     def _unloading(self) -> QFrame:
         holder, self.unloading = self._choice("unload", _UNUSED, self._backend.set_unloading)
@@ -212,6 +240,10 @@ class SettingsView(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show this computer's name, addresses, id and version, and the address for programs."""
         node = state.node if state else None
+        self._me = next((c for c in computer_cards(state) if c.is_self), None) if state else None
+        for change in (self.rename, self.limit):
+            change.setEnabled(self._me is not None)
+        self.memory.setText(f"Up to {wording.size(self._me.lends)} for models" if self._me else "…")
         self.name.setText(node.name if node else "…")
         self.address.setText(", ".join(node.addresses) if node and node.addresses else "…")
         self.node_id.setText(grouped(node.node_id) if node else "…")

@@ -59,7 +59,8 @@ TABLE: Final[tuple[tuple[str, tuple[Keys, ...]], ...]] = (
     (
         "In the message field",
         (
-            Keys(("Return",), "Send the message"),
+            Keys(("Ctrl+Return",), "Send the message"),
+            Keys(("Return",), "Send it, or begin a new line, as chosen in the settings"),
             Keys(("Shift+Return",), "New line"),
             Keys(("Up",), "Edit the last message, if the field is empty"),
         ),

@@ -9,11 +9,12 @@ from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
 from potluck.api.schema import ClusterState, Notice, Pairing
 from potluck_app import wording
-from potluck_app.backend import Backend, Connection
+from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.language import said
+from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
-from potluck_app.viewmodels import cluster
+from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
@@ -134,7 +135,7 @@ class WorkerWindow(QWidget):
         )
         self.start = StartBox()
         self.free = button("Free memory now", "worker-free", backend.free_memory)
-        self.free.setToolTip(wording.tip(cluster.FREE_MEMORY))
+        self.free.setToolTip(wording.tip(lending.FREE_MEMORY))
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
@@ -209,11 +210,11 @@ class WorkerWindow(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show this state; None: there is none yet."""
         if state is not None:
-            self._view = cluster.lend_view(state)
+            self._view = lending.lend_view(state)
             self._name.setText(state.node.name)
             self.address.setText(self._view.address)
             self.address.setVisible(bool(self._view.address))
-            requests = cluster.worker_requests(state)
+            requests = lending.worker_requests(state)
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
@@ -244,12 +245,12 @@ class WorkerWindow(QWidget):
         self._show_memory()
         self._show_banner()
 
-    def _without_node(self) -> cluster.LendView:
+    def _without_node(self) -> lending.LendView:
         """What is shown while there is no node; the line at the top says why."""
         has_failed = self._backend.connection == "failed"
         text = "It is tried again by itself." if has_failed else ""
         title = wording.no_node(has_failed=has_failed)
-        return cluster.LendView("cluster", "err" if has_failed else "neutral", title, text)
+        return lending.LendView("cluster", "err" if has_failed else "neutral", title, text)
 
     def _open_doctor(self) -> None:
         open_doctor(self, self._theme, self._backend)

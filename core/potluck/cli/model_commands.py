@@ -99,10 +99,18 @@ def add_upkeep_commands(add: Add) -> None:
         "limit",
         "upkeep:limit",
         "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
-        "Without MBIT, print the limit. Tokens are never held back.",
+        "With --downloads, take so much of the Internet for models. Without both, print the limits.\n"
+        "Tokens are never held back.",
         "potluck models limit 200",
+        "potluck models limit --downloads 5",
     )
     limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
+    limit.add_argument(
+        "--downloads",
+        metavar="MB",
+        type=number(int, 0, 1_000_000),
+        help="MB/s at which models are downloaded at most; 0: as fast as it goes",
+    )
     add_json(limit)
 
     idle = add(

@@ -341,6 +341,7 @@ def _add_model_commands(commands: "_Commands[Parser]") -> None:
         "potluck models verify        (are all weights what they were?)",
         "potluck models prune         (delete stored weights that nothing needs)",
         "potluck models limit 200     (send weights at 200 Mbit/s at most)",
+        "potluck models limit --downloads 5     (download at 5 MB/s at most)",
     )
     add_json(models)
     more = models.add_subparsers(metavar="", prog="potluck models")

@@ -1,4 +1,4 @@
-"""`models verify`, `prune` and `limit`: the weights on this disk, and how fast they are sent."""
+"""`models verify`, `prune`, `limit` and `idle`: the weights on this disk and in memory, and how fast they travel."""
 
 import argparse
 from contextlib import closing
@@ -85,17 +85,19 @@ def prune(options: argparse.Namespace) -> int:
 
 
 def limit(options: argparse.Namespace) -> int:
-    """Set or print how fast weights are sent at most."""
+    """Set or print how fast weights are sent, and models downloaded, at most."""
     client, _ = open_client(options)
-    if options.mbit is not None:
-        client.set_role(RoleRequest(upload_limit_mbit=options.mbit))
-    mbit = client.state().node.upload_limit_mbit
+    if options.mbit is not None or options.downloads is not None:
+        request = RoleRequest(upload_limit_mbit=options.mbit, download_limit_mb=options.downloads)
+        client.set_role(request)
+    node = client.state().node
+    mbit, mb = node.upload_limit_mbit, node.download_limit_mb
     if options.json:
-        put_json({"upload_limit_mbit": mbit})
-    elif mbit is None:
-        put("Weights are sent as fast as it goes.")
-    else:
-        put(f"Weights are sent at {mbit} Mbit/s at most.")
+        put_json({"upload_limit_mbit": mbit, "download_limit_mb": mb})
+        return 0
+    free = "as fast as it goes"
+    put(f"Weights are sent {free if mbit is None else f'at {mbit} Mbit/s at most'}.")
+    put(f"Models are downloaded {free if mb is None else f'at {mb} MB/s at most'}.")
     return 0
 
 

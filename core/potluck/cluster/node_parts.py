@@ -251,6 +251,7 @@ class NodeParts:
                 check=lambda link, addresses: self.links.check_addresses(link, "", addresses),
                 is_asked=lambda: self.at_hand.is_asked,
                 unload=self.master.unload,
+                rename=lambda name: self.presence.rename(self.lending.rename(name)),
             ),
             folders.config / "handover.json",
         )

@@ -318,12 +318,12 @@ def test_each_chat_has_its_draft_also_after_a_restart(
 
 def test_presets_are_kept_by_name(chat: Chat, history: History, qtbot: QtBot) -> None:
     chat.set_settings(Settings(temperature=0.1))
-    chat.save_preset("Exact")
+    chat.presets.save("Exact", chat.settings)
     chat.set_settings(Settings(temperature=0.2))
-    chat.save_preset("Exact")
-    chat.save_preset("also")
-    assert [p.name for p in chat.presets] == ["also", "Exact"]
-    chat.delete_preset("also")
+    chat.presets.save("Exact", chat.settings)
+    chat.presets.save("also", chat.settings)
+    assert [p.name for p in chat.presets.all] == ["also", "Exact"]
+    chat.presets.delete("also")
     settled(chat, qtbot)
 
     assert [(p.name, p.settings.temperature) for p in history.presets()] == [("Exact", 0.2)]

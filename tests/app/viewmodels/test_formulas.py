@@ -9,6 +9,7 @@ from potluck_app.viewmodels.formulas import formulas_as_code
     ("markdown", "shown"),
     [
         ("Then $x_1$ and $a + b$.", "Then `x₁` and `a + b`."),
+        ("从$x$得到$y_1$。", "从`x`得到`y₁`。"),
         (r"So \(\frac{a}{b}\) is.", "So `a/b` is."),
         (r"So \(\unknown{a}{b}\) is.", r"So `\unknown{a}{b}` is."),
         ("So\n$$\na = b \\\\\nc\n$$\nis.", "So\n\n\n`a = b`  \n`c`\n\n\nis."),

@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES
 from potluck_app.views.code import CodeView
 from potluck_app.views.controls import IconButton
+from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.message import ReplyMessage
 from potluck_app.views.prose import ProseView, open_in_browser
@@ -104,6 +105,26 @@ def test_enter_sends_and_shift_enter_is_a_new_line(
     qtbot.waitUntil(lambda: field.height() == one_line)
 
 
+def test_enter_begins_a_new_line_for_who_likes_that(window: MainWindow, qtbot: QtBot) -> None:
+    text, backend = window.chat.composer.text, window.chat._backend
+    assert isinstance(backend, ScriptedBackend)
+    window.go(window.settings)
+    qtbot.mouseClick(window.settings.enter[0], Qt.MouseButton.LeftButton)
+    window.go(window.chat)
+    try:
+        qtbot.keyClicks(text, "one")
+        qtbot.keyClick(text, Qt.Key.Key_Return)
+        qtbot.keyClicks(text, "two")
+        assert text.toPlainText() == "one\ntwo"
+        assert not backend.chats
+
+        qtbot.keyClick(text, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+
+        assert [m.text for m in backend.chats[0]] == ["one\ntwo"]
+    finally:
+        window.chat.choose_enter(True)
+
+
 def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
     field = window.chat.composer.text
     heights: list[int] = []
@@ -172,6 +193,21 @@ def test_a_failed_reply_can_be_tried_again(
 
     assert len(backend.chats) == 2
     assert reply_view(window).message.status == "streaming"
+
+
+def test_where_the_model_does_not_fit_another_one_can_be_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    write(window, qtbot, "How?")
+    backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering.", code="peer_lost"))
+    assert not reply_view(window).failure.models.isVisible()
+    qtbot.mouseClick(reply_view(window).failure.retry, Qt.MouseButton.LeftButton)
+    error = ReplyEnd(error="Big needs 4 GB more memory.", code="not_enough_memory")
+    backend.replies[-1].finished.emit(error)
+
+    qtbot.mouseClick(reply_view(window).failure.models, Qt.MouseButton.LeftButton)
+
+    assert window.models.isVisible()
 
 
 def test_the_reply_and_its_code_can_be_copied(
@@ -261,6 +297,27 @@ def test_links_open_only_the_web(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) 
         open_in_browser(QUrl(url))
 
     assert opened == ["https://a.example", "http://b.example"]
+
+
+def test_a_page_that_is_not_encrypted_is_opened_after_a_question(
+    theme: Theme, qtbot: QtBot
+) -> None:
+    opened: list[str] = []
+    view = ProseView(theme, lambda url: opened.append(url.toString()))
+    qtbot.addWidget(view)
+    view.show_markdown("See [this](http://b.example/x) and [that](https://a.example).")
+    view.show()
+
+    view.anchorClicked.emit(QUrl("https://a.example"))
+    view.anchorClicked.emit(QUrl("http://b.example/x"))
+    assert opened == ["https://a.example"]
+    question = view.findChild(Confirmation)
+    assert question is not None
+    question.accept()
+    assert opened[1:] == ["http://b.example/x"]
+
+    view.highlighted.emit(QUrl("https://a.example"))
+    assert "a.example" in view.toolTip()
 
 
 def test_the_page_stays_at_its_end_only_while_the_person_is_there(

@@ -108,6 +108,25 @@ def test_the_figures_of_a_stopped_reply_are_those_of_any_reply(
     assert stats_line(last(window).message) == f"Stopped · {line}"
 
 
+def test_a_reply_that_is_not_whole_says_so_and_is_continued_with_a_click(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.chat.composer.sent.emit("How?", ())
+    backend.replies[-1].text.emit("so")
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS, cut=True))
+    reply = last(window)
+    assert stats_line(reply.message).startswith("Cut at the limit of tokens · ")
+
+    qtbot.mouseClick(reply.go_on, Qt.MouseButton.LeftButton)
+    assert reply.waiting.isVisible()
+    backend.replies[-1].text.emit(" and so")
+    assert not reply.waiting.isVisible()
+    backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
+
+    assert last(window).message.text == "so and so"
+    assert not last(window).go_on.isVisible()
+
+
 # --- several chats
 
 

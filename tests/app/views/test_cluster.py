@@ -11,7 +11,7 @@ from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model
 from potluck.api.schema import ClusterState, ComputerChange, Invite, LinkTest, MainRequest, Transfer
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.cluster import Segment
+from potluck_app.viewmodels.model_card import Segment
 from potluck_app.views.add_computer import AddComputerDialog
 from potluck_app.views.cards import ComputerCardView, JoinCardView
 from potluck_app.views.computer_actions import Question

@@ -83,11 +83,11 @@ def lines(view: ProseView) -> list[str]:
     found: list[str] = []
     block = view.document().begin()
     while block.isValid():
-        layout, text = block.layout(), block.text()
+        layout, text = block.layout(), block.text().encode("utf-16-le")  # as Qt counts
         for number in range(layout.lineCount()):
             line = layout.lineAt(number)
-            start = line.textStart()
-            found.append(text[start : start + line.textLength()].rstrip())
+            start = 2 * line.textStart()
+            found.append(text[start : start + 2 * line.textLength()].decode("utf-16-le").rstrip())
         block = block.next()
     return found
 
@@ -151,6 +151,47 @@ def test_what_may_still_get_an_end_is_not_cut(qtbot: QtBot, theme: Theme, start:
     view = empty(theme, qtbot)
 
     grown(view, start + "and many more words " * 60)
+
+    assert not view._settled
+
+
+CHINESE = "家里的**几台电脑**合在一起、运行一个单独一台无法运行的语言模型、`每台`计算其中的[几层](https://a.example)。"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        CHINESE,
+        "家の**パソコン**を合わせて、一台では動かない言語モデルを`動かします`。",
+        "TWFuIGlzIGRpc3Rpbmd1aXNoZWQ",
+        "𠮷野家は😀よい店です。",  # characters that are two units to Qt
+        "😀 pools the computers 👍🏽 of one home. ",
+        "从$a + b$得到结果、",
+    ],
+)
+def test_a_long_paragraph_without_spaces_is_cut_too_and_looks_as_it_does_whole(
+    qtbot: QtBot, theme: Theme, piece: str
+) -> None:
+    text = (piece * (1500 // len(piece))).strip()
+    growing, whole = empty(theme, qtbot), empty(theme, qtbot)
+    whole.show_markdown(text)
+
+    grown(growing, text)
+
+    assert len(text) - growing._settled < 900
+    assert lines(growing) == lines(whole)
+    assert "".join(bold(growing)) == "".join(bold(whole))
+    assert abs(growing.height() - whole.height()) <= 1
+
+    growing.draw_whole()
+
+    assert growing.document().toPlainText() == whole.document().toPlainText()
+
+
+def test_an_address_is_not_cut(qtbot: QtBot, theme: Theme) -> None:
+    view = empty(theme, qtbot)
+
+    grown(view, "https://a.example/" + "path/of/a/very/long/address/" * 40)
 
     assert not view._settled
 

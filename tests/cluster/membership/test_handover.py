@@ -8,7 +8,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import SPLIT, chat, eventually, folders_of, join, load, paired, running, seen
 
-from potluck.api.schema import MainRequest, PlanRequest, RoleRequest
+from potluck.api.schema import ComputerChange, MainRequest, PlanRequest, RoleRequest
 from potluck.cluster.membership import handover
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node
@@ -114,6 +114,34 @@ def test_other_helpers_follow_and_one_that_is_off_when_it_is_back(tmp_path: Path
             await eventually(desk, lambda: not desk.membership.records)
             await eventually(laptop, lambda: laptop.backend.state().node.member_of == ())
             assert attic.backend.state().node.member_of == ("Laptop",)
+
+    run(main())
+
+
+def test_names_colours_and_limits_stay_as_they_were_chosen(tmp_path: Path, run: Run) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            desk, laptop = await stack.enter_async_context(paired(tmp_path))
+            shed = await stack.enter_async_context(running(folders_of(tmp_path, "Shed")))
+            await helps(desk, shed, 2)
+            laptop.lending.rename(None)  # nobody there gave it a name
+            change = ComputerChange(name="Garden", memory=3 << 30)
+            await desk.backend.change_computer(shed.identity.node_id, change)
+            change = ComputerChange(name="Kitchen", memory=5 << 30)
+            await desk.backend.change_computer(laptop.identity.node_id, change)
+            colours = {n: r.color for n, r in desk.membership.records.items()}
+
+            await desk.backend.make_main(laptop.identity.node_id, NOW)
+            await eventually(laptop, lambda: len(laptop.membership.available()) == 2)
+
+            records = laptop.membership.records
+            garden = records[shed.identity.node_id]
+            assert (garden.shown, garden.name, garden.memory) == ("Garden", "Shed", 3 << 30)
+            assert garden.color == colours[shed.identity.node_id]
+            assert records[desk.identity.node_id].color == colours[laptop.identity.node_id]
+            assert laptop.presence.name() == "Kitchen"
+            assert laptop.lending.saved.memory_limit == 5 << 30
+            assert {c.name for c in laptop.membership.connected()} == {"Desk", "Garden"}
 
     run(main())
 
@@ -321,4 +349,4 @@ def test_a_damaged_record_is_as_none(tmp_path: Path) -> None:
     file = tmp_path / "handover.json"
     for text in ("", "{", '{"became": "king"}'):
         file.write_text(text)
-        assert handover._read(file) is None
+        assert handover.read_record(file) is None

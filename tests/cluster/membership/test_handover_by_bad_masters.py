@@ -1,6 +1,8 @@
 """What a master cannot do to its helpers by handing its home over, and what fails harmlessly."""
 
+import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,14 @@ from whole_nodes import eventually, folders_of, paired, running
 from potluck.api.schema import ListenRequest, MainRequest, RoleRequest
 from potluck.cluster.membership.handover import MAX_HELPERS
 from potluck.cluster.membership.handover_words import NOT_JOINED
+from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node
-from potluck.errors import PairingError, RemoteError
+from potluck.errors import PairingError, PeerError, RemoteError
 from potluck.ids import HomeId, NodeId
 from potluck.net.link import Link
-from potluck.wire.handover_messages import Follow, Followed
+from potluck.wire.handover_messages import Follow, Followed, Known
 from potluck.wire.messages import Address
-from potluck.wire.token import Invites
+from potluck.wire.token import Invites, PairingToken
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
@@ -123,6 +126,44 @@ def test_a_master_elsewhere_has_no_helper_dial_its_own_services(tmp_path: Path, 
                 )
             assert refused.value.message == NOT_JOINED
             assert joined(laptop) == 1
+
+    run(main())
+
+
+def test_who_takes_over_has_the_master_dial_no_addresses_of_its_choice(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled: list[object] = []
+
+    async def main() -> None:
+        async def service(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            dialled.append(writer.get_extra_info("peername"))
+            writer.close()
+
+        server = await asyncio.start_server(service, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, paired(tmp_path) as (desk, laptop):
+
+            async def take_over(*_: object) -> str:
+                return token_for(Address(host="127.0.0.1", port=port))
+
+            with monkeypatch.context() as patch:
+                patch.setattr(RemoteComputer, "take_over", take_over)
+                with pytest.raises(PeerError, match=r"could not join its home"):
+                    await desk.backend.make_main(laptop.identity.node_id, MainRequest())
+            assert not dialled
+            assert desk.backend.role() == "master"
+
+            take_over_there = RemoteComputer.take_over
+
+            async def elsewhere(self: RemoteComputer, *known: Known) -> str:
+                token = PairingToken.parse(await take_over_there(self, *known))
+                return str(replace(token, addresses=(Address(host="127.0.0.1", port=port),)))
+
+            monkeypatch.setattr(RemoteComputer, "take_over", elsewhere)
+            await desk.backend.make_main(laptop.identity.node_id, MainRequest())
+            assert not dialled
+            assert desk.backend.role() == "worker"
 
     run(main())
 

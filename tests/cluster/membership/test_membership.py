@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import run, until
 
 from potluck.cluster.events import ComputerLost, ComputerPaired, Events, Holds
-from potluck.cluster.membership import membership as membership_module
+from potluck.cluster.membership import records
 from potluck.cluster.membership.calls import MasterCalls
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
@@ -354,7 +354,7 @@ def test_who_hangs_up_again_and_again_is_dialled_ever_more_rarely(tmp_path: Path
 def test_a_list_that_cannot_be_written_ends_no_connecting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, failures = membership_module.write_atomically, [OSError(28, "No space left on device")]
+    write, failures = records.write_atomically, [OSError(28, "No space left on device")]
 
     async def main() -> None:
         desk, laptop = Node("Desk", tmp_path, retry_s=(0.0,)), Node("Laptop", tmp_path)
@@ -364,7 +364,7 @@ def test_a_list_that_cannot_be_written_ends_no_connecting(
                 raise failures.pop()
             write(path, data)
 
-        monkeypatch.setattr(membership_module, "write_atomically", full_once)
+        monkeypatch.setattr(records, "write_atomically", full_once)
         async with all_up([desk, laptop]):
             await pair_by_token(desk, laptop)
             laptop.name = "Renamed"

@@ -9,7 +9,7 @@ follows when it can: until then this computer is still the master of its home, a
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ import msgspec
 from potluck.api.schema import Became, HandedOver, RoleRequest
 from potluck.cluster.events import Events, Notice
 from potluck.cluster.membership.calls import Addresses
+from potluck.cluster.membership.handover_record import Record, read_record
 from potluck.cluster.membership.handover_words import STAYS, asked, not_followed, not_joined
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.named import homes_addresses
@@ -43,6 +44,7 @@ from potluck.wire.handover_messages import (
     Followed,
     Invite,
     Invited,
+    Known,
     TakenOver,
     TakeOver,
 )
@@ -57,18 +59,6 @@ MAX_HELPERS: Final = 32  # that are named to who takes over; it makes each of th
 AGAIN_S: Final = 60.0  # until a computer that could not follow is asked again: pairings are limited
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a change of the main computer."""
-
-    became: Became
-    other: NodeId  # the main computer before this one, or after it
-    name: str  # of the other
-    home: HomeId  # that was handed over
-    is_news: bool = True  # nobody here has chosen its role since
-    helpers: tuple[NodeId, ...] = ()  # who was named to this computer, which became main
-    is_left: bool = False  # this computer is not of the home any more: nobody gets a token by it
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverParts:
     """What a handover uses of a node.
@@ -80,6 +70,7 @@ class HandoverParts:
         check: raises UnreachableError if a master may not have this computer dial one of these.
         is_asked: whether prompts are answered, or wait.
         unload: frees the model on all computers.
+        rename: gives this computer a name.
     """
 
     identity: Identity
@@ -93,6 +84,7 @@ class HandoverParts:
     check: Callable[[Link, Sequence[Address]], None]
     is_asked: Callable[[], bool]
     unload: Callable[[], Awaitable[None]]
+    rename: Callable[[str], object]
 
 
 class Handover:
@@ -100,7 +92,7 @@ class Handover:
 
     def __init__(self, parts: HandoverParts, file: Path) -> None:
         self._parts, self._file = parts, file
-        self._record = _read(file)
+        self._record = read_record(file)
         self._is_busy = False
         self._again: dict[NodeId, tuple[Link, float]] = {}  # who could not follow, until when
         self._left: set[HomeId] = set()  # homes that this computer leaves for that of another main
@@ -184,7 +176,7 @@ class Handover:
 
     async def _hand_over(self, computer: RemoteComputer) -> Record:
         name = computer.name
-        token = await asked(name, computer.take_over())
+        token = await asked(name, computer.take_over(self._known(computer)))
         try:
             await self._join_of(computer, token)
         except (PotluckError, OSError) as error:
@@ -199,9 +191,17 @@ class Handover:
         logger.info("handed over to=%s", short(computer.node_id))
         return record
 
+    def _known(self, computer: RemoteComputer) -> Known | None:
+        record = self._parts.membership.records.get(computer.node_id)
+        return record.known() if record is not None else None
+
     async def _join_of(self, computer: RemoteComputer, text: str) -> None:
-        """Join the home of a token, whose master has to be this computer."""
-        token, identity = PairingToken.parse(text), self._parts.identity
+        """Join the home of a token, whose master has to be this computer.
+
+        It is dialled where it is connected, and where its home was found: the addresses of the token are its
+        word alone, and could be those of anything here or in the Internet.
+        """
+        token, identity = replace(PairingToken.parse(text), addresses=()), self._parts.identity
         before = set(identity.homes)
         master, _ = await self._join(token, computer.addresses)
         if master != computer.node_id:
@@ -265,7 +265,7 @@ class Handover:
         is_first = link is not computer.link
         self._again[computer.node_id] = computer.link, now + AGAIN_S
         try:
-            await computer.follow(await main.invite(computer.node_id))
+            await computer.follow(await main.invite(computer.node_id, self._known(computer)))
         except PotluckError as error:
             logger.info("does not follow node=%s: %s", short(computer.node_id), error)
             if is_first:
@@ -290,7 +290,7 @@ class Handover:
             case TakeOver():
                 return self._take_over(link, message)
             case Invite():
-                return Invited(token=self._invite(link, NodeId(message.node_id)))
+                return Invited(token=self._invite(link, message))
             case Follow():
                 await self._follow(link, message.token)
                 return Followed()
@@ -304,11 +304,12 @@ class Handover:
             self._check_helps(link)
         if message.only_asks:
             return TakenOver()
-        token = self._parts.invite(master)
+        token, known = self._parts.invite(master), message.known or Known()
+        self._parts.membership.expect(master, Known(color=known.color))  # they change places
         if is_done:
             return TakenOver(token=token)  # the answer before was lost
         self._keep(Record(became="main", other=master, name=link.peer.name, home=link.home))
-        self._parts.lending.set_role(RoleRequest(worker=False))
+        self._be_main(known)
         self._left.add(link.home)
         self._say(
             "info",
@@ -316,6 +317,14 @@ class Handover:
             f" helpers help it now. To undo that, make {link.peer.name} the main computer.",
         )
         return TakenOver(token=token)
+
+    def _be_main(self, known: Known) -> None:
+        """Take the role, and the name and the limit of the old home where the owner here has chosen none."""
+        lending, name = self._parts.lending, known.alias.strip()
+        memory = known.memory if lending.saved.memory_limit is None else None
+        lending.set_role(RoleRequest(worker=False, memory=memory))
+        if name and lending.saved.name is None:
+            self._parts.rename(name)
 
     def _main_for(self, home: HomeId) -> Record | None:
         """What is kept, if this computer is the main one in place of that home's, still."""
@@ -337,14 +346,17 @@ class Handover:
         if others:
             raise BusyError(f"It helps {' and '.join(others)}, too.")
 
-    def _invite(self, link: Link, helper: NodeId) -> str:
+    def _invite(self, link: Link, message: Invite) -> str:
         """A token for one computer of the old home. Asked again, another one in place of that."""
+        helper = NodeId(message.node_id)
         if (record := self._main_for(link.home)) is None:
             raise NotAllowedError("This computer is not the main one in place of that any more.")
         if helper not in record.helpers:
             if len(record.helpers) >= MAX_HELPERS:
                 raise NotAllowedError(f"{MAX_HELPERS} computers were named already. Pair it there.")
             self._keep(msgspec.structs.replace(record, helpers=(*record.helpers, helper)))
+        if message.known is not None:
+            self._parts.membership.expect(helper, message.known)
         return self._parts.invite(helper)
 
     async def _follow(self, link: Link, text: str) -> None:
@@ -387,14 +399,3 @@ class Handover:
         else:
             write_atomically(self._file, msgspec.json.encode(record))
         self._parts.events.changed()
-
-
-def _read(file: Path) -> Record | None:
-    """What was kept. A damaged file is as none: roles and homes are kept elsewhere."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Record)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError):
-        logger.exception("what was kept of a change of the main computer cannot be read")
-        return None

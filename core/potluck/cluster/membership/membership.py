@@ -24,10 +24,14 @@ from potluck.cluster.events import (
 )
 from potluck.cluster.loss import process_lost
 from potluck.cluster.membership.local import LocalComputer
-from potluck.cluster.membership.records import MemberRecord, read_records
+from potluck.cluster.membership.records import (
+    MemberRecord,
+    admitted,
+    read_records,
+    write_records,
+)
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
-from potluck.files import write_atomically
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
 from potluck.net.control_link import serve_control
@@ -37,6 +41,7 @@ from potluck.net.link import Link
 from potluck.net.transport import dial
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
+from potluck.wire.handover_messages import Known
 from potluck.wire.messages import (
     Address,
     Message,
@@ -52,7 +57,6 @@ logger = logging.getLogger(__name__)
 
 STEADY_S = 10.0  # after a connection that lasted so long, attempts are counted from the first again
 DISCOVERY_S = 4.0  # by then mDNS has found all computers that are on
-COLORS = 6
 _REVOKED_TIMEOUT_S = 2.0
 
 
@@ -93,6 +97,7 @@ class Members:
         self._retry_s = retry_s
         self._throttle = throttle
         self._records = read_records(record_file)
+        self._expected: dict[NodeId, Known] = {}
         self._connected: dict[NodeId, RemoteComputer] = {}
         self._problems: dict[NodeId, PotluckError] = {}
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
@@ -125,13 +130,13 @@ class Members:
 
     def available(self) -> Sequence[RemoteComputer]:
         """The connected computers that lend themselves to this home."""
-        return [c for c in self._connected.values() if _why_withheld(c) is None]
+        return [c for c in self._connected.values() if c.withheld is None]
 
     def leaving(self) -> Sequence[RemoteComputer]:
         return [c for c in self._connected.values() if c.is_leaving or c.set_aside]
 
     def withheld(self) -> Mapping[str, str]:
-        reasons = {c.name: _why_withheld(c) for c in self._connected.values()}
+        reasons = {c.name: c.withheld for c in self._connected.values()}
         return {name: why for name, why in reasons.items() if why is not None}
 
     def expected(self) -> int:
@@ -154,15 +159,16 @@ class Members:
     def admit(self, paired: ComputerPaired) -> None:
         """Store a computer that was just paired, with its address, and connect to it."""
         node_id, name = paired.node_id, paired.name
-        taken = {record.color for record in self._records.values()}
-        color = next((c for c in range(1, COLORS) if c not in taken), len(taken) % COLORS)
-        known = self._records.get(node_id)
-        color = known.color if known is not None else color
-        self._records[node_id] = MemberRecord(node_id=node_id, name=name, color=color)
+        known = self._expected.pop(node_id, None)
+        self._records[node_id] = admitted(node_id, name, self._records, known)
         self._save()
         self._tell_all_revoked()
         self._discovery.meet(node_id, name, paired.address)
         self.look()
+
+    def expect(self, node_id: NodeId, known: Known) -> None:
+        """Note what the home before knew of a computer that is about to be paired."""
+        self._expected[node_id] = known
 
     def change(
         self, node_id: NodeId, *, alias: str | None, paused: bool | None, memory: int | None
@@ -381,19 +387,7 @@ class Members:
         await self._tasks.stop()
 
     def _save(self) -> None:
-        records = [msgspec.to_builtins(r) for r in self._records.values()]
-        write_atomically(self._record_file, msgspec.json.format(msgspec.json.encode(records)))
-
-
-def _why_withheld(computer: RemoteComputer) -> str | None:
-    """Why a connected computer takes no part in plans, after its name; None: it does."""
-    if computer.lent_to is not None:
-        return f"helps {computer.lent_to} just now"
-    if computer.is_leaving:
-        return computer.pause or "is about to leave"
-    if computer.set_aside or computer.is_paused:
-        return computer.pause or "does not lend itself just now"
-    return None
+        write_records(self._record_file, self._records.values())
 
 
 def _dialled_first(dialled: Address, addresses: Sequence[Address]) -> tuple[Address, ...]:

@@ -27,6 +27,7 @@ from potluck.wire.handover_messages import (
     Followed,
     Invite,
     Invited,
+    Known,
     TakenOver,
     TakeOver,
 )
@@ -117,6 +118,17 @@ class RemoteComputer:
         if self.reason == "owner":
             return "is paused by its owner"
         return says(self.reason)
+
+    @property
+    def withheld(self) -> str | None:
+        """Why it takes no part in plans, after its name; None: it does."""
+        if self.lent_to is not None:
+            return f"helps {self.lent_to} just now"
+        if self.is_leaving:
+            return self.pause or "is about to leave"
+        if self.set_aside or self.is_paused:
+            return self.pause or "does not lend itself just now"
+        return None
 
     @property
     def version(self) -> int:
@@ -253,16 +265,17 @@ class RemoteComputer:
         """Ask whether it can be the main computer, and change nothing."""
         await self._ask(TakeOver(only_asks=True), TakenOver, self._patience.take_over_s)
 
-    async def take_over(self) -> str:
+    async def take_over(self, known: Known | None = None) -> str:
         """Have it be the main computer. Returns a token of its home, for this computer."""
-        token = (await self._ask(TakeOver(), TakenOver, self._patience.take_over_s)).token
+        message = TakeOver(known=known)
+        token = (await self._ask(message, TakenOver, self._patience.take_over_s)).token
         if token is None:
             raise RemoteProtocolError(f"{self.name} gave no token of its home.")
         return token
 
-    async def invite(self, node_id: NodeId) -> str:
+    async def invite(self, node_id: NodeId, known: Known | None = None) -> str:
         """A token of its home, for one more computer, when it has taken over."""
-        message = Invite(node_id=node_id)
+        message = Invite(node_id=node_id, known=known)
         return (await self._ask(message, Invited, self._patience.take_over_s)).token
 
     async def follow(self, token: str) -> None:
