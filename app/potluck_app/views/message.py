@@ -195,9 +195,10 @@ class ReplyMessage(QWidget):
     def fit(self, width: int) -> None:
         """Wrap the text for a page of this width, so that the height is right at once."""
         self._width = width
-        self.copy.set_text("" if width < _NARROW else "Copy")
-        self.go_on.set_text("" if width < _NARROW else "Continue")
-        self.regenerate.set_text("" if width < _NARROW else "Regenerate")
+        is_narrow = width < self._theme.px(_NARROW)
+        self.copy.set_text("" if is_narrow else "Copy")
+        self.regenerate.set_text("" if is_narrow else "Regenerate")
+        self.go_on.set_text("" if is_narrow else "Continue")
         for block in self._blocks:
             if isinstance(block, ProseView):
                 block.fit(width)

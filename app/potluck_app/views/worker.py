@@ -106,7 +106,8 @@ class WorkerWindow(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setWindowTitle("Potluck")
         size = QSize(WIDTH, HEIGHT)
-        ScreenFit(self, size, size)
+        fit = ScreenFit(self, theme.least(size), theme.least(size))
+        theme.changed.connect(lambda: fit.need(theme.least(size)))
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = self._without_node()
         self._problem, self._notices = "", Notices()
