@@ -162,13 +162,17 @@ class SettingsView(QWidget):
         share = button("Share this computer instead", "settings-share", on_share)
         self.rename = button("Rename…", "settings-rename", lambda: self._change("rename"))
         self.limit = button("Limit memory…", "settings-limit", lambda: self._change("limit"))
+        changes = QWidget()
+        row = Flow(changes)
+        row.addWidget(self.rename)
+        row.addWidget(self.limit)
         then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
             "This computer",
             "",
             _line("Name", self.name),
             _line("Memory", self.memory),
-            hbox(self.rename, self.limit, STRETCH, spacing=8),
+            changes,
             4,
             _line("Address", self.address),
             _line("Identity", self.node_id),
