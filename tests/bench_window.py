@@ -170,7 +170,7 @@ def main() -> None:
         variables: dict[str, Any] = stack.enter_context(display())
         variables["PYTHONPYCACHEPREFIX"] = stack.enter_context(tempfile.TemporaryDirectory())
         for checkout in seen:
-            start(checkout.resolve(), variables, 0)  # writes the bytecode
+            start(checkout.resolve(), variables, 1)  # writes the bytecode
         for _ in range(options.rounds):
             for checkout, found in seen.items():
                 found.append(start(checkout.resolve(), variables, options.idle))

@@ -7,7 +7,7 @@ has a contrast of at least 4.5 to its background, the border of a control at lea
 
 from typing import Final, Literal, TypeAlias
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
@@ -73,6 +73,10 @@ class Theme(QObject):
     def px(self, pixels: int) -> int:
         """Return a length that grows with the text; `pixels` is what it is at the usual size."""
         return round(pixels * self.text_size / USUAL_TEXT)
+
+    def least(self, size: QSize) -> QSize:
+        """Return how large a window must be at least that needs `size` at the usual text."""
+        return QSize(self.px(size.width()), self.px(size.height())).expandedTo(size)
 
     def ui_font(
         self, pixels: int = USUAL_TEXT, weight: QFont.Weight = QFont.Weight.Normal

@@ -10,9 +10,9 @@ from pathlib import Path
 
 FRAMES = (
     ("first", 3),
-    ("chat-empty", 3),
     ("cluster-alone", 3),
-    ("cluster-streaming", 5),
+    ("cluster-first-found", 4),
+    ("cluster-streaming", 4),
     ("cluster", 4),
     ("chat", 4),
     ("chat-reading", 2),

@@ -317,6 +317,12 @@ def alone() -> ClusterState:
     return ClusterState(node=full.node, computers=(me,))
 
 
+def first_found() -> ClusterState:
+    """Return the state of a first start, when another computer was found."""
+    full, first = home(), alone()
+    return replace(first, computers=(*first.computers, full.computers[-1]), pairings=full.pairings)
+
+
 def lent(*, asked: bool = False) -> ClusterState:
     """Return the state of a computer that helps another one, or is asked to."""
     me = _computer(

@@ -48,8 +48,14 @@ class ScriptedBackend(Backend):
     def start(self) -> None:
         """Do nothing: there is no node to find."""
 
-    def chat(self, messages: Sequence[Message], settings: Settings = Settings()) -> Reply:  # noqa: B008 - a value
-        self.replies.append(super().chat(messages, settings))
+    def chat(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - a value
+        *,
+        goes_on: bool = False,
+    ) -> Reply:
+        self.replies.append(super().chat(messages, settings, goes_on=goes_on))
         return self.replies[-1]
 
     def say(self, state: ClusterState) -> None:

@@ -42,6 +42,7 @@ def take(
         OSError: a picture could not be written.
     """
     use(qapp, language)
+    qapp.setCursorFlashTime(0)  # the same picture each time
     sizes = [QSize(width, HEIGHTS.get(width, 760)) for width in widths]
     found: list[str] = []
     for theme in themes:

@@ -84,6 +84,7 @@ STOPPED = Message(role="assistant", text="Dear Mrs. Weber, thank", status="stopp
 INTERRUPTED = Message(
     role="assistant", text="Dear Mrs. Weber, thank", status="failed", error=_INTERRUPTED
 )
+TOO_BIG = NotEnoughMemoryError(21_000_000_000, 16_900_000_000).message
 UNKEPT = (
     "The file of your chats, /home/anna/.local/share/potluck/chats.sqlite, cannot be used: it is damaged."
     " It stays as it is; what you write now is not kept. Restore it from a backup, or move it away to"

@@ -34,7 +34,7 @@ STATS = Stats(tokens=118, tokens_per_s=7.9, time_to_first_token_s=1.2, loading_s
 # Files in which no text is for the person, or which say it in English on purpose (a report, a command).
 OTHERS = {"__main__.py", "about.py", "catalogue.py", "exchange.py", "language.py"}
 OTHERS |= {"stylesheet.py", "theme.py", "tokens.py", "highlighter.py", "words.py"}
-OTHERS |= {"tex.py", "tex_symbols.py"}
+OTHERS |= {"tex.py", "tex_symbols.py", "files.py"}
 SQL = re.compile(
     r"[A-Z]{4,} |COMMIT|ROLLBACK|SQLITE_|messages m\b|m\.status|words (JOIN|MATCH)|^ AND "
 )

@@ -143,6 +143,23 @@ def test_the_options_of_a_chat_hold_for_its_next_message(real: MainWindow, qtbot
     assert stats(real).tokens == 4
 
 
+def test_a_reply_that_was_cut_is_continued(real: MainWindow, qtbot: QtBot) -> None:
+    real.chat.toggle_options()
+    qtbot.keyClicks(real.chat.drawer.fields["max_tokens"], "4")
+    say(real, qtbot, "What is Potluck?")
+    cut, prompt = last(real).message, stats(real).prompt_tokens
+    assert cut.cut
+
+    qtbot.mouseClick(last(real).go_on, LEFT)
+    until_answered(real, qtbot)
+
+    whole = last(real).message
+    assert whole.text.startswith(cut.text.rstrip())
+    assert len(whole.text) > len(cut.text)
+    assert 4 < stats(real).tokens <= 8
+    assert abs(stats(real).prompt_tokens - prompt) <= 1  # the node was asked for the rest alone
+
+
 def test_a_preset_is_saved_and_holds_in_another_chat(real: MainWindow, qtbot: QtBot) -> None:
     real.chat.toggle_options()
     drawer = real.chat.drawer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, Qt
@@ -101,7 +101,9 @@ class ChatView(QWidget):
         vbox(self._top, finding, (self._pages, 1), self._make_bottom(), parent=self._main)
         self._row = hbox(self.sidebar, (self._main, 1), parent=self)
         self.transcript.tab_after = self.find_bar.last_stop
-        self._list = SidePanel(self, self._row, self.sidebar, LIST_WIDTH, self.toggle_list)
+        self._list = SidePanel(
+            self, self._row, self.sidebar, lambda: theme.px(LIST_WIDTH), self.toggle_list
+        )
         self._options: SidePanel | None = None
         self.setAcceptDrops(True)
 
@@ -121,6 +123,7 @@ class ChatView(QWidget):
         chat.settings_changed.connect(self._show_context)
         chat.shown_changed.connect(self._on_shown)
         theme.changed.connect(self._fit_main)
+        theme.changed.connect(self._place)
         self._place()
         self.show_state(None)
         self._on_messages()
@@ -135,7 +138,8 @@ class ChatView(QWidget):
         drawer.advanced_chosen.connect(lambda chosen: self._preferences.change(advanced=chosen))
         drawer.closed.connect(self.toggle_options)
         self._row.addWidget(drawer)
-        self._options = SidePanel(self, self._row, drawer, WIDTH, self.toggle_options)
+        width = partial(self._theme.px, WIDTH)
+        self._options = SidePanel(self, self._row, drawer, width, self.toggle_options)
         return drawer
 
     def _make_composer(self) -> Composer:
@@ -330,7 +334,7 @@ class ChatView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        is_narrow = event.size().width() < _COLLAPSE_BELOW
+        is_narrow = event.size().width() < self._theme.px(_COLLAPSE_BELOW)
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
             self._wants_list = not is_narrow
@@ -411,7 +415,7 @@ class ChatView(QWidget):
         self.show_list.setVisible(self._is_narrow or not self._wants_list)
         self._list.place(is_over=self._is_narrow)
         if self._options is not None:
-            self._options.place(is_over=self.width() < _OVER_BELOW)
+            self._options.place(is_over=self.width() < self._theme.px(_OVER_BELOW))
 
     def _on_shown(self) -> None:
         if self._is_narrow:

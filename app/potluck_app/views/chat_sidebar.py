@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_row import ChatRowDelegate
 from potluck_app.views.controls import ButtonIcon, IconButton, TintedIcon, announce, button, label
+from potluck_app.views.files import FileDialog
 from potluck_app.views.toast import Toast
 from potluck_app.views.words import Line, Menu
 
@@ -184,7 +185,6 @@ class ChatSidebar(QFrame):
         dialog.open()
 
     def _file_dialog(self, title: str, kinds: str) -> QFileDialog:
-        dialog = QFileDialog(self, said(title))
+        dialog = FileDialog(self._theme, self, title)
         dialog.setNameFilter(kinds)
-        dialog.finished.connect(dialog.deleteLater)
         return dialog

@@ -23,6 +23,7 @@ from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
+from potluck_app.views.files import FileDialog
 from potluck_app.views.pictures import encoded, small_picture
 from potluck_app.views.words import Described
 
@@ -243,10 +244,9 @@ class Composer(QFrame):
 
     def choose_files(self) -> None:
         """Ask for files to attach."""
-        dialog = QFileDialog(self, said(self._attached()))
+        dialog = FileDialog(self._theme, self, self._attached())
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -5,9 +5,18 @@ from typing import Literal, TypeAlias
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractSlider, QDialog, QLayout, QLineEdit, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QAbstractSlider,
+    QApplication,
+    QDialog,
+    QLayout,
+    QLineEdit,
+    QPushButton,
+    QWidget,
+)
 
 from potluck_app.language import said
+from potluck_app.theme import USUAL_TEXT
 from potluck_app.views import screens
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.controls import button, label, scrolling
@@ -30,14 +39,15 @@ class Dialog(QDialog):
         parent: the dialog belongs to its window.
         name: its stable id.
         title: of the window.
-        width: pixels, where the screen has them.
+        width: pixels at the usual size of text, where the screen has them.
     """
 
     def __init__(self, parent: QWidget, name: str, title: str, width: int = 400) -> None:
         super().__init__(parent)
         self.setObjectName(name)
         self.setWindowTitle(said(title))
-        self._width = width
+        grown = QApplication.font().pixelSize() / USUAL_TEXT  # with larger text
+        self._width = round(width * max(grown, 1.0))
         self._inner, self._foot = QWidget(), QWidget()
         self._last: QWidget | None = None  # the button that closes it
         self._scroll = scrolling(self._inner, title)

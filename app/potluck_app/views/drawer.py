@@ -158,7 +158,7 @@ class Drawer(QFrame):
         self.advanced.setProperty("kind", "inline")
         self.advanced.clicked.connect(self._toggle_advanced)
         self.error = label("", "error", wrap=True, name="drawer-error")
-        self.load = button("Load the model with this context", "drawer-load", self._load)
+        self.load = button("Load with this context", "drawer-load", self._load)
         head = hbox((label("Options of this chat", "section"), 1), close, margins=(16, 12, 8, 8))
         self._trouble = QWidget()
         hbox((self.error, 1), parent=self._trouble, margins=(16, 0, 16, 8))

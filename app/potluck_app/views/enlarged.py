@@ -21,10 +21,10 @@ from potluck.reasons import reason
 from potluck_app.background import Background
 from potluck_app.chats.attachments import size
 from potluck_app.chats.values import Attachment
-from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.controls import IconButton, announce, label
+from potluck_app.views.files import FileDialog
 from potluck_app.views.pictures import file_name, whole
 from potluck_app.views.words import Described, Menu
 
@@ -91,11 +91,10 @@ class Enlarged(Described, QWidget):
 
     def choose_place(self) -> None:
         """Ask where to save the picture."""
-        dialog = QFileDialog(self, said("Save as…"))
+        dialog = FileDialog(self._theme, self, "Save as…")
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.selectFile(file_name(self._attachment))
         dialog.fileSelected.connect(lambda path: self.save(Path(path)))
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def save(self, path: Path) -> None:

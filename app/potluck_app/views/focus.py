@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import shiboken6
-from PySide6.QtCore import QEvent, QObject, QPoint, QRectF, Qt
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -21,6 +21,7 @@ from potluck_app.theme import Theme
 
 _OFFSET, _WIDTH = 2, 2  # pixels between a widget and its ring, and of the ring
 _OUTSIDE = _OFFSET + _WIDTH
+_BETWEEN = 8  # pixels between the icon and the words of a button, and at its sides
 _MOVES = (QEvent.Type.Move, QEvent.Type.Resize, QEvent.Type.Hide)
 # Their rings are in the style sheet, but for buttons in a line with text: those have no border.
 _STYLED = (QPushButton, QToolButton, QLineEdit)
@@ -111,7 +112,7 @@ class _Ring(QWidget):
     def _follow(self) -> None:
         corner = self.target.mapTo(self._host, QPoint(0, 0))
         out = _OUTSIDE
-        place = self.target.rect().translated(corner).adjusted(-out, -out, out, out)
+        place = _seen(self.target).translated(corner).adjusted(-out, -out, out, out)
         self.setGeometry(place.intersected(self._host.rect()))
         self.setVisible(self.target.isVisible())
         self.raise_()
@@ -123,6 +124,15 @@ class _Ring(QWidget):
         half = _WIDTH / 2
         painter.drawRoundedRect(QRectF(self.rect()).adjusted(half, half, -half, -half), 6, 6)
         painter.end()
+
+
+def _seen(widget: QWidget) -> QRect:
+    """The part of a widget that is seen: a button in a line with text has room behind it."""
+    shown = widget.rect()
+    if isinstance(widget, QToolButton) and widget.property("kind") == "inline":
+        words = widget.fontMetrics().horizontalAdvance(widget.text())
+        shown.setWidth(min(shown.width(), widget.iconSize().width() + words + _BETWEEN))
+    return shown
 
 
 def _scrolls(widget: QWidget) -> bool:

@@ -24,6 +24,7 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.banner import Banner
 from potluck_app.views.boxes import hbox, vbox
 from potluck_app.views.engine import EngineCard
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 MINIMUM = QSize(480, 560)
 _PROBLEM_MS = 20_000  # time to read why a command failed
-_RANKS = {"info": 0, "warning": 1, "error": 2}
 
 
 class MainWindow(QMainWindow):
@@ -65,12 +65,12 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Potluck")
         self.setWindowIcon(resources.app_icon())
         size = QSize(preferences.current.width, preferences.current.height)
-        ScreenFit(self, size, MINIMUM)
+        fit = ScreenFit(self, size, theme.least(MINIMUM))
+        theme.changed.connect(lambda: fit.need(theme.least(MINIMUM)))
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_share, self._on_close = preferences, on_share, on_close
         self._offer_start, self._log = offer_start, log
-        self._dismissed: set[int] = set()  # ids of notices that the person dismissed
-        self._newest = 0  # highest id of a notice
+        self._notices = Notices()
         self._waits_for_first = False  # the first computer that joins leads to the chat
         self._problem = ""
         self._knows_unkept = False  # the person has read why chats are not kept
@@ -344,7 +344,7 @@ class MainWindow(QMainWindow):
         why = self._backend.connection_message if has_failed else self._chat.why_unkept
         if "first_run" in self.__dict__:
             self.first_run.show_problem(why)
-        notice = self._notice()
+        notice = self._notices.worst(self._backend.state)
         if self._backend.connection == "restarting":
             self.banner.show_line(
                 "Potluck stopped in the background. It starts again now, your chats are safe.",
@@ -365,16 +365,6 @@ class MainWindow(QMainWindow):
             return
         self._banner_holder.show()
 
-    def _notice(self) -> Notice | None:
-        state = self._backend.state
-        notices = state.notices if state else ()
-        newest = max((notice.id for notice in notices), default=0)
-        if newest < self._newest:
-            self._dismissed.clear()  # a restarted node counts from one again
-        self._newest = newest
-        fresh = (n for n in notices if n.id not in self._dismissed)
-        return max(fresh, key=lambda n: (_RANKS[n.level], n.id), default=None)
-
     def _forget_problem(self) -> None:
         self._problem = ""
         self._show_banner()
@@ -384,7 +374,7 @@ class MainWindow(QMainWindow):
         self._show_banner()
 
     def _dismiss(self, notice: Notice) -> None:
-        self._dismissed.add(notice.id)
+        self._notices.dismiss(notice)
         self._show_banner()
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -80,7 +80,7 @@ class ReplyMessage(QWidget):
 
     @cached_property
     def failure(self) -> "Failure":
-        view = Failure(self._regenerate, self._chat.models_wanted.emit)
+        view = Failure(self._theme, self._regenerate, self._chat.models_wanted.emit)
         view.fit(self._width)
         self._tail.insertWidget(self._tail.count() - 1, view)
         return view
@@ -195,9 +195,10 @@ class ReplyMessage(QWidget):
     def fit(self, width: int) -> None:
         """Wrap the text for a page of this width, so that the height is right at once."""
         self._width = width
-        self.copy.set_text("" if width < _NARROW else "Copy")
-        self.go_on.set_text("" if width < _NARROW else "Continue")
-        self.regenerate.set_text("" if width < _NARROW else "Regenerate")
+        is_narrow = width < self._theme.px(_NARROW)
+        self.copy.set_text("" if is_narrow else "Copy")
+        self.regenerate.set_text("" if is_narrow else "Regenerate")
+        self.go_on.set_text("" if is_narrow else "Continue")
         for block in self._blocks:
             if isinstance(block, ProseView):
                 block.fit(width)
@@ -323,8 +324,11 @@ class Waiting(QWidget):
 class Failure(QFrame):
     """Why a reply failed, and buttons to try again, and to choose another model where it was that."""
 
-    def __init__(self, on_retry: Callable[[], object], on_models: Callable[[], object]) -> None:
+    def __init__(
+        self, theme: Theme, on_retry: Callable[[], object], on_models: Callable[[], object]
+    ) -> None:
         super().__init__()
+        self._theme = theme
         self.setProperty("tone", "error")
         self.text = label("", wrap=True, name="reply-error")
         self.text.setProperty("tone", "error")
@@ -341,8 +345,8 @@ class Failure(QFrame):
 
     def fit(self, width: int) -> None:
         """Put the button beside the text, or below it on a narrow page."""
-        direction = QBoxLayout.Direction
-        self._row.setDirection(direction.TopToBottom if width < _NARROW else direction.LeftToRight)
+        direction, is_narrow = QBoxLayout.Direction, width < self._theme.px(_NARROW)
+        self._row.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
 
 def stats_line(message: Message) -> str:

@@ -324,10 +324,7 @@ class TokenForm(QWidget):
         give = button("Save and download", "hub-token-save", self._give, kind="primary")
         self.note = _line("meta")
         how = _line("meta")
-        how.setText(
-            "Accept the terms on the model's page, make a token with the right to read in your"
-            " account's settings there, and paste it here. It stays on this computer."
-        )
+        how.setText("The token needs the right to read. Paste it here; it stays on this computer.")
         holder = QWidget()
         ways = Flow(holder)
         for way in (give, page):

@@ -43,7 +43,7 @@ class ModelPicker(ToolButton):
 
     def show_model(self, name: str, where: str, *, is_short: bool = False) -> None:
         """Show which model answers, and if there is room, on which computers."""
-        text = name if is_short else f"{name}  ·  {where}"
+        text = name if is_short else f"{name}  ·  {_on(where)}"
         self.setText(wording.without_mnemonic(text))
         self.setAccessibleName(f"Model: {name}, on {where}. Choose another")
 
@@ -91,3 +91,8 @@ class ModelPicker(ToolButton):
         action.setEnabled(row.in_use or row.can_be_used)
         if not row.in_use:
             action.triggered.connect(lambda: self._library.use(row.path))
+
+
+def _on(where: str) -> str:
+    """Say where it runs without a sentence around it."""
+    return "on this computer" if where == "this computer" else where

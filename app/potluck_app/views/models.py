@@ -23,6 +23,7 @@ from potluck_app.views.controls import (
     make_page,
 )
 from potluck_app.views.dialogs import Confirmation, confirm
+from potluck_app.views.files import FileDialog
 from potluck_app.views.meter import Meter
 from potluck_app.views.model_cards import (
     CardList,
@@ -129,7 +130,8 @@ class ModelsView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show the progress of a load."""
-        for part in (self.tab_here, self.tab_hub, self.add, self._discover, self.here):
+        lists = (self.downloads, self._discover, self.here)
+        for part in (self.tab_here, self.tab_hub, self.add, *lists):
             part.setEnabled(state is not None)  # not the page: the focus would go somewhere else
         line = wording.model_progress(state.model, state.transfers) if state else ""
         self._progress.setVisible(bool(line))
@@ -212,7 +214,7 @@ class ModelsView(QWidget):
 
     def choose_folder(self) -> None:
         """Ask for a folder, and search it for models from then on."""
-        dialog = QFileDialog(self, said("Choose a folder with models"))
+        dialog = FileDialog(self._theme, self, "Choose a folder with models")
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setOption(QFileDialog.Option.ShowDirsOnly)
         dialog.fileSelected.connect(self._library.add_folder)
@@ -220,7 +222,7 @@ class ModelsView(QWidget):
 
     def choose_file(self) -> None:
         """Ask for a file with a model, and use it."""
-        dialog = QFileDialog(self, said("Choose a GGUF file"))
+        dialog = FileDialog(self._theme, self, "Choose a GGUF file")
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
         dialog.setNameFilter(said("GGUF models (*.gguf)"))
         dialog.fileSelected.connect(self._library.use)
@@ -228,7 +230,6 @@ class ModelsView(QWidget):
 
     def _open(self, dialog: QFileDialog) -> None:
         dialog.setDirectory(str(Path.home()))
-        dialog.finished.connect(dialog.deleteLater)
         dialog.open()
 
     def ask_to_delete(self, row: ModelRow) -> Confirmation:

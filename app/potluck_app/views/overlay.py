@@ -32,7 +32,7 @@ class SidePanel:
         page: has the row of the panel and the content.
         row: the layout of the page.
         panel: is shown and hidden by its owner, who then calls `place`.
-        width: of the panel, in pixels.
+        width: returns that of the panel, in pixels, which grows with the text.
         on_close: a click beside the panel that lies over the content.
     """
 
@@ -41,13 +41,13 @@ class SidePanel:
         page: QWidget,
         row: QBoxLayout,
         panel: QWidget,
-        width: int,
+        width: Callable[[], int],
         on_close: Callable[[], object],
     ) -> None:
         self._page, self._row, self._panel, self._width = page, row, panel, width
         self._is_left = row.indexOf(panel) == 0
         self._shade = Shade(page, on_close)
-        panel.setFixedWidth(width)
+        panel.setFixedWidth(width())
 
     @property
     def is_over(self) -> bool:
@@ -59,15 +59,16 @@ class SidePanel:
         if is_over and not self.is_over:
             self._row.removeWidget(self._panel)
         elif not is_over and self.is_over:
-            self._panel.setFixedWidth(self._width)
             self._row.insertWidget(0 if self._is_left else self._row.count(), self._panel)
         self._shade.setVisible(is_over and not self._panel.isHidden())
         if is_over:
             whole = self._page.rect()
-            width = min(self._width, whole.width() - 40)
+            width = min(self._width(), whole.width() - 40)
             self._panel.setFixedWidth(width)
             left = 0 if self._is_left else whole.width() - width
             self._shade.setGeometry(whole)
             self._shade.raise_()
             self._panel.setGeometry(left, 0, width, whole.height())
             self._panel.raise_()
+        else:
+            self._panel.setFixedWidth(self._width())

@@ -3,14 +3,14 @@
 import secrets
 
 from PySide6.QtGui import QIntValidator
-from PySide6.QtWidgets import QCheckBox, QFrame, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck.api.schema import ClusterState, Listener
 from potluck_app.backend import Backend, is_local
 from potluck_app.http import Problem
-from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.boxes import STRETCH, hbox, vbox
+from potluck_app.views.check_box import CheckBox
 from potluck_app.views.controls import CopyButton, button, field, label, set_property
 
 _DEFAULT_PORT = 8000
@@ -40,8 +40,7 @@ class ProgramsCard(QFrame):
         self.port.setText(str(_DEFAULT_PORT))
         self.port.setValidator(QIntValidator(1, 65535, self))
         self.port.setFixedWidth(80)
-        self.others = QCheckBox(said("Other computers too, with a key"))
-        self.others.setObjectName("api-others")
+        self.others = CheckBox("Other computers too, with a key", "api-others")
         self.api = button("Turn on", "api-toggle", self._toggle)
         self.url = field("mono", "api-url", "Address for programs")
         self.copy = CopyButton(theme, "Copy address", "api-copy", self.url.text)

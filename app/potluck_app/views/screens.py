@@ -28,6 +28,11 @@ class ScreenFit(QObject):
         self._fit(wanted)
         window.installEventFilter(self)
 
+    def need(self, least: QSize) -> None:
+        """Let the window be no smaller than this from now on, such as with larger text."""
+        self._least = least
+        self._fit(self._window.size())
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() in (QEvent.Type.Show, QEvent.Type.ScreenChangeInternal):
             self._follow()

@@ -7,13 +7,17 @@ from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushBu
 
 from potluck.api.schema import ClusterState, RoleRequest
 from potluck.ids import grouped
+from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.language import languages
 from potluck_app.preferences import PreferencesFile
-from potluck_app.theme import USUAL_TEXT, Choice, Theme
+from potluck_app.theme import USUAL_TEXT, Theme
+from potluck_app.theme import Choice as ThemeChoice
+from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.about import AboutCard
 from potluck_app.views.boxes import STRETCH, Part, hbox, vbox
 from potluck_app.views.chips import Flow
+from potluck_app.views.computer_actions import ComputerActions
 from potluck_app.views.controls import (
     IconButton,
     button,
@@ -26,12 +30,12 @@ from potluck_app.views.programs import ProgramsCard
 from potluck_app.views.start_box import StartBox
 
 _WIDTH = 960  # pixels; longer lines are hard to read
-_CHOICES: tuple[tuple[Choice, str], ...] = (
+_CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("auto", "As the system"),
     ("light", "Light"),
     ("dark", "Dark"),
 )
-_ENTER = ((1, "Sends it"), (0, "Begins a new line; Ctrl+Enter sends"))
+_ENTER = ((1, "Sends it"), (0, "New line (Ctrl+Enter sends)"))
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
@@ -47,7 +51,7 @@ class SettingsView(QWidget):
         theme: Theme,
         backend: Backend,
         *,
-        on_theme: Callable[[Choice], object],
+        on_theme: Callable[[ThemeChoice], object],
         on_text_size: Callable[[int], object],
         on_enter: Callable[[bool], object],
         on_shortcuts: Callable[[], object],
@@ -60,6 +64,8 @@ class SettingsView(QWidget):
         make_page(self, "settings-page", "Settings")
         self._theme, self._backend, self._on_theme = theme, backend, on_theme
         self._preferences, self._on_enter = preferences, on_enter
+        self._actions = ComputerActions(self, backend, lambda _node, _line: None)
+        self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
         fill_page(
@@ -147,17 +153,27 @@ class SettingsView(QWidget):
 
     def _this_computer(self, on_share: Callable[[], object]) -> QFrame:
         self.name = label("", name="settings-name", is_quoted=True)
+        self.memory = label("", name="settings-memory")
         self.address = label("", is_quoted=True)
         self.address.setWordWrap(True)
         self.node_id = label("", is_quoted=True)
         self.version = label("", is_quoted=True)
         self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
+        self.rename = button("Rename…", "settings-rename", lambda: self._change("rename"))
+        self.limit = button("Limit memory…", "settings-limit", lambda: self._change("limit"))
+        changes = QWidget()
+        row = Flow(changes)
+        row.addWidget(self.rename)
+        row.addWidget(self.limit)
         then = label("It then helps another computer, from the tray.", "meta", wrap=True)
         return _section(
             "This computer",
             "",
             _line("Name", self.name),
+            _line("Memory", self.memory),
+            changes,
+            4,
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
@@ -166,6 +182,11 @@ class SettingsView(QWidget):
             hbox(share, STRETCH),
             then,
         )
+
+    def _change(self, choice: Choice) -> None:
+        """Ask for another name or limit of this computer, as its card does."""
+        if self._me is not None:
+            self._actions.choose(self._me, choice)
 
     def _unloading(self) -> QFrame:
         holder, self.unloading = self._choice("unload", _UNUSED, self._backend.set_unloading)
@@ -223,6 +244,10 @@ class SettingsView(QWidget):
     def show_state(self, state: ClusterState | None) -> None:
         """Show this computer's name, addresses, id and version, and the address for programs."""
         node = state.node if state else None
+        self._me = next((c for c in computer_cards(state) if c.is_self), None) if state else None
+        for change in (self.rename, self.limit):
+            change.setEnabled(self._me is not None)
+        self.memory.setText(f"Up to {wording.size(self._me.lends)} for models" if self._me else "…")
         self.name.setText(node.name if node else "…")
         self.address.setText(", ".join(node.addresses) if node and node.addresses else "…")
         self.node_id.setText(grouped(node.node_id) if node else "…")

@@ -3,21 +3,18 @@
 from collections.abc import Callable
 
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QCheckBox
 
 from potluck.errors import UsageError
 from potluck.system.autostart import Autostart
 from potluck_app import wording
-from potluck_app.language import said
-from potluck_app.views.words import Described
+from potluck_app.views.check_box import CheckBox
 
 
-class StartBox(Described, QCheckBox):
+class StartBox(CheckBox):
     """Shows what the system says, and changes it. Hidden until there is something to change."""
 
     def __init__(self) -> None:
-        super().__init__(said("Start with the computer"))
-        self.setObjectName("start-with-computer")
+        super().__init__("Start with the computer", "start-with-computer")
         self.setToolTip(wording.tip("Potluck starts hidden, with its icon in the tray."))
         self._autostart: Autostart | None = None
         self._on_problem: Callable[[str], object] = lambda _: None

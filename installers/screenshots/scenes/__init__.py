@@ -6,6 +6,15 @@ one sentence about what is seen there, for `--list` and the user guide.
 """
 
 from screenshots.scenes import answers, chats, cluster, first, models, settings, worker
-from screenshots.scenes.registry import SCENES
+from screenshots.scenes.registry import FOUND
 
-__all__ = ["SCENES", "answers", "chats", "cluster", "first", "models", "settings", "worker"]
+__all__ = ["SCENES"]
+
+_ORDER = (first, chats, answers, cluster, models, settings, worker)
+SCENES = {
+    name: scene
+    for module in _ORDER
+    for name, scene in FOUND.items()
+    if scene.make.__module__ == module.__name__
+}
+"""By the name of their picture, in the order in which a person meets them."""

@@ -1,6 +1,7 @@
 """What is said in a chat: answers of all kinds, pictures, and what can go wrong."""
 
 from msgspec.structs import replace
+from PySide6.QtCore import QUrl
 from PySide6.QtWidgets import QWidget
 from screenshots import home, talk
 from screenshots.scenes.registry import scene
@@ -11,6 +12,7 @@ from potluck_app.chats.attachments import attach
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.views.chips import Thumbnail
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.prose import ProseView
 
 
 @scene
@@ -33,6 +35,28 @@ def chat_thoughts(stage: Stage) -> QWidget:
 def chat_failed(stage: Stage) -> QWidget:
     """An answer that ended because a computer was lost and the others have too little memory."""
     return stage.talking(talk.chat("Letter", talk.question("Translate this."), talk.FAILED))
+
+
+@scene
+def chat_failed_model(stage: Stage) -> QWidget:
+    """A message that could not be answered, because the model does not fit."""
+    failed = replace(talk.FAILED, text="", code=NotEnoughMemoryError.code, error=talk.TOO_BIG)
+    return stage.talking(talk.chat("Letter", talk.question("Translate this."), failed))
+
+
+@scene
+def chat_cut(stage: Stage) -> QWidget:
+    """An answer that ended at its limit of tokens, and can go on."""
+    cut = replace(talk.STOPPED, status="done", cut=True)
+    return stage.talking(talk.chat("Letter", talk.question("Translate this."), cut))
+
+
+@scene
+def chat_link(stage: Stage) -> QWidget:
+    """The question before a link to a page opens that is not encrypted."""
+    window = stage.talking()
+    window.findChildren(ProseView)[0]._on_link(QUrl("http://example.org/tides"))
+    return stage.dialog()
 
 
 @scene

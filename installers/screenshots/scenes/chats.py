@@ -42,7 +42,7 @@ def chat_options_advanced(stage: Stage) -> QWidget:
 def chat_presets(stage: Stage) -> QWidget:
     """The menu of presets, with one that was saved."""
     window = stage.talking()
-    stage.chat.save_preset("Short answers")
+    stage.chat.presets.save("Short answers", stage.chat.settings)
     return window.chat.drawer.presets_menu()
 
 

@@ -80,6 +80,12 @@ def cluster_alone(stage: Stage) -> QWidget:
 
 
 @scene
+def cluster_first_found(stage: Stage) -> QWidget:
+    """The first other computer was found: both screens show the same code."""
+    return _cluster(stage, home.first_found())
+
+
+@scene
 def cluster_nothing_found(stage: Stage) -> QWidget:
     """The Cluster page when no other computer was found."""
     return _cluster(stage, replace(home.alone(), hint="No other computer has answered."))

@@ -184,7 +184,9 @@ def models_measuring(stage: Stage) -> QWidget:
 def models_checked(stage: Stage) -> QWidget:
     """Models whose weights were checked: one is damaged, one is being checked."""
     window = _models(stage)
-    big, _, small, *_ = window.library.models or ()
+    rows = window.library.models
+    assert rows is not None
+    big, _, small, *_ = rows
     found = VerifiedModel(name=big.name, path=big.path, nbytes=1, damaged=("a", "b"))
     damaged = Verified(models=(found,), store=VerifiedStore())
     window.library._on_check(big.path, VerifyProgress(state="ready", result=damaged))

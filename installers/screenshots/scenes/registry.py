@@ -1,4 +1,4 @@
-"""The list of scenes, by the name of their picture."""
+"""The scenes that were found, by the name of their picture."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ class Scene(NamedTuple):
     says: str
 
 
-SCENES: dict[str, Scene] = {}
+FOUND: dict[str, Scene] = {}
 
 
 def scene(make: Make) -> Make:
@@ -24,5 +24,5 @@ def scene(make: Make) -> Make:
     says = " ".join((make.__doc__ or "").split())
     if not says.endswith("."):
         raise ValueError(f"the scene {make.__name__} says in no sentence what it shows")
-    SCENES[make.__name__.replace("_", "-")] = Scene(make, says)
+    FOUND[make.__name__.replace("_", "-")] = Scene(make, says)
     return make

@@ -9,7 +9,7 @@ from screenshots import home, models
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.schema import ClusterState, Listener
+from potluck.api.schema import ClusterState, Listener, Notice
 from potluck.invitation import Contents, write
 from potluck_app.opening import Invitation, Opener
 from potluck_app.tray import Tray
@@ -168,9 +168,24 @@ def worker_refused(stage: Stage) -> QWidget:
 
 @scene
 def worker_handed_over(stage: Stage) -> QWidget:
-    """A computer that was the main one, and helps the new one now."""
-    state = _changed(lent_to=("MacBook Air",), handed_over="helper")
-    return stage.worker(state)
+    """A helper whose home has another main computer now: who did that, and what can be done."""
+    text = (
+        "Living-room PC has made MacBook Air the main computer in its place: this computer helps"
+        " MacBook Air now. To help nobody, stop sharing."
+    )
+    state = _changed(lent_to=("MacBook Air",))
+    return stage.worker(replace(state, notices=(Notice(id=1, level="info", text=text),)))
+
+
+@scene
+def worker_needed(stage: Stage) -> QWidget:
+    """A helper that leaves, although the model of its home does not fit without it."""
+    text = (
+        "Living-room PC's model does not fit without this computer, which leaves all the same within"
+        " 30 seconds. To go on helping, resume sharing."
+    )
+    state = _changed(paused=True, leaving=True)
+    return stage.worker(replace(state, notices=(Notice(id=1, level="warning", text=text),)))
 
 
 @scene

@@ -354,7 +354,7 @@ def test_the_top_says_which_model_answers_and_where(
 ) -> None:
     picker = window.findChild(QToolButton, "chat-model")
     assert picker is not None
-    assert picker.text() == "Potluck guide  ·  this computer"
+    assert picker.text() == "Potluck guide  ·  on this computer"
 
     backend.say(home(model=running_model()))
 

@@ -262,3 +262,20 @@ def test_words_are_found_one_message_after_the_other(
     assert bar.isHidden()
     assert window.chat.composer.text.hasFocus()
     assert not any(view.extraSelections() for view in window.findChildren(ProseView))
+
+
+def test_the_ring_of_a_button_in_a_line_reaches_none_of_its_neighbours(
+    window: MainWindow, backend: ScriptedBackend, theme: Theme, qapp: QApplication, qtbot: QtBot
+) -> None:
+    ring = FocusRing(theme, qapp, window)
+    active(window, qtbot)
+    talk(window, backend, "A sentence.")
+    reply = window.chat.transcript.last_reply()
+    assert reply is not None
+
+    reply.regenerate.setFocus(Qt.FocusReason.TabFocusReason)
+
+    assert ring.around is reply.regenerate
+    assert ring._ring is not None
+    right = ring._ring.mapToGlobal(ring._ring.rect().topRight()).x()
+    assert right < reply.edit.mapToGlobal(reply.edit.rect().topLeft()).x()

@@ -5,14 +5,15 @@ from msgspec.structs import replace
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
-from scripted_window import ScriptedBackend, home, running_model
+from scripted_window import ME, ScriptedBackend, home, running_model
 
-from potluck.api.schema import Listener, Notice, RoleRequest
+from potluck.api.schema import ComputerChange, Listener, Notice, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
+from potluck_app.views.computer_actions import Question
 from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt
@@ -78,10 +79,12 @@ def test_nothing_of_a_dead_node_is_shown_or_can_be_clicked(
     assert window.cluster.model.isHidden()
     assert not window.cluster._computers
     assert not window.cluster.add.isEnabled()
-    assert not window.models.isEnabled()
+    models = window.models
+    clicked = (models.add, models.tab_hub, models.here, models.downloads, models.search)
+    assert not any(part.isEnabled() for part in clicked)
     backend.say(home())
     assert window.chat.pill.text() == "Ready"
-    assert window.models.isEnabled()
+    assert all(part.isEnabled() for part in clicked)
 
 
 def test_the_most_severe_line_is_the_one_that_shows(
@@ -306,3 +309,22 @@ def test_settings_say_what_this_computer_is(window: MainWindow, backend: Scripte
     assert window.settings.name.text() == "Desk"
     assert window.settings.address.text() == "10.0.0.1:4711"
     assert window.settings.node_id.text() == "1111 1111 1111 1111"
+
+
+def test_settings_rename_and_limit_this_computer(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home())
+    page = window.settings
+    window.go(page)
+    qtbot.mouseClick(page.rename, Qt.MouseButton.LeftButton)
+    question = page.findChild(Question)
+    assert question is not None
+    question.value.setText("Kitchen")
+
+    question.accept()
+
+    asked = backend.asked[-1]
+    assert asked.path == f"/cluster/computers/{ME}"
+    assert asked.body == ComputerChange(name="Kitchen")
+    assert page.memory.text() == "Up to 8 GB for models"

@@ -215,3 +215,26 @@ def test_in_a_narrow_window_the_options_lie_over_the_chat(narrow: MainWindow, qt
     narrow.resize(1180, 760)
     qtbot.waitUntil(chat.sidebar.isVisible)
     qtbot.waitUntil(lambda: chat.sidebar.geometry().right() < chat._main.geometry().left())
+
+
+def test_with_larger_text_windows_and_dialogs_are_larger(
+    make_window: Make, theme: Theme, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window = make_window()
+    window.resize(MINIMUM)
+    worker = WorkerWindow(
+        theme, backend, on_close=lambda: True, on_stop=lambda: None, on_chat=lambda: None
+    )
+    qtbot.addWidget(worker)
+
+    theme.set_text_size(20)
+
+    grown = QSize(round(MINIMUM.width() * 20 / 14), round(MINIMUM.height() * 20 / 14))
+    assert window.size() == window.minimumSize() == grown
+    assert worker.minimumWidth() == round(380 * 20 / 14)
+    assert window.chat.sidebar.minimumWidth() == round(250 * 20 / 14)
+    dialog = Confirmation(window, title="Delete it?", text="It is gone.", action="Delete")
+    assert dialog.width() == round(400 * 20 / 14)
+
+    theme.set_text_size(14)
+    assert window.minimumSize() == MINIMUM

@@ -14,7 +14,7 @@ from scripted_window import ME, ScriptedBackend, pairing
 
 from potluck.api.engine import Engine
 from potluck.api.politeness import Rules
-from potluck.api.schema import ClusterState, Device, Node, RoleRequest
+from potluck.api.schema import ClusterState, Device, Node, Notice, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.doctor import DoctorDialog
@@ -283,3 +283,25 @@ def test_an_engine_to_install_leaves_all_that_can_be_done_in_view(
     stop = worker.findChild(QPushButton, "worker-stop")
     assert stop is not None
     assert worker.rect().contains(stop.mapTo(worker, stop.rect().bottomRight()))
+
+
+def test_what_the_node_tells_the_owner_of_a_helper_is_shown_until_it_is_read(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    told = Notice(id=3, level="info", text="Den has removed this computer.")
+    needed = Notice(id=2, level="warning", text="Den's model does not fit without this computer.")
+
+    backend.say(msgspec.structs.replace(lent(), notices=(needed, told)))
+    assert worker.banner.text.text() == needed.text
+
+    worker.banner._dismiss()
+    assert worker.banner.text.text() == told.text
+
+    backend.problem.emit("It cannot be changed.")
+    assert worker.banner.text.text() == "It cannot be changed."
+
+    worker.banner._dismiss()
+    worker.banner._dismiss()
+    assert worker.banner.isHidden()
+    backend.say(msgspec.structs.replace(lent(), notices=(needed, told)))
+    assert worker.banner.isHidden()

@@ -1,0 +1,36 @@
+"""The dialog for files. It is the system's own where there is one, and else Qt's, in the looks of the window."""
+
+from typing import Final
+
+from PySide6.QtWidgets import QFileDialog, QToolButton, QWidget
+
+from potluck_app import resources
+from potluck_app.language import said
+from potluck_app.theme import Theme
+
+_WIDTH, _HEIGHT = 760, 480  # pixels, in which the dates of files are not cut
+# Qt's own icons are black, also on a dark window.
+_ICONS: Final = {
+    "backButton": "chevron-left",
+    "forwardButton": "chevron-right",
+    "toParentButton": "chevron-up",
+    "newFolderButton": "plus",
+    "listModeButton": "models",
+    "detailModeButton": "list",
+}
+
+
+class FileDialog(QFileDialog):
+    """Asks for files. It is deleted when it is closed."""
+
+    def __init__(self, theme: Theme, parent: QWidget, title: str) -> None:
+        super().__init__(parent, said(title))
+        self.resize(_WIDTH, _HEIGHT)
+        for name, icon in _ICONS.items():
+            button = self.findChild(QToolButton, name)  # the system's own dialog has none
+            if isinstance(button, QToolButton):
+                tokens = theme.tokens
+                button.setIcon(
+                    resources.icon(icon, tokens.text2, 16, disabled=tokens.border_strong)
+                )
+        self.finished.connect(self.deleteLater)
