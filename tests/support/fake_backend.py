@@ -19,7 +19,7 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import benching, doctor, engine, schema, weights
+from potluck.api import benching, doctor, engine, schema, update, weights
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -118,6 +118,8 @@ class FakeBackend:
         self.joined: list[str] = []
         self.engine: engine.Engine | None = None  # as `current` says if it is None
         self.engine_requests: list[engine.EngineRequest] = []
+        self.update_state: update.Update | None = None
+        self.update_requests: list[update.UpdateRequest] = []
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
@@ -202,6 +204,10 @@ class FakeBackend:
     async def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
         self.engine_requests.append(request)
         return self.engine or engine.Engine(phase="own", message="PyTorch is there.")
+
+    async def change_update(self, request: update.UpdateRequest) -> update.Update:
+        self.update_requests.append(request)
+        return self.update_state or update.Update(phase="quiet", message="Nothing newer is known.")
 
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis
