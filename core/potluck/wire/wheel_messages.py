@@ -51,7 +51,7 @@ class TellRelease(Message, frozen=True, tag="tell_release"):
     envelope: Annotated[str, Meta(max_length=MAX_RELEASE)]
 
 
-class ReleaseHeard(Told, frozen=True, tag="release_heard"):
+class ReleaseHeard(Told, frozen=True, kw_only=True, tag="release_heard"):
     """The version that the answering computer runs, and what it does about the newer one."""
 
     version: Name

@@ -107,7 +107,7 @@ class UpdateKeeper:
         self._working: asyncio.Task[None] | None = None
         self._tasks = TaskSet()
         phase: Phase = "manual" if self._way == "by hand" else "quiet"
-        self.state = Update(phase=phase, message=why or SAYS["quiet"])
+        self.state = Update(phase=phase, message=why or SAYS["quiet"], allowed=here.is_allowed())
         self._recall()
 
     # --- what is known
