@@ -78,6 +78,7 @@ class Here:
     machine: str = this_machine()
     system: str = this_system()
     newest: Callable[[str], bytes] = newest
+    try_version: Callable[[Path, str, threading.Event], None] = trial.try_version
     clock: Callable[[], float] = time.time
     rest_s: float = REST_S
     poll_s: float = POLL_S
@@ -142,19 +143,16 @@ class UpdateKeeper:
             envelope = (self._here.folder / "release.json").read_bytes()
             release = self._read(envelope)
         except (OSError, PotluckError):
-            release = None
+            pass  # nothing was known
         else:
-            if is_newer(__version__, release.version):
-                release = None  # it was updated in another way
-            else:
+            if not is_newer(__version__, release.version):  # else it was updated in another way
                 self.envelope, self._release = envelope, release
         failed = self._versions.failed if self._versions is not None else None
-        if release is not None and is_newer(release.version, __version__):
-            self._say("offered")
+        if self._way != "by hand":
+            self.state = self._as(self._at_rest)
         if failed is not None and failed.version != __version__:
-            self._fail(
-                f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
-            )
+            message = f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
+            self.state = msgspec.structs.replace(self.state, failed=True, message=message)
 
     def _read(self, envelope: bytes) -> Release:
         installed = self._here.installed
@@ -172,8 +170,12 @@ class UpdateKeeper:
         return release
 
     def _say(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> None:
+        self.state = self._as(phase, message=message, nbytes=nbytes, done=done)
+        self._changed()
+
+    def _as(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> Update:
         release, versions = self._release, self._versions
-        self.state = Update(
+        return Update(
             phase=phase,
             message=message or SAYS[phase],
             allowed=self._here.is_allowed(),
@@ -186,7 +188,6 @@ class UpdateKeeper:
             from_internet=self._coming.from_internet,
             computers=tuple(self._computers.values()),
         )
-        self._changed()
 
     @property
     def _at_rest(self) -> Phase:
@@ -195,8 +196,8 @@ class UpdateKeeper:
         return "offered" if release and is_newer(release.version, __version__) else "quiet"
 
     def _fail(self, message: str) -> None:
-        self._say(self._at_rest, message=message)
-        self.state = msgspec.structs.replace(self.state, failed=True)
+        state = self._as(self._at_rest, message=message)
+        self.state = msgspec.structs.replace(state, failed=True)
         self._changed()
 
     def _remember(self, seen: _Seen) -> None:
@@ -339,7 +340,7 @@ class UpdateKeeper:
         def work() -> None:
             new = versions.new(version)
             archive.unpack(path, new, stopped)
-            trial.try_version(new, version, stopped)
+            self._here.try_version(new, version, stopped)
             versions.add(version)
 
         working = asyncio.create_task(asyncio.to_thread(work))
@@ -355,9 +356,11 @@ class UpdateKeeper:
     async def _rest(self) -> None:
         """Wait until nothing has been answered for a while."""
         since = time.monotonic()
-        while time.monotonic() - since < self._here.rest_s:
+        while True:
             if not self._here.is_at_rest():
                 since = time.monotonic()
+            elif time.monotonic() - since >= self._here.rest_s:
+                return
             await asyncio.sleep(self._here.poll_s)
 
     async def _go_back(self) -> None:
