@@ -119,8 +119,8 @@ def main(words: Sequence[str]) -> int:
         match list(words):
             case ["key"]:
                 private, public = new_key()
-                say(f"private, for the secret {KEY}: {private}")
-                say(f"public, for installers/release_keys.txt: {public}")
+                print(f"private, for the secret {KEY}: {private}")
+                print(f"public, for installers/release_keys.txt: {public}")
             case ["sign", folder, url]:
                 target = sign(Path(folder), url, os.environ.get(KEY, ""), release_keys())
                 say(f"{target} is written.")
