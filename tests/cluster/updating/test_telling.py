@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 from releases import signed
+from tests.cluster.runtime.conftest import Computer, Home
 
 from potluck import __version__
 from potluck.api.update import HomesVersion
 from potluck.cluster.updating.telling import Telling
-from tests.cluster.runtime.conftest import Computer, Home
+from potluck.errors import PeerError
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_only_a_main_computer_is_heard(home: Home) -> None:
 
     async def tell() -> None:
         source = home.master.source(home.id)  # its port is known now
-        with pytest.raises(Exception, match="main computer"):
+        with pytest.raises(PeerError):
             await desk.client.tell(source, signed("99.0.0"))
 
     home.run(tell)
