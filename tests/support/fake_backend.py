@@ -19,7 +19,8 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import backend as api
-from potluck.api import benching, doctor, engine, schema, update, weights
+from potluck.api import benching, doctor, engine, schema, weights
+from potluck.api import update as updates
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -118,8 +119,8 @@ class FakeBackend:
         self.joined: list[str] = []
         self.engine: engine.Engine | None = None  # as `current` says if it is None
         self.engine_requests: list[engine.EngineRequest] = []
-        self.update_state: update.Update | None = None
-        self.update_requests: list[update.UpdateRequest] = []
+        self.update_state: updates.Update | None = None
+        self.update_requests: list[updates.UpdateRequest] = []
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
@@ -205,9 +206,9 @@ class FakeBackend:
         self.engine_requests.append(request)
         return self.engine or engine.Engine(phase="own", message="PyTorch is there.")
 
-    async def change_update(self, request: update.UpdateRequest) -> update.Update:
+    async def change_update(self, request: updates.UpdateRequest) -> updates.Update:
         self.update_requests.append(request)
-        return self.update_state or update.Update(phase="quiet", message="Nothing newer is known.")
+        return self.update_state or updates.Update(phase="quiet", message="Nothing newer is known.")
 
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis

@@ -45,6 +45,7 @@ def test_the_link_leads_to_the_version_that_was_switched_to(root: Path) -> None:
     old = with_new(root)
 
     assert old.current == "2.0.0"
+    assert old.python == root / "versions/2.0.0/python/bin/python3"
     assert (root / "tree" / "potluck.json").read_text().count("2.0.0") == 1
     assert old.is_on_trial
     assert old.before == "1.0.0"
@@ -216,9 +217,9 @@ def test_a_package_of_a_user_replaces_itself_and_others_do_not(root: Path, tmp_p
     tar, keys = mine.tree, mine.updates
 
     assert way(mine) == ("itself", "")
-    assert way(None) == ("by hand", CHECKOUT)
-    assert way(Package(tar, "tar", "1.0.0")) == ("by hand", NO_RELEASES)
-    assert way(Package(tmp_path / "tree", "tar", "1.0.0", keys)) == ("by hand", OLD_FOLDER)
+    assert way(None) == ("manual", CHECKOUT)
+    assert way(Package(tar, "tar", "1.0.0")) == ("manual", NO_RELEASES)
+    assert way(Package(tmp_path / "tree", "tar", "1.0.0", keys)) == ("manual", OLD_FOLDER)
     assert way(Package(tmp_path, "deb", "1.0.0", keys)) == ("package", "")
     assert "sudo apt install /x.deb" in how_to_install("deb", Path("/x.deb"))
 

@@ -147,7 +147,7 @@ class _Fetch:
             failures += 1
             if failures > patience.attempts:
                 raise OfflineError(
-                    f"{_host(self._url or index)} does not send the engine. Check the Internet connection and try"
+                    f"{_host(self._url or index)} does not send {self._wheel.filename}. Check the Internet connection and try"
                     " again; what is here is kept."
                 )
             if not self._is_whole() and self._stopped.wait(patience.pause_s * 2 ** (failures - 1)):

@@ -81,7 +81,7 @@ def package(prefix: Path = Path(sys.prefix)) -> Package | None:
     Args:
         prefix: of the Python that runs.
     """
-    tree = prefix.parent
+    tree = prefix.parent.resolve()
     try:
         with (tree / _INFO).open("rb") as stream:
             info = msgspec.json.decode(stream.read(_MOST_BYTES), type=_Info)

@@ -39,7 +39,7 @@ def unpack(archive: Path, target: Path, stopped: threading.Event) -> None:
     except OSError as error:
         raise StoreError(f"The new version cannot be unpacked: {reason(error)}.") from error
     if not (target / "potluck.json").is_file():
-        raise _bad("it has no tree")
+        raise _bad("treeless")
 
 
 def _extract(tar: tarfile.TarFile, target: Path, stopped: threading.Event) -> None:
@@ -47,14 +47,14 @@ def _extract(tar: tarfile.TarFile, target: Path, stopped: threading.Event) -> No
     for member in tar:
         count, nbytes = count + 1, nbytes + member.size
         if count > MOST_FILES or nbytes > MOST_BYTES:
-            raise _bad("it is too large")
+            raise _bad("huge")
         if count % _FIRST == 0:
             go_on(stopped)
         parts = PurePosixPath(member.name).parts
         if len(parts) < 3 or parts[1] != _TREE:
             continue  # the scripts beside the tree
         if not (member.isreg() or member.isdir() or member.issym()):
-            raise _bad("it has a file of a kind that no package has")
+            raise _bad("special-file")
         inside = member.replace(name="/".join(parts[2:]), deep=False)
         # Refuses absolute names, `..`, and links that lead out of the folder.
         tar.extract(inside, target, filter="data")

@@ -86,8 +86,8 @@ class Versions:
 
     @property
     def python(self) -> Path:
-        """The Python of that version."""
-        return self.root / CURRENT / "python" / "bin" / "python3"
+        """The Python of that version, not by the link: what runs must not find another version's modules later."""
+        return self.folder / self.current / "python" / "bin" / "python3"
 
     @property
     def before(self) -> str | None:

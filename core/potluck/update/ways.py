@@ -6,8 +6,8 @@ from typing import Final, Literal, TypeAlias
 from potluck.system.installation import Kind, Package
 from potluck.update.versions import Versions
 
-Way: TypeAlias = Literal["itself", "package", "by hand"]
-"""`itself`: Potluck replaces it. `package`: its file is fetched and verified, and its owner installs it. `by hand`:
+Way: TypeAlias = Literal["itself", "package", "manual"]
+"""`itself`: Potluck replaces it. `package`: its file is fetched and verified, and its owner installs it. `manual`:
 nothing is fetched."""
 
 _KINDS: Final[dict[Kind, Way]] = {"tar": "itself", "deb": "package"}
@@ -29,14 +29,14 @@ NO_RELEASES: Final = (
 def way(installed: Package | None) -> tuple[Way, str]:
     """How an installation is updated, and a sentence if it cannot be from here."""
     if installed is None:
-        return "by hand", CHECKOUT
+        return "manual", CHECKOUT
     if not (installed.updates.index and installed.updates.keys):
-        return "by hand", NO_RELEASES
+        return "manual", NO_RELEASES
     if installed.kind == "tar":
         versions = Versions.of(installed)
         if versions is None:
-            return "by hand", OLD_FOLDER
-        return ("itself", "") if versions.is_writable() else ("by hand", NOT_YOURS)
+            return "manual", OLD_FOLDER
+        return ("itself", "") if versions.is_writable() else ("manual", NOT_YOURS)
     return _KINDS.get(installed.kind, "package"), ""
 
 

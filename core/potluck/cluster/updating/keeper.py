@@ -107,7 +107,7 @@ class UpdateKeeper:
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
         self._tasks = TaskSet()
-        phase: Phase = "manual" if self._way == "by hand" else "quiet"
+        phase: Phase = "manual" if self._way == "manual" else "quiet"
         self.state = Update(phase=phase, message=why or SAYS["quiet"], allowed=here.is_allowed())
         self._recall()
 
@@ -148,7 +148,7 @@ class UpdateKeeper:
             if not is_newer(__version__, release.version):  # else it was updated in another way
                 self.envelope, self._release = envelope, release
         failed = self._versions.failed if self._versions is not None else None
-        if self._way != "by hand":
+        if self._way != "manual":
             self.state = self._as(self._at_rest)
         if failed is not None and failed.version != __version__:
             message = f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
@@ -156,7 +156,7 @@ class UpdateKeeper:
 
     def _read(self, envelope: bytes) -> Release:
         installed = self._here.installed
-        if installed is None or self._way == "by hand":
+        if installed is None or self._way == "manual":
             raise UsageError(self.state.message)
         return read_release(envelope, installed.updates.keys)
 
@@ -213,7 +213,7 @@ class UpdateKeeper:
             await asyncio.to_thread(self._versions.came_up)
         while True:
             due = self._here.clock() - self._seen.looked_at >= DAY_S
-            if due and self._here.is_allowed() and self._way != "by hand" and not self.is_busy:
+            if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
                 self._begin(self._look())
             await asyncio.sleep(DAY_S / 24)
 
@@ -230,7 +230,7 @@ class UpdateKeeper:
             self.state = msgspec.structs.replace(self.state, allowed=request.allowed)
             self._changed()
         if request.action is not None:
-            if self._way == "by hand":
+            if self._way == "manual":
                 raise UsageError(self.state.message)
             await self._do(request.action)
         return self.state
@@ -381,7 +381,7 @@ class UpdateKeeper:
         Raises:
             IntegrityError: it is not signed by the project.
         """
-        if self._way == "by hand":
+        if self._way == "manual":
             return BY_HAND
         try:
             release = self._take(envelope)
