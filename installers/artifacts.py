@@ -25,11 +25,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from locked import LOCK, locked_python
 from native.project import release_keys
 from release import ROOT, VERSION_FILE, news
 from terminal import say
 
-LOCK = ROOT / "installers" / "locks" / "app.txt"
 CYCLONEDX = "cyclonedx-bom==7.5.0"  # the tool of the CycloneDX project
 SUMS = "SHA256SUMS"
 START_S = 300  # a first start on a slow runner
@@ -88,14 +88,9 @@ def index(tag: str, folder: Path, lock: Path = LOCK) -> bool:
     """
     if not release_keys():
         return False
-    with tempfile.TemporaryDirectory(prefix="potluck-index-") as name:
-        place = Path(name)
-        _run(sys.executable, "-m", "venv", place)
-        python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
-        words = ("-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps")
-        _run(python, *words, "--only-binary", ":all:", "--requirement", lock)
-        script = ROOT / "installers" / "release_index.py"
-        url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}/releases/download/{tag}"
+    script = ROOT / "installers" / "release_index.py"
+    url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}/releases/download/{tag}"
+    with locked_python(lock) as python:
         _run(python, script, "sign", folder, url)
         _run(python, script, "check", folder)
     return True
