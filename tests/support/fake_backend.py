@@ -159,9 +159,11 @@ class FakeBackend:
         return schema.Health(pid=os.getpid(), version="0.0.test")
 
     def state(self) -> schema.ClusterState:
-        if self.engine is None:
-            return self.current
-        return msgspec.structs.replace(self.current, engine=self.engine)
+        return msgspec.structs.replace(
+            self.current,
+            engine=self.engine or self.current.engine,
+            update=self.update_state or self.current.update,
+        )
 
     async def changed(self, since: int) -> int:
         while self._revision == since:

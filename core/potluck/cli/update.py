@@ -4,7 +4,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 
-from potluck import __version__
 from potluck.api.update import Update, UpdateRequest
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
@@ -36,10 +35,11 @@ def update(options: argparse.Namespace) -> int:
     else:
         client.change_update(UpdateRequest(action=options.action))
         state = _follow(client, _state(client), lambda: find_or_start(Folders.of(options.home)))
+        client = find_or_start(Folders.of(options.home))  # it may be another one now
     if options.json:
         put_json(state)
     else:
-        _put(state)
+        _put(state, client.state().node.version)
     return 1 if state.failed or state.phase == "manual" else 0
 
 
@@ -92,8 +92,8 @@ def _amount(state: Update) -> str:
     return f"{format_bytes(state.done)} of {format_bytes(state.nbytes)}" if state.nbytes else ""
 
 
-def _put(state: Update) -> None:
-    put(f"Potluck {__version__} runs on this computer.")
+def _put(state: Update, version: str) -> None:
+    put(f"Potluck {version} runs on this computer.")
     if state.phase == "offered" and not state.failed:
         put(f"{state.message} It is {state.version}: potluck update install")
     else:
