@@ -223,7 +223,9 @@ class Trial:
         inside = ["ip", "netns", "exec", str(root.namespace)]
         words = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
         words += ["--directory", str(folder)]
-        with subprocess.Popen([*inside, *words], stderr=subprocess.DEVNULL) as server:
+        with subprocess.Popen(
+            [*inside, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as server:
             try:
                 yield
             finally:
