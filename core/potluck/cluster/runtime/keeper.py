@@ -242,6 +242,7 @@ class EngineKeeper:
             if folder is None:
                 choice, places = await self._fetch(), self._store.path
             else:
+                self._say("unpacking")  # from now on: to read and hash the wheels takes seconds
                 choice, places = await self._take_from(folder)
             self._say("unpacking", nbytes=choice.nbytes)
             await self._unpack(choice, places)
