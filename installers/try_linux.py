@@ -123,7 +123,8 @@ class Trial:
         with self._home(".tar.xz") as (first, second), self._internet(first, self._newer, RELEASES):
             before = first.run("potluck", "--version")
             second.run("potluck", "update", "--automatic", "on")
-            self._measured("the first computer is updated", lambda: _updated(first))
+            said = self._measured("the first computer updates itself", lambda: _updated(first))
+            say("  " + said.strip().replace("\n", "\n  "))
             after = first.run("potluck", "--version")
             _expect(before != after, f"{before.strip()} became {after.strip()}")
             _until(lambda: second.run("potluck", "--version") == after, 180, "the second follows")
@@ -230,6 +231,13 @@ class Trial:
             [*inside, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as server:
             try:
+                knock = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
+                ask = [*inside, sys.executable, "-c", knock]
+                _until(
+                    lambda: subprocess.run(ask, capture_output=True).returncode == 0,
+                    30,
+                    "what stands for the Internet answers",
+                )
                 yield
             finally:
                 server.terminate()
