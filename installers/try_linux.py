@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from native.networks import internet, two_networks, until
 from native.project import ROOT, BuildError
 from native.roots import USER, Root, make, run
 from terminal import say
@@ -36,7 +37,6 @@ _ABSENT = ("python3", "python", "cc", "gcc", "pip")
 _PROMPT = "What is a worker?"
 _ANSWER = "A worker is a computer"  # how the guide answers
 _WINDOW_S = 60.0
-_POLL_S = 0.05
 INDEX, RELEASES = (
     8088,
     8077,
@@ -120,22 +120,22 @@ class Trial:
             raise BuildError(
                 "Say --newer FOLDER: packages of a newer version with their release.json."
             )
-        with self._home(".tar.xz") as (first, second), self._internet(first, self._newer, RELEASES):
+        with self._home(".tar.xz") as (first, second), internet(first, self._newer, RELEASES):
             before = first.run("potluck", "--version")
             second.run("potluck", "update", "--automatic", "on")
             said = self._measured("the first computer updates itself", lambda: _updated(first))
             say("  " + said.strip().replace("\n", "\n  "))
             after = first.run("potluck", "--version")
             _expect(before != after, f"{before.strip()} became {after.strip()}")
-            _until(lambda: second.run("potluck", "--version") == after, 180, "the second follows")
-            _until(lambda: _is_up(second), 60, "the second has come up")
+            until(lambda: second.run("potluck", "--version") == after, 180, "the second follows")
+            until(lambda: _is_up(second), 60, "the second has come up")
             say("  " + second.run("potluck", "update").strip().replace("\n", "\n  "))
-            _until(lambda: _members(first) == 2, 90, "both are one home again")
+            until(lambda: _members(first) == 2, 90, "both are one home again")
             _expect(
                 _ANSWER in self._answer_together(first, second), "two computers answer together"
             )
         if self._broken is not None:
-            with self._home(".tar.xz") as (first, _), self._internet(first, self._broken, RELEASES):
+            with self._home(".tar.xz") as (first, _), internet(first, self._broken, RELEASES):
                 before = first.run("potluck", "--version")
                 said = self._measured("a version that is bad is tried", lambda: _updated(first))
                 say("  " + said.strip().replace("\n", "\n  "))
@@ -147,7 +147,7 @@ class Trial:
     def _home(self, suffix: str) -> Iterator[tuple[Root, Root]]:
         """Two computers of one home; the second took its engine from the first, and has no Internet."""
         with ExitStack() as stack:
-            names = stack.enter_context(_two_networks())
+            names = stack.enter_context(two_networks())
             roots = [self._computer(stack, name, suffix) for name in names]
             first, second = roots
             if self._engine is not None:
@@ -164,7 +164,7 @@ class Trial:
             log = stack.enter_context((self._work / "worker.log").open("w"))
             worker = stack.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
             stack.callback(worker.terminate)
-            _until(lambda: _members(first) == 2, 60, "the second computer joins")
+            until(lambda: _members(first) == 2, 60, "the second computer joins")
             say(f"  joined after {time.monotonic() - begun:.1f} s")
             if self._engine is not None:
                 said = self._measured(
@@ -218,29 +218,8 @@ class Trial:
             shutil.copy(wheel, page)
             with (page / "index.html").open("a", encoding="utf-8") as file:
                 file.write(f'<a href="{wheel.name.replace("+", "%2B")}">{wheel.name}</a>\n')
-        with self._internet(root, folder, INDEX):
+        with internet(root, folder, INDEX):
             yield f"http://127.0.0.1:{INDEX}/simple"
-
-    @contextmanager
-    def _internet(self, root: Root, folder: Path, port: int) -> Iterator[None]:
-        """A web server that stands for the Internet: on the loopback of this computer's network alone."""
-        inside = ["ip", "netns", "exec", str(root.namespace)]
-        words = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
-        words += ["--directory", str(folder)]
-        with subprocess.Popen(
-            [*inside, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as server:
-            try:
-                knock = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
-                ask = [*inside, sys.executable, "-c", knock]
-                _until(
-                    lambda: subprocess.run(ask, capture_output=True).returncode == 0,
-                    30,
-                    "what stands for the Internet answers",
-                )
-                yield
-            finally:
-                server.terminate()
 
     def _use(self, root: Root, tree: str, window: str) -> None:
         self._install_engine(root, tree)
@@ -255,7 +234,7 @@ class Trial:
         self._see_window(root, window)
         for process in root.processes():
             os.kill(process, 15)
-        _until(lambda: not root.processes(), 60, "everything ends")
+        until(lambda: not root.processes(), 60, "everything ends")
 
     def _install_engine(self, root: Root, tree: str) -> None:
         """Install torch as a user does, or show the folder that stands for it."""
@@ -275,7 +254,7 @@ class Trial:
             begun = time.monotonic()
             with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
                 try:
-                    _until(
+                    until(
                         lambda: process.poll() is not None or _is_mapped(display),
                         _WINDOW_S,
                         "the window opens, or ends",
@@ -332,16 +311,6 @@ def _expect(is_so: bool, what: str) -> None:
     say(f"ok: {what}")
 
 
-def _until(is_so: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait until something is so, which nothing here is told of."""
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise BuildError(f"not within {limit_s:.0f} s: {what}")
-        time.sleep(_POLL_S)
-    say(f"ok: {what}")
-
-
 def _updated(root: Root) -> str:
     """Have a computer update itself; returns what it says in the end, also if that is a refusal."""
     words = root.command("potluck", "update", "install")
@@ -378,42 +347,10 @@ def _display(number: int) -> Iterator[str]:
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
         try:
             socket = Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own place
-            _until(socket.exists, 20, "the X server starts")
+            until(socket.exists, 20, "the X server starts")
             yield f":{number}"
         finally:
             server.terminate()
-
-
-@contextmanager
-def _two_networks() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a cable between them, that reach nothing else."""
-    names = ("potluck-one", "potluck-two")
-    try:
-        for name in names:
-            run("ip", "netns", "add", name)
-        ends = (
-            "eth0",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            names[1],
-        )
-        run("ip", "link", "add", *ends)
-        for number, name in enumerate(names, 1):
-            inside = ["ip", "-n", name]
-            run(*inside, "addr", "add", f"10.79.0.{number}/24", "dev", "eth0")
-            run(*inside, "link", "set", "lo", "up")
-            run(*inside, "link", "set", "eth0", "up")
-            run(*inside, "route", "add", "default", "dev", "eth0")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def _size(folder: Path) -> int:

@@ -36,7 +36,8 @@ from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.runtime.keeper import Release
 from potluck.cluster.runtime.parts import EngineParts, members
-from potluck.cluster.updating.keeper import Here, UpdateKeeper
+from potluck.cluster.updating.here import Here
+from potluck.cluster.updating.keeper import UpdateKeeper
 from potluck.cluster.updating.telling import Telling
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.leaving import LEAVE_S

@@ -15,7 +15,8 @@ import potluck
 from potluck.api.update import HomesVersion, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import WheelFetcher
 from potluck.cluster.runtime.sharing import WheelClient
-from potluck.cluster.updating.keeper import Here, UpdateKeeper
+from potluck.cluster.updating.here import Here
+from potluck.cluster.updating.keeper import UpdateKeeper
 from potluck.errors import IntegrityError, UsageError
 from potluck.ids import Digest
 from potluck.net.identity import Identity

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import msgspec
 from potluck import __version__
 from potluck.api.update import HomesVersion, Phase, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
+from potluck.cluster.updating.here import Here
 from potluck.cluster.updating.sentences import (
     BY_HAND,
     FOLLOWS,
@@ -31,57 +31,26 @@ from potluck.cluster.updating.sentences import (
     SAYS,
     UNEXPECTED,
 )
-from potluck.errors import IntegrityError, PotluckError, UsageError
+from potluck.errors import IntegrityError, PotluckError, StoreError, UsageError
 from potluck.files import recall, remember, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
 from potluck.store.chunks import ChunkStore
-from potluck.system.installation import Package
 from potluck.tasks import TaskSet
-from potluck.update import archive, trial, ways
-from potluck.update.online import newest
-from potluck.update.release import Release, is_newer, read_release, this_machine, this_system
+from potluck.update import archive, ways
+from potluck.update.release import Release, is_newer, read_release
 from potluck.update.versions import Versions
 
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0  # between two looks by itself
-REST_S: Final = 10.0  # for so long nothing is answered before the program is replaced
 UP_S: Final = 10.0  # a version that runs for so long has come up
-POLL_S: Final = 1.0
 
 
 class _Seen(msgspec.Struct, frozen=True):
     looked_at: float = 0.0  # Unix time
     wanted: str = ""  # the version that this computer's owner has asked for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """This computer, as far as updates go.
-
-    Attributes:
-        installed: the package that runs; None: it is none.
-        folder: for what was fetched and seen.
-        is_allowed: whether Potluck may look by itself and follow its home; `allow` changes that.
-        is_at_rest: whether nothing is answered, loaded or computed for others at this moment.
-        restart: ends this node; the version in use then starts.
-    """
-
-    installed: Package | None
-    folder: Path
-    is_allowed: Callable[[], bool]
-    allow: Callable[[bool], None]
-    is_at_rest: Callable[[], bool]
-    restart: Callable[[], None]
-    machine: str = this_machine()
-    system: str = this_system()
-    newest: Callable[[str], bytes] = newest
-    try_version: Callable[[Path, str, threading.Event], None] = trial.try_version
-    clock: Callable[[], float] = time.time
-    rest_s: float = REST_S
-    poll_s: float = POLL_S
 
 
 class UpdateKeeper:
@@ -165,7 +134,10 @@ class UpdateKeeper:
         release = self._read(envelope)
         known = self._release.version if self._release is not None else __version__
         if is_newer(release.version, known):
-            write_atomically(self._here.folder / "release.json", envelope)
+            try:
+                write_atomically(self._here.folder / "release.json", envelope)
+            except OSError as error:
+                raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
             self.envelope, self._release = envelope, release
         return release
 
