@@ -2,6 +2,7 @@
 """What a release publishes beside its packages, and the look at it before.
 
     python3 installers/artifacts.py sbom FOLDER      potluck-VERSION.cdx.json: of what the packages are made (CycloneDX)
+    python3 installers/artifacts.py index TAG FOLDER release.json: the signed list that packages ask for (release_index.py)
     python3 installers/artifacts.py sums FOLDER      SHA256SUMS: of all files there, as `sha256sum --check` reads it
     python3 installers/artifacts.py verify FOLDER    whether all files are those of SHA256SUMS
     python3 installers/artifacts.py publish TAG FOLDER    a release on GitHub, by `gh`: its news, and all files there
@@ -24,10 +25,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from locked import LOCK, locked_python
+from native.project import release_keys
 from release import ROOT, VERSION_FILE, news
 from terminal import say
 
-LOCK = ROOT / "installers" / "locks" / "app.txt"
 CYCLONEDX = "cyclonedx-bom==7.5.0"  # the tool of the CycloneDX project
 SUMS = "SHA256SUMS"
 START_S = 300  # a first start on a slow runner
@@ -73,6 +75,25 @@ def sbom(folder: Path, lock: Path = LOCK) -> Path:
     if missing := named - {_plain(each) for each in described}:
         raise ArtifactError(f"{target.name} leaves out {', '.join(sorted(missing))}.")
     return target
+
+
+def index(tag: str, folder: Path, lock: Path = LOCK) -> bool:
+    """Have the list of the release written and signed, with what the lock names.
+
+    Returns:
+        False: nobody has made a key for releases yet, so there is none, and packages cannot look for newer versions.
+
+    Raises:
+        ArtifactError: there is a key and it was not used, or the list would not be believed.
+    """
+    if not release_keys():
+        return False
+    script = ROOT / "installers" / "release_index.py"
+    url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}/releases/download/{tag}"
+    with locked_python(lock) as python:
+        _run(python, script, "sign", folder, url)
+        _run(python, script, "check", folder)
+    return True
 
 
 def sums(folder: Path) -> Path:
@@ -248,6 +269,13 @@ def main(words: Sequence[str]) -> int:
         match list(words):
             case ["sbom", folder]:
                 say(f"{sbom(Path(folder))} is written.")
+            case ["index", tag, folder]:
+                if index(tag, Path(folder)):
+                    say(f"{Path(folder) / 'release.json'} is written and signed.")
+                else:
+                    say(
+                        "NO release.json: installers/release_keys.txt has no key yet. See CONTRIBUTING.md."
+                    )
             case ["sums", folder]:
                 say(f"{sums(Path(folder))} is written.")
             case ["verify", folder]:

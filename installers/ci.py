@@ -7,6 +7,7 @@
     python3 installers/ci.py second-start   nothing is left to set up, and nothing is said
     python3 installers/ci.py lint           formatting, lint, types and import contracts
     python3 installers/ci.py tests ...      the suite; the other words go to pytest
+    python3 installers/ci.py engine-lists   whether servers have the engine's files as the lists say; downloads 2 GB
     python3 installers/ci.py workflows      the workflows themselves: actionlint and zizmor
 
 Uses the standard library only.
@@ -22,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from locked import locked_python
 from machine import QT_LIBRARIES, X11_LIBRARIES, missing_libraries
 from terminal import say
 
@@ -129,6 +131,12 @@ def second_start() -> None:
         raise StepError(f"A second start is not silent:\n{done.stderr}")
 
 
+def engine_lists() -> None:
+    """Compare the lists of the engine's files with their servers."""
+    with locked_python() as python:
+        run(python, ROOT / "installers" / "engine_lock.py", "--check")
+
+
 def workflows() -> None:
     """Lint the workflows. Both tools go into a folder that is deleted afterwards."""
     files = sorted(WORKFLOWS.glob("*.yml"))
@@ -165,6 +173,7 @@ STEPS: dict[str, Callable[..., None]] = {
     "second-start": second_start,
     "lint": lambda: potluck("lint"),
     "tests": lambda *words: potluck("test", *words),
+    "engine-lists": engine_lists,
     "workflows": workflows,
 }
 

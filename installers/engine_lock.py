@@ -3,19 +3,23 @@
     python installers/engine_lock.py metal                     # from PyPI, into assets/engine/pylock.metal.toml
     python installers/engine_lock.py cpu --torch-index https://download.pytorch.org/whl/cpu
     python installers/engine_lock.py cuda --torch-index https://download.pytorch.org/whl/cu130
+    python installers/engine_lock.py cpu --torch 2.13.0 2.10.0 # without that index: see locks/pytorch.toml
+    python installers/engine_lock.py --check                   # whether the lists that are here hold on the Internet
 
 An index is one as PEP 691 or PEP 503 describes it. Of what a release offers, that which the index has is listed; what
 is missing is printed, and the exit status is 1. Needs `httpx` and `packaging`, as Potluck does.
 """
 
 import argparse
+import hashlib
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
-from package_index import Environment, File, Indexes, Platform
+from package_index import Environment, File, Indexes, Platform, read_known
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import mac_platforms
@@ -24,6 +28,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPI = "https://pypi.org/simple"
+PYPI_FILES = "https://files.pythonhosted.org/"
+KNOWN = ROOT / "installers" / "locks" / "pytorch.toml"
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 # The glibc of the oldest system that torch itself runs on, and older ones.
 MANYLINUX = range(28, 4, -1)
@@ -108,25 +114,31 @@ def kind_of(torch: File, needed: Iterable[str]) -> str:
 
 
 def resolve(
-    variant: str, version: str, indexes: Indexes, base: Sequence[Requirement]
+    variant: str, versions: Sequence[str], indexes: Indexes, base: Sequence[Requirement]
 ) -> tuple[dict[Environment, dict[str, File]], list[str]]:
-    """The wheels of each environment, and a sentence for each one that has none."""
+    """The wheels of each environment, and a sentence for each one that has none.
+
+    Args:
+        variant: the build of torch.
+        versions: of torch, the best one first; the others are for where an index has no such build of it.
+        indexes: that are asked.
+        base: what Potluck requires anyway.
+    """
     found: dict[Environment, dict[str, File]] = {}
     lacking: list[str] = []
     for platform in VARIANTS[variant]:
         for python in PYTHONS:
             environment = Environment(platform, python)
-            try:
-                others = closure(indexes, base, environment, is_strict=False)
-                wheels = closure(
-                    indexes, [Requirement(f"torch=={version}")], environment, without=others
-                )
-                if (kind := kind_of(wheels["torch"], wheels)) != variant:
-                    raise LookupError(f"torch for {variant} (there is one for {kind})")
-            except LookupError as error:
-                lacking.append(f"{environment.name}: the index has no {error}")
+            why: LookupError | None = None
+            for version in versions:
+                try:
+                    found[environment] = _wheels(variant, version, indexes, base, environment)
+                except LookupError as error:
+                    why = why or error
+                else:
+                    break
             else:
-                found[environment] = wheels
+                lacking.append(f"{environment.name}: the index has no {why}")
             print(
                 environment.name,
                 "…",
@@ -134,6 +146,63 @@ def resolve(
                 file=sys.stderr,
             )
     return found, lacking
+
+
+def _wheels(
+    variant: str,
+    version: str,
+    indexes: Indexes,
+    base: Sequence[Requirement],
+    environment: Environment,
+) -> dict[str, File]:
+    """The wheels of one environment.
+
+    Raises:
+        LookupError: the index lacks one, or has another build of torch.
+    """
+    others = closure(indexes, base, environment, is_strict=False)
+    torch = Requirement(f"torch=={version}")
+    wheels = closure(indexes, [torch], environment, without=others)
+    if (kind := kind_of(wheels["torch"], wheels)) != variant:
+        raise LookupError(f"torch for {variant} (there is one for {kind})")
+    return wheels
+
+
+def check(client: httpx.Client, folder: Path) -> list[str]:
+    """A sentence for each file of the lists in a folder that its server does not have as it is listed.
+
+    What is not on PyPI, whose own lists were asked, is downloaded and hashed.
+    """
+    wrong: list[str] = []
+    for path in sorted(folder.glob("pylock.*.toml")):
+        for package in tomllib.loads(path.read_text(encoding="utf-8"))["packages"]:
+            for wheel in package["wheels"]:
+                is_pypi = wheel["url"].startswith(PYPI_FILES)
+                say = _size_differs(client, wheel) if is_pypi else _bytes_differ(client, wheel)
+                wrong += [f"{path.name}: {wheel['name']} {say}"] if say else []
+                print(wheel["name"], "…", say or "as listed", file=sys.stderr)
+    return wrong
+
+
+def _size_differs(client: httpx.Client, wheel: Mapping[str, Any]) -> str:
+    answer = client.head(wheel["url"], headers={"Accept-Encoding": "identity"})
+    if answer.status_code != httpx.codes.OK:
+        return f"has status {answer.status_code}"
+    found = int(answer.headers["Content-Length"])
+    return "" if found == wheel["size"] else f"has {found} bytes"
+
+
+def _bytes_differ(client: httpx.Client, wheel: Mapping[str, Any]) -> str:
+    sha, count = hashlib.sha256(), 0
+    with client.stream("GET", wheel["url"]) as answer:
+        if answer.status_code != httpx.codes.OK:
+            return f"has status {answer.status_code}"
+        for piece in answer.iter_bytes():
+            sha.update(piece)
+            count += len(piece)
+    if (count, sha.hexdigest()) == (wheel["size"], wheel["hashes"]["sha256"]):
+        return ""
+    return f"has {count} bytes and SHA-256 {sha.hexdigest()}"
 
 
 def write(
@@ -208,8 +277,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("variant", choices=VARIANTS)
-    parser.add_argument("--torch", default="2.13.0", metavar="VERSION", help="(%(default)s)")
+    parser.add_argument("variant", nargs="?", choices=VARIANTS)
+    parser.add_argument("--check", action="store_true", help="of the lists that are here")
+    parser.add_argument(
+        "--torch",
+        nargs="+",
+        default=["2.13.0"],
+        metavar="VERSION",
+        help="the best one first; older ones for where there is no such build (%(default)s)",
+    )
     parser.add_argument(
         "--index", default=PYPI, metavar="URL", help="of all packages (%(default)s)"
     )
@@ -220,7 +296,15 @@ def main() -> int:
     parser.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args()
     with httpx.Client(follow_redirects=True, timeout=60) as client:
-        indexes = Indexes(client, options.index, options.torch_index)
+        if options.check:
+            lacking = check(client, ROOT / "assets" / "engine")
+            for line in lacking:
+                print(f"engine_lock: {line}", file=sys.stderr)
+            return 1 if lacking else 0
+        if options.variant is None:
+            parser.error("say which list, or --check")
+        known = read_known(KNOWN, options.variant)
+        indexes = Indexes(client, options.index, options.torch_index, known)
         found, lacking = resolve(options.variant, options.torch, indexes, base_requirements())
         if found:
             output = options.output or ROOT / "assets" / "engine" / f"pylock.{options.variant}.toml"

@@ -5,11 +5,13 @@ An index is one as PEP 691 or PEP 503 describes it. Needs `httpx` and `packaging
 
 import io
 import re
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.parser import BytesParser
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -82,6 +84,7 @@ class File:
     sha256: str
     size: int | None
     python: SpecifierSet  # of the Pythons that it is for, as far as the index says
+    requires: tuple[str, ...] | None = None  # None: the index is asked
 
 
 class RemoteFile(io.RawIOBase):
@@ -143,6 +146,7 @@ class Indexes:
     client: httpx.Client
     general: str
     torch: str | None
+    known: Sequence[File] = ()  # of torch, where its own index is not asked
     _files: dict[str, list[File]] = field(default_factory=dict)
     _requires: dict[str, list[Requirement]] = field(default_factory=dict)
 
@@ -153,7 +157,8 @@ class Indexes:
             found: list[File] = []
             for index in [*first, self.general]:
                 found = found or self._page(index, name)
-            self._files[name] = found
+            also = self.known if name == "torch" and not first else ()
+            self._files[name] = [*also, *found]
         return self._files[name]
 
     def _page(self, index: str, name: str) -> list[File]:
@@ -210,6 +215,8 @@ class Indexes:
 
     def requires(self, file: File) -> list[Requirement]:
         """What a wheel requires."""
+        if file.requires is not None:
+            return [Requirement(line) for line in file.requires]
         if file.url not in self._requires:
             answer = self.client.get(file.url + ".metadata")
             data = answer.content if answer.status_code == httpx.codes.OK else self._metadata(file)
@@ -233,6 +240,20 @@ class Indexes:
                 n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n)
             )
             return archive.read(name)
+
+
+def read_known(path: Path, variant: str) -> list[File]:
+    """The wheels of torch that a file of this project lists for a variant."""
+    listed = tomllib.loads(path.read_text(encoding="utf-8"))
+    found: list[File] = []
+    for each in listed["wheels"]:
+        filename = unquote(urlsplit(each["url"]).path).rpartition("/")[2]
+        file = _file(filename, each["url"], each["sha256"], each["size"], None)
+        if file is None:
+            raise ValueError(f"{filename} is no wheel")
+        if each["variant"] == variant:
+            found.append(replace(file, requires=tuple(listed["requires"])))
+    return found
 
 
 def _sha256(link: str) -> str:

@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 """Try the packages for Linux as users have them: in a Debian without Python and without a compiler.
 
-    sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist]
+    sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist] [--newer dist2]
+
+`deb` and `tarball` install, use and remove a package. `cluster` makes two computers with a cable between them: the first
+fetches its engine from a server that stands for the Internet (the wheels have to be those of the lists), the second has
+no Internet and takes it from the first; then both answer together. `update` has a server of releases offer the packages
+of --newer to such a home: both computers are updated, and a version that does not come up (--broken) is left again.
 
 Each step is printed with what was measured; the first that fails ends it with status 1. A picture of the
 window is left in the work folder. Needs root for roots and network namespaces, and debootstrap, Xvfb,
@@ -17,11 +22,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from native.networks import internet, two_networks, until
 from native.project import ROOT, BuildError
 from native.roots import USER, Root, make, run
 from terminal import say
@@ -30,7 +37,10 @@ _ABSENT = ("python3", "python", "cc", "gcc", "pip")
 _PROMPT = "What is a worker?"
 _ANSWER = "A worker is a computer"  # how the guide answers
 _WINDOW_S = 60.0
-_POLL_S = 0.05
+INDEX, RELEASES = (
+    8088,
+    8077,
+)  # ports of what stands for the Internet; packages for `update` name the second
 
 
 def main(words: list[str] | None = None) -> int:
@@ -57,6 +67,8 @@ class Trial:
         self._suite: str = options.suite
         self._packages: Path = options.packages.resolve()
         self._engine: Path | None = options.engine.resolve() if options.engine else None
+        self._newer: Path | None = options.newer.resolve() if options.newer else None
+        self._broken: Path | None = options.broken.resolve() if options.broken else None
         self._torch: Path | None = options.torch.resolve() if options.torch else None
         self._work: Path = options.work.resolve()
         self._display: int = options.display
@@ -81,11 +93,7 @@ class Trial:
         with Root(self._make("tar")) as root:
             self._libraries_of_desktops(root)
             package = self._package(".tar.xz")
-            shutil.copy(package, root.folder / "home" / USER)
-            script = (
-                f"cd && tar xf {package.name} && {package.name.removesuffix('.tar.xz')}/install.sh"
-            )
-            self._measured("a user installs the .tar.xz", lambda: root.run("sh", "-c", script))
+            self._measured("a user installs the .tar.xz", lambda: self._unpack(root, package))
             place = f"/home/{USER}/.local/opt/potluck"
             self._use(root, f"{place}/tree", f"{place}/tree/bin/potluck-window")
             root.run(f"{place}/uninstall.sh", "--keep")
@@ -94,41 +102,124 @@ class Trial:
             root.run("sh", "-c", f"cd && {package.name.removesuffix('.tar.xz')}/install.sh")
             root.run(f"{place}/uninstall.sh", "--delete")
             shutil.rmtree(home / package.name.removesuffix(".tar.xz"))
-            (home / package.name).unlink()
             left = [p for p in home.rglob("*potluck*") if ".cache/mesa" not in str(p)]
             _expect(not left, f"nothing is left with --delete {left or ''}")
 
     def cluster(self) -> None:
         """Two roots in networks of their own, with a cable between them, are one home."""
+        with self._home(".deb") as (first, second):
+            begun = time.monotonic()
+            answer = self._answer_together(first, second)
+            _expect(_ANSWER in answer, "two computers answer together")
+            say(f"  answered after {time.monotonic() - begun:.1f} s")
+            say("  " + first.run("potluck", "ps").strip().replace("\n", "\n  "))
+
+    def update(self) -> None:
+        """Both computers of such a home are updated by its main computer, and a bad version is left again."""
+        if self._newer is None:
+            raise BuildError(
+                "Say --newer FOLDER: packages of a newer version with their release.json."
+            )
+        with self._home(".tar.xz") as (first, second), internet(first, self._newer, RELEASES):
+            before = first.run("potluck", "--version")
+            second.run("potluck", "update", "--automatic", "on")
+            said = self._measured("the first computer updates itself", lambda: _updated(first))
+            say("  " + said.strip().replace("\n", "\n  "))
+            after = first.run("potluck", "--version")
+            _expect(before != after, f"{before.strip()} became {after.strip()}")
+            until(lambda: second.run("potluck", "--version") == after, 180, "the second follows")
+            until(lambda: _is_up(second), 60, "the second has come up")
+            say("  " + second.run("potluck", "update").strip().replace("\n", "\n  "))
+            until(lambda: _members(first) == 2, 90, "both are one home again")
+            _expect(
+                _ANSWER in self._answer_together(first, second), "two computers answer together"
+            )
+        if self._broken is not None:
+            with self._home(".tar.xz") as (first, _), internet(first, self._broken, RELEASES):
+                before = first.run("potluck", "--version")
+                said = self._measured("a version that is bad is tried", lambda: _updated(first))
+                say("  " + said.strip().replace("\n", "\n  "))
+                _expect("did not start on this computer" in said, "it says so")
+                _expect(first.run("potluck", "--version") == before, "the one before is used on")
+                _expect(_ANSWER in first.run("potluck", "chat", _PROMPT), "and it answers")
+
+    @contextmanager
+    def _home(self, suffix: str) -> Iterator[tuple[Root, Root]]:
+        """Two computers of one home; the second took its engine from the first, and has no Internet."""
         with ExitStack() as stack:
-            names = stack.enter_context(_two_networks())
-            roots: list[Root] = []
-            for name in names:
-                root = stack.enter_context(Root(self._make(name), name))
-                package = self._package(".deb")
-                shutil.copy(package, root.folder / "root")
-                root.run("dpkg", "-i", f"/root/{package.name}", user=None)
-                named = f'mkdir -p ~/.config/potluck && echo \'{{"name": "{name}"}}\''
-                root.run("sh", "-c", f"{named} >~/.config/potluck/settings.json")
-                self._install_engine(root, "/opt/potluck")
-                roots.append(root)
+            names = stack.enter_context(two_networks())
+            roots = [self._computer(stack, name, suffix) for name in names]
             first, second = roots
+            if self._engine is not None:
+                index = stack.enter_context(self._index(first))
+                words = ("potluck", "engine", "install")
+                said = self._measured(
+                    "the first computer's engine comes from the Internet",
+                    lambda: first.run(*words, limit_s=600, POTLUCK_ENGINE_INDEX=index),
+                )
+                say("  " + said.strip().splitlines()[-1])
             token = first.run("potluck", "invite").strip()
             words = second.command("potluck", "worker", "--join", token, "--memory", "2GB")
             begun = time.monotonic()
-            log = (self._work / "worker.log").open("w")
-            with log, subprocess.Popen(words, stdout=log, stderr=log) as worker:
-                try:
-                    _until(lambda: _members(first) == 2, 60, "the second computer joins")
-                    joined = time.monotonic() - begun
-                    layers = f"{names[0]}=3,{names[1]}=3"
-                    answer = first.run("potluck", "chat", "--layers", layers, _PROMPT)
-                    _expect(_ANSWER in answer, "two computers answer together")
-                    plan = first.run("potluck", "ps")
-                finally:
-                    worker.terminate()
-            say(f"  joined after {joined:.1f} s, answered after {time.monotonic() - begun:.1f} s")
-            say("  " + plan.strip().replace("\n", "\n  "))
+            log = stack.enter_context((self._work / "worker.log").open("w"))
+            worker = stack.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
+            stack.callback(worker.terminate)
+            until(lambda: _members(first) == 2, 60, "the second computer joins")
+            say(f"  joined after {time.monotonic() - begun:.1f} s")
+            if self._engine is not None:
+                said = self._measured(
+                    "the second computer's engine comes from the first, without the Internet",
+                    lambda: second.run("potluck", "engine", "install", limit_s=600),
+                )
+                said = said.strip().splitlines()[-1]
+                say(f"  {said}")
+                _expect("from your home" in said and "Internet" not in said, "nothing else sent it")
+            yield first, second
+
+    def _computer(self, stack: ExitStack, name: str, suffix: str) -> Root:
+        """A clean root with a package, in a network of its own."""
+        root = stack.enter_context(Root(self._make(name), name))
+        self._need_bareness(root)
+        package = self._package(suffix)
+        if suffix == ".deb":
+            shutil.copy(package, root.folder / "root")
+            root.run("dpkg", "-i", f"/root/{package.name}", user=None)
+        else:
+            self._unpack(root, package)
+        tree = "/opt/potluck" if suffix == ".deb" else f"/home/{USER}/.local/opt/potluck/tree"
+        if self._engine is None:
+            self._install_engine(root, tree)
+        named = f'mkdir -p ~/.config/potluck && echo \'{{"name": "{name}"}}\''
+        root.run("sh", "-c", f"{named} >~/.config/potluck/settings.json")
+        return root
+
+    def _unpack(self, root: Root, package: Path) -> str:
+        """Have a user install the .tar.xz. A desktop's program unpacks it; the smallest Debian has no `xz`."""
+        home = root.folder / "home" / USER
+        with tarfile.open(package) as archive:
+            archive.extractall(home, filter="data")
+        folder = package.name.removesuffix(".tar.xz")
+        run("chroot", str(root.folder), "chown", "-R", f"{USER}:{USER}", f"/home/{USER}/{folder}")
+        return root.run("sh", "-c", f"cd && {folder}/install.sh")
+
+    def _answer_together(self, first: Root, second: Root) -> str:
+        layers = f"{first.namespace}=3,{second.namespace}=3"
+        return first.run("potluck", "chat", "--layers", layers, _PROMPT)
+
+    @contextmanager
+    def _index(self, root: Root) -> Iterator[str]:
+        """A package index with the wheels of --engine, which this computer alone reaches."""
+        assert self._engine is not None
+        folder = self._work / "index"
+        shutil.rmtree(folder, ignore_errors=True)
+        for wheel in sorted(self._engine.glob("*.whl")):
+            page = folder / "simple" / wheel.name.partition("-")[0].lower()
+            page.mkdir(parents=True, exist_ok=True)
+            shutil.copy(wheel, page)
+            with (page / "index.html").open("a", encoding="utf-8") as file:
+                file.write(f'<a href="{wheel.name.replace("+", "%2B")}">{wheel.name}</a>\n')
+        with internet(root, folder, INDEX):
+            yield f"http://127.0.0.1:{INDEX}/simple"
 
     def _use(self, root: Root, tree: str, window: str) -> None:
         self._install_engine(root, tree)
@@ -143,7 +234,7 @@ class Trial:
         self._see_window(root, window)
         for process in root.processes():
             os.kill(process, 15)
-        _until(lambda: not root.processes(), 60, "everything ends")
+        until(lambda: not root.processes(), 60, "everything ends")
 
     def _install_engine(self, root: Root, tree: str) -> None:
         """Install torch as a user does, or show the folder that stands for it."""
@@ -163,7 +254,7 @@ class Trial:
             begun = time.monotonic()
             with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
                 try:
-                    _until(
+                    until(
                         lambda: process.poll() is not None or _is_mapped(display),
                         _WINDOW_S,
                         "the window opens, or ends",
@@ -220,14 +311,16 @@ def _expect(is_so: bool, what: str) -> None:
     say(f"ok: {what}")
 
 
-def _until(is_so: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait until something is so, which nothing here is told of."""
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise BuildError(f"not within {limit_s:.0f} s: {what}")
-        time.sleep(_POLL_S)
-    say(f"ok: {what}")
+def _updated(root: Root) -> str:
+    """Have a computer update itself; returns what it says in the end, also if that is a refusal."""
+    words = root.command("potluck", "update", "install")
+    return subprocess.run(words, capture_output=True, text=True, timeout=400).stdout
+
+
+def _is_up(root: Root) -> bool:
+    """Return whether the version of a computer is on trial no more."""
+    state = root.folder / f"home/{USER}/.local/opt/potluck/versions/state.json"
+    return json.loads(state.read_text(encoding="utf-8"))["trying"] == ""
 
 
 def _members(root: Root) -> int:
@@ -254,42 +347,10 @@ def _display(number: int) -> Iterator[str]:
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
         try:
             socket = Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own place
-            _until(socket.exists, 20, "the X server starts")
+            until(socket.exists, 20, "the X server starts")
             yield f":{number}"
         finally:
             server.terminate()
-
-
-@contextmanager
-def _two_networks() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a cable between them, that reach nothing else."""
-    names = ("potluck-one", "potluck-two")
-    try:
-        for name in names:
-            run("ip", "netns", "add", name)
-        ends = (
-            "eth0",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            names[1],
-        )
-        run("ip", "link", "add", *ends)
-        for number, name in enumerate(names, 1):
-            inside = ["ip", "-n", name]
-            run(*inside, "addr", "add", f"10.79.0.{number}/24", "dev", "eth0")
-            run(*inside, "link", "set", "lo", "up")
-            run(*inside, "link", "set", "eth0", "up")
-            run(*inside, "route", "add", "default", "dev", "eth0")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def _size(folder: Path) -> int:
@@ -303,13 +364,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--packages", type=Path, default=ROOT / "dist", help="where they are (dist)"
     )
-    steps = ["deb", "tarball", "cluster"]
+    steps = ["deb", "tarball", "cluster", "update"]
     parser.add_argument(
         "--only", action="append", choices=steps, help="one of the steps; repeatable"
     )
     parser.add_argument("--suite", default="bookworm", help="of Debian (%(default)s)")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "trial", help="for the roots")
     parser.add_argument("--display", type=int, default=77, help="a free number of an X server")
+    parser.add_argument("--newer", type=Path, metavar="DIR", help="a newer version, for `update`")
+    parser.add_argument("--broken", type=Path, metavar="DIR", help="one that does not come up")
     engine = parser.add_mutually_exclusive_group(required=True)
     engine.add_argument("--engine", type=Path, metavar="DIR", help="wheels of torch and its needs")
     engine.add_argument("--torch", type=Path, metavar="DIR", help="a folder with torch unpacked")

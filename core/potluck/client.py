@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from potluck.api import benching, doctor, engine, hub, openai, schema, weights
+from potluck.api import benching, doctor, engine, hub, openai, schema, update, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
@@ -131,6 +131,9 @@ class Client:
 
     def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
         return self._post("/cluster/engine", request, engine.Engine)
+
+    def change_update(self, request: update.UpdateRequest) -> update.Update:
+        return self._post("/cluster/update", request, update.Update)
 
     def make_main(self, node_id: str, *, stop_answers: bool = False) -> schema.HandedOver:
         path = f"/cluster/computers/{node_id}/main"

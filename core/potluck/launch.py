@@ -25,6 +25,7 @@ from potluck.settings import (
     remove_node_file,
 )
 from potluck.system.starting import hidden
+from potluck.update.versions import Versions, started
 
 logger = logging.getLogger(__name__)
 
@@ -97,14 +98,21 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
         return found
     with exclusive(folders.start_lock, wait_s=wait_s):
         found = find(folders)  # another command may have started it meanwhile
-        return found if found is not None else _start(folders, wait_s)
+        if found is not None:
+            return found
+        versions = Versions.of_this()
+        return started(lambda: _start(folders, wait_s, versions), versions, NodeStartError)
 
 
-def _start(folders: Folders, wait_s: float) -> Client:
+def _start(folders: Folders, wait_s: float, versions: Versions | None) -> Client:
+    """Start a node, of the version that is in use now: this process may be of another one."""
+    words = command(folders, "node")
+    if versions is not None:
+        words[0] = str(versions.python)
     output = _open_output(folders)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own module by our own interpreter
-            command(folders, "node"),
+            words,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

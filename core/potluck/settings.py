@@ -223,6 +223,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     engine_index: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """A package index (PEP 503) that the engine is fetched from, such as a mirror; None: where this release says."""
+    updates: bool = False
+    """Whether Potluck asks the Internet each day for a newer version, and follows its main computer to one."""
     worker: bool = False  # the role when the node last ended
     paused: bool = False
     rules: Rules = Rules()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from native import archives, launchers, tree
 from native.pictures import SIZES
-from native.project import BuildError, epoch, machine, package_name, version
+from native.project import BuildError, epoch, machine, maintainer, package_name, version
 
 OPT = Path("opt/potluck")  # FHS 3.0, 3.13: what is no part of the distribution
 _DEBIAN_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -75,7 +75,7 @@ def control_file(arch: str, glibc: str, kilobytes: int) -> str:
     """Return Debian's description of the package (Debian Policy, 5.3)."""
     return (
         f"Package: potluck\nVersion: {version()}\nArchitecture: {arch}\nSection: net\n"
-        "Priority: optional\nMaintainer: The Potluck authors <potluck@localhost>\n"
+        f"Priority: optional\nMaintainer: {maintainer()}\n"
         f"Installed-Size: {kilobytes}\nDepends: libc6 (>= {glibc}), libstdc++6\n"
         f"Recommends: {_FOR_THE_WINDOW}\nSuggests: ufw | firewalld\n"
         f"Description: run a language model on the computers of one home\n{_DESCRIPTION}"

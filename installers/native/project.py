@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -50,6 +51,30 @@ def machine(name: str | None = None) -> str:
     """Return this machine's architecture as file names have it: x86_64 or aarch64."""
     found = (name or platform.machine()).lower()
     return _MACHINES.get(found, found)
+
+
+def release_keys(root: Path = ROOT) -> list[str]:
+    """Return the public keys that packages believe: of the file, and of POTLUCK_RELEASE_KEYS for a trial."""
+    text = (root / "installers" / "release_keys.txt").read_text(encoding="utf-8")
+    lines = [*text.splitlines(), *os.environ.get("POTLUCK_RELEASE_KEYS", "").split()]
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def release_index() -> str:
+    """Return the address that packages ask for newer versions; empty: nobody publishes them.
+
+    It is POTLUCK_RELEASE_INDEX, else that of the newest release of the repository whose workflow this is.
+    """
+    repository = os.environ.get("GITHUB_REPOSITORY", "")
+    usual = f"https://github.com/{repository}/releases/latest/download/release.json"
+    return os.environ.get("POTLUCK_RELEASE_INDEX", usual if repository else "")
+
+
+def maintainer(root: Path = ROOT) -> str:
+    """Return who answers for the packages, as Debian writes it: `Name <address>`."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    first = project["maintainers"][0]
+    return f"{first['name']} <{first['email']}>"
 
 
 def package_name(system: str, suffix: str, *, root: Path = ROOT, arch: str | None = None) -> str:

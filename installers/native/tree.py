@@ -3,7 +3,7 @@
     TREE/python/        the interpreter, and its site-packages with Potluck
     TREE/bin/           launchers: `potluck` and `potluck-window`
     TREE/share/         icons
-    TREE/potluck.json   what kind of package this is, for the program itself and for its updates
+    TREE/potluck.json   what kind of package this is, and where newer ones are told of
 
 It can be moved as a whole. Nothing is written into it once it is installed: bytecode is compiled here,
 and is not compared with its source when it is loaded, since neither changes.
@@ -22,7 +22,15 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 from native import interpreter, launchers, pictures, pruning, requirements
-from native.project import ROOT, BuildError, epoch, machine, version
+from native.project import (
+    ROOT,
+    BuildError,
+    epoch,
+    machine,
+    release_index,
+    release_keys,
+    version,
+)
 
 INFO = "potluck.json"
 
@@ -83,7 +91,8 @@ def install_packages(python: Path, site: Path) -> None:
 
 def write_info(tree: Path, *, kind: str) -> None:
     """Write what the tree is: for the program, which starts itself anew by the launchers."""
-    info = {"version": version(), "kind": kind, "machine": machine()}
+    updates = {"index": release_index(), "keys": release_keys()}
+    info = {"version": version(), "kind": kind, "machine": machine(), "updates": updates}
     (tree / INFO).write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
 
 

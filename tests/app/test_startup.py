@@ -21,6 +21,7 @@ ALLOWED = {
     "api.benching",
     "api.doctor",
     "api.engine",
+    "api.update",
     "api.hub",
     "api.openai",
     "api.other_servers",

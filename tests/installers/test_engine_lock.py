@@ -21,7 +21,7 @@ def served(*paths: Path) -> WheelServer:
 def lock(server: WheelServer, variant: str, *, base: tuple[Requirement, ...] = ()) -> str:
     with httpx.Client() as client:
         indexes = engine_lock.Indexes(client, f"{server.address}/simple", None)
-        found, lacking = engine_lock.resolve(variant, "2.13.0", indexes, base)
+        found, lacking = engine_lock.resolve(variant, ["2.13.0"], indexes, base)
         return engine_lock.write(variant, found, indexes) if found else "\n".join(lacking)
 
 

@@ -19,6 +19,7 @@ from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
 from potluck.api import benching, doctor, engine, events, prompts, schema, weights
+from potluck.api import update as updates
 from potluck.api.backend import Holder
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
@@ -118,6 +119,8 @@ class FakeBackend:
         self.joined: list[str] = []
         self.engine: engine.Engine | None = None  # as `current` says if it is None
         self.engine_requests: list[engine.EngineRequest] = []
+        self.update_state: updates.Update | None = None
+        self.update_requests: list[updates.UpdateRequest] = []
         self.diagnosis = doctor.Diagnosis(findings=())
         self.connected: list[str] = []
         self.changes: list[tuple[str, schema.ComputerChange]] = []
@@ -156,9 +159,11 @@ class FakeBackend:
         return schema.Health(pid=os.getpid(), version="0.0.test")
 
     def state(self) -> schema.ClusterState:
-        if self.engine is None:
-            return self.current
-        return msgspec.structs.replace(self.current, engine=self.engine)
+        return msgspec.structs.replace(
+            self.current,
+            engine=self.engine or self.current.engine,
+            update=self.update_state or self.current.update,
+        )
 
     async def changed(self, since: int) -> int:
         while self._revision == since:
@@ -202,6 +207,10 @@ class FakeBackend:
     async def change_engine(self, request: engine.EngineRequest) -> engine.Engine:
         self.engine_requests.append(request)
         return self.engine or engine.Engine(phase="own", message="PyTorch is there.")
+
+    async def change_update(self, request: updates.UpdateRequest) -> updates.Update:
+        self.update_requests.append(request)
+        return self.update_state or updates.Update(phase="quiet", message="Nothing newer is known.")
 
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis

@@ -28,6 +28,7 @@ from potluck_app.views.controls import (
 )
 from potluck_app.views.programs import ProgramsCard
 from potluck_app.views.start_box import StartBox
+from potluck_app.views.update import UpdateCard
 
 _WIDTH = 960  # pixels; longer lines are hard to read
 _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
@@ -68,6 +69,7 @@ class SettingsView(QWidget):
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
+        self.update_card = UpdateCard(theme, backend)
         fill_page(
             self,
             "Settings",
@@ -79,6 +81,7 @@ class SettingsView(QWidget):
             self._sending(),
             self._network(on_doctor),
             self.programs,
+            self.update_card,
             self.about,
             label(
                 "Nothing you write leaves your home network. There is no telemetry.",
@@ -253,6 +256,7 @@ class SettingsView(QWidget):
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
         self.about.show_state(state)
+        self.update_card.show_state(state)
         if node is not None:
             _check(self.unloading, node.idle_unload_s or 0)
             _check(self.downloading, node.download_limit_mb or 0)

@@ -34,6 +34,7 @@ from potluck.api.schema import (
     RoleRequest,
     ServedModel,
 )
+from potluck.api.update import Update, UpdateRequest
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 
 Holder: TypeAlias = Literal["window", "worker", "serve", "request"]
@@ -110,6 +111,10 @@ class Backend(Answering, Protocol):
 
     async def change_engine(self, request: EngineRequest) -> Engine:
         """Install, stop installing or remove the engine. Returns its state, which goes on changing."""
+        ...
+
+    async def change_update(self, request: UpdateRequest) -> Update:
+        """Look for a newer Potluck, install it, stop that, or go back. Returns the state, which goes on changing."""
         ...
 
     async def set_role(self, request: RoleRequest) -> None: ...

@@ -16,6 +16,7 @@ from potluck.api.events import Failed, GenerationEvent, Tokens
 from potluck.api.library_api import library_operations
 from potluck.api.operations import Operation
 from potluck.api.prompts import GenerationRequest, TokensRequest
+from potluck.api.update import Update, UpdateRequest
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 
@@ -76,6 +77,14 @@ def _looks(backend: Backend) -> Sequence[Operation]:
             run=lambda asked, _: backend.change_engine(asked),
             takes=EngineRequest,
             gives=Engine,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/update",
+            does="Look for a newer Potluck, install it, or go back. The state has how far it is.",
+            run=lambda asked, _: backend.change_update(asked),
+            takes=UpdateRequest,
+            gives=Update,
         ),
         Operation(
             method="POST",

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from potluck.api.engine import Engine
 from potluck.api.hub import Download, Fit, Format, Source
 from potluck.api.politeness import Rule, Rules
+from potluck.api.update import Update
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -264,6 +265,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     served: tuple[ServedModel, ...] = ()  # the loaded model, or the one that a prompt loads
     downloads: tuple[Download, ...] = ()
     engine: Engine | None = None  # None: the node does not say
+    update: Update | None = None  # None: the node does not say
 
     @property
     def me(self) -> Computer | None:

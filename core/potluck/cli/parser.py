@@ -45,6 +45,7 @@ Commands for your computers:
   devices                 the computers, what they have and how fast they are linked
   doctor                  what keeps computers from finding each other, and what to do
   engine                  PyTorch, which computes: install, stop, remove
+  update                  a newer Potluck: look for it, install it, go back
 
 Commands for models:
   chat [PROMPT]           ask once, or talk; what comes through a pipe is a prompt, too
@@ -242,6 +243,24 @@ def _add_computer_commands(commands: "_Commands[Parser]") -> None:
     )
     engine.add_argument("--from", dest="wheels", metavar="FOLDER", help="take these wheels")
     add_json(engine)
+
+    update = _command(
+        commands,
+        "update",
+        "update:update",
+        "Look for a newer Potluck, install it on this computer and tell those of your home, or go back to the\n"
+        "version before. It is verified, comes from your home where that has it, and replaces this one when\n"
+        "nothing is answered. Exit status 1: that failed, or Potluck cannot be updated from here.",
+        "potluck update check",
+        "potluck update install",
+        "potluck update --automatic on     (look each day, and follow the main computer)",
+    )
+    steps = ("check", "install", "stop", "back", "status")
+    update.add_argument("action", nargs="?", choices=steps, default="status", help="(%(default)s)")
+    update.add_argument(
+        "--automatic", choices=("on", "off"), help="whether Potluck looks by itself (off)"
+    )
+    add_json(update)
 
 
 def _add_model_commands(commands: "_Commands[Parser]") -> None:

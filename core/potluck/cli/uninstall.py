@@ -54,8 +54,8 @@ def everything(folders: Folders) -> list[Path]:
 
 
 def programs_own(folders: Folders) -> list[Path]:
-    """What the program alone needs: the engine, compiled kernels, logs. None of it is its owner's."""
-    return [folders.data / "engine", folders.state]
+    """What the program alone needs: the engine, packages, compiled kernels, logs. None of it is its owner's."""
+    return [folders.data / "engine", folders.data / "updates", folders.state]
 
 
 def _is_all_to_go(folders: Folders, keep: bool | None) -> bool:

@@ -9,6 +9,7 @@ import sys
 import msgspec
 
 from potluck.errors import UsageError
+from potluck.launch import find_or_start
 from potluck.settings import HOME_VARIABLE, Folders, load_settings, save_settings
 
 
@@ -52,5 +53,6 @@ def node(options: argparse.Namespace) -> int:
         run,  # imported here, since only the node needs an event loop
     )
 
-    run(folders)
+    if run(folders):  # it has switched to another version
+        find_or_start(folders)
     return 0

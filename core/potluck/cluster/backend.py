@@ -16,6 +16,7 @@ from potluck.api.events import Finished, GenerationEvent, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
+from potluck.api.update import Update, UpdateRequest
 from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.at_hand import ModelsAtHand
@@ -33,6 +34,7 @@ from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
 from potluck.cluster.presence import Presence
 from potluck.cluster.runtime.keeper import EngineKeeper
+from potluck.cluster.updating.keeper import UpdateKeeper
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import (
     ComputerViews,
@@ -72,6 +74,7 @@ class Parts:
     library: NodeLibrary
     doctor: Doctor
     engine: EngineKeeper
+    updates: UpdateKeeper
     at_hand: ModelsAtHand
     program_keys: ProgramKeys
 
@@ -132,6 +135,7 @@ class NodeBackend:
             served=(parts.at_hand.first(),),
             downloads=parts.library.downloads.views(),
             engine=parts.engine.state,
+            update=parts.updates.state,
         )
 
     def role(self) -> schema.Role:
@@ -220,6 +224,9 @@ class NodeBackend:
 
     async def change_engine(self, request: EngineRequest) -> Engine:
         return await self._parts.engine.change(request)
+
+    async def change_update(self, request: UpdateRequest) -> Update:
+        return await self._parts.updates.change(request)
 
     async def set_role(self, request: schema.RoleRequest) -> None:
         self._parts.lending.set_role(request)

@@ -70,6 +70,11 @@ class StopAsked:
     """The owner of this computer ends Potluck."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessorAsked:
+    """This node is to end, and one of the version that is in use now to start."""
+
+
 # --- the other computers
 
 

@@ -30,6 +30,7 @@ from potluck.cluster.events import (
     StepRefused,
     StillNeeded,
     StopAsked,
+    SuccessorAsked,
     ThreadsChanged,
 )
 from potluck.cluster.loss import process_lost
@@ -37,6 +38,7 @@ from potluck.cluster.membership.calls import CALL_S
 from potluck.cluster.membership.handover import LOOK_S as FOLLOW_S
 from potluck.cluster.node_parts import NodeDeadlines, NodeParts
 from potluck.cluster.runtime.keeper import Release
+from potluck.cluster.updating.telling import LOOK_S as TELL_S
 from potluck.errors import PotluckError
 from potluck.heap import trim
 from potluck.ids import short
@@ -65,6 +67,7 @@ class Node(NodeParts):
         self._deadlines = deadlines if deadlines is not None else NodeDeadlines()
         self._stop = asyncio.Event()
         self._is_interrupted = False
+        self.has_successor = False  # whether another one is to be started when this one has ended
         self._is_left = False  # the programs that used the model for a person have ended
         self._tasks = TaskSet()
         super().__init__(folders, self._deadlines, release)
@@ -93,6 +96,7 @@ class Node(NodeParts):
         events.on(HomeLeft, self._removed)
         events.on(ProgramEnded, self._let_go)
         events.on(StopAsked, lambda _: self.stop())
+        events.on(SuccessorAsked, lambda _: self.succeed())
 
     # --- start and end
 
@@ -103,6 +107,7 @@ class Node(NodeParts):
             stack.callback(self.awake.end)
             stack.callback(self.engine.store.close)
             stack.push_async_callback(self.engine.keeper.stop)
+            stack.push_async_callback(self.updates.stop)
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
@@ -136,6 +141,8 @@ class Node(NodeParts):
                 self.device_watch.run(),
                 self.library.downloads.run(),
                 self.engine.start(),
+                self.updates.start(),
+                every(TELL_S, self.telling.look, what="telling of a newer release"),
             ):
                 stack.push_async_callback(end, self._tasks.spawn(work))
             logger.info("node is up node=%s port=%d", short(self.identity.node_id), port)
@@ -171,7 +178,7 @@ class Node(NodeParts):
 
     @property
     def _fetches(self) -> bool:
-        return self.library.downloads.is_busy or self.engine.keeper.is_busy
+        return self.library.downloads.is_busy or self.engine.keeper.is_busy or self.updates.is_busy
 
     async def _look(self) -> None:
         """See whether this computer may be lent now."""
@@ -182,13 +189,7 @@ class Node(NodeParts):
 
     async def _look_at_use(self) -> None:
         """Keep this computer awake while it answers, loads or helps."""
-        lease = self.worker.lease
-        is_used = (
-            self.master.is_used
-            or (lease is not None and lease.transfer is not None)
-            or any(process.is_busy for process in self.processes.running())
-        )
-        self.awake.look(is_used=is_used, now_s=asyncio.get_running_loop().time())
+        self.awake.look(is_used=self.is_used(), now_s=asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """End as the owner wishes: no program starts the node again.
@@ -203,6 +204,11 @@ class Node(NodeParts):
         """End as `stop` does, because the system says so: a program that uses it starts it again."""
         self._is_interrupted = True
         self.stop()
+
+    def succeed(self) -> None:
+        """End, so that whoever runs this process starts the version that is in use now."""
+        self.has_successor = True
+        self.interrupt()
 
     def _advert(self) -> Advert:
         return self.presence.advert(self.backend.role(), is_lending=self.worker.is_lending)

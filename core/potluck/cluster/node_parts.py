@@ -17,6 +17,7 @@ from potluck.cluster.events import (
     StepRefused,
     StillNeeded,
     StopAsked,
+    SuccessorAsked,
 )
 from potluck.cluster.library import open_library
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
@@ -34,7 +35,10 @@ from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.runtime.keeper import Release
-from potluck.cluster.runtime.parts import EngineParts
+from potluck.cluster.runtime.parts import EngineParts, members
+from potluck.cluster.updating.here import Here
+from potluck.cluster.updating.keeper import UpdateKeeper
+from potluck.cluster.updating.telling import Telling
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.worker.leaving import LEAVE_S
 from potluck.cluster.worker.lending import LendingSettings
@@ -53,6 +57,7 @@ from potluck.settings import Folders, cpu_threads, engine_index, engine_locks, l
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
 from potluck.system.awake import Awake, holding
+from potluck.system.installation import package
 from potluck.system.looks import looks
 
 SESSIONS_PART = 10  # of what may be stored on the disk, this part is for caches of conversations
@@ -104,6 +109,8 @@ class NodeParts:
             shared=Folders.usual().data if folders.home is not None and release is None else None,
             index=engine_index(settings),
             throttle=self.throttle,
+            also=lambda: self.updates.listed(),
+            heard=lambda envelope: self.updates.heard(envelope),
             changed=self.events.changed,
         )
         self.known = KnownModels(
@@ -148,6 +155,25 @@ class NodeParts:
             throttle=self.throttle,
             events=self.events,
             leave_s=deadlines.hand_over_s,
+        )
+        self.updates = UpdateKeeper(
+            Here(
+                installed=package(),
+                folder=folders.data / "updates",
+                is_allowed=lambda: self.lending.saved.updates,
+                allow=self.lending.allow_updates,
+                is_at_rest=lambda: not self.is_used(),
+                restart=lambda: self.events.publish(SuccessorAsked()),
+            ),
+            self.engine.store,
+            fetcher=self.engine.fetcher,
+            changed=self.events.changed,
+        )
+        self.telling = Telling(
+            self.engine.client,
+            members=lambda: members(self.identity, self.discovery.peers(), self.membership.names()),
+            envelope=lambda: self.updates.to_tell,
+            heard=self.updates.tells,
         )
         self.looks, self.awake = looks(), Awake(holding())
         self.links = WorkerLinks(
@@ -292,9 +318,19 @@ class NodeParts:
                 library=self.library,
                 doctor=doctor,
                 engine=self.engine.keeper,
+                updates=self.updates,
                 at_hand=self.at_hand,
                 program_keys=ProgramKeys(folders.program_keys, folders.program_key_uses),
             )
+        )
+
+    def is_used(self) -> bool:
+        """Whether it answers, loads or helps at this moment."""
+        lease = self.worker.lease
+        return (
+            self.master.is_used
+            or (lease is not None and lease.transfer is not None)
+            or any(process.is_busy for process in self.processes.running())
         )
 
     async def serve_link(self, link: Link) -> None:

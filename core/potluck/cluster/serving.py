@@ -17,8 +17,11 @@ _OPEN_FILES = 4096  # two HTTP listeners have 256 connections each; models have 
 ENDING_S = 10.0  # for the node before to end: it takes the model out of force first
 
 
-def run(folders: Folders, *, wait_s: float = ENDING_S) -> None:
+def run(folders: Folders, *, wait_s: float = ENDING_S) -> bool:
     """Run this user's node on this computer until it ends.
+
+    Returns:
+        Whether another one is to be started in its place: of the version that is in use now.
 
     Args:
         folders: of the node.
@@ -31,16 +34,17 @@ def run(folders: Folders, *, wait_s: float = ENDING_S) -> None:
     with exclusive(folders.node_lock, wait_s=wait_s):
         _log_to(folders.log_file)
         allow_files(_OPEN_FILES)
-        asyncio.run(_run(folders))
+        return asyncio.run(_run(folders))
 
 
-async def _run(folders: Folders) -> None:
+async def _run(folders: Folders) -> bool:
     node = Node(folders)
     loop = asyncio.get_running_loop()
     for name in ("SIGINT", "SIGTERM"):
         with suppress(NotImplementedError, AttributeError):  # Windows has no such handlers
             loop.add_signal_handler(getattr(signal, name), node.interrupt)
     await node.run()
+    return node.has_successor
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -78,7 +78,7 @@ class Internet:
             IntegrityError: it sends another file than the lock names; what came was deleted.
             StoreError: the disk cannot take it.
         """
-        with self._open() as client:
+        with open_client(self._patience.silent_s) as client:
             try:
                 return _Fetch(client, self._store, wheel, arrived, stopped).run(
                     self._index, self._patience
@@ -90,27 +90,31 @@ class Internet:
                     " POTLUCK_ENGINE_INDEX, check it; else install a newer Potluck."
                 ) from error
 
-    def _open(self) -> httpx.Client:
-        """A client, with the settings of this computer.
 
-        Raises:
-            HubError: they cannot be used.
-        """
-        try:
-            return httpx.Client(
-                follow_redirects=True,
-                max_redirects=10,
-                timeout=self._patience.silent_s,
-                headers={"Accept-Encoding": "identity", "User-Agent": f"potluck/{__version__}"},
-            )
-        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
-            # a proxy of a kind that needs another package, an address that is none, a file that is not there
-            logger.warning("no client for downloads: %s", error)
-            raise HubError(
-                "The settings of this computer for the Internet cannot be used"
-                f" ({str(error)[:_SHOWN]}). Check the proxy (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) and the"
-                " certificates (SSL_CERT_FILE, SSL_CERT_DIR), start Potluck again, and install the engine again."
-            ) from error
+def open_client(silent_s: float) -> httpx.Client:
+    """A client, with the settings of this computer.
+
+    Args:
+        silent_s: without a byte, until a connection counts as broken.
+
+    Raises:
+        HubError: they cannot be used.
+    """
+    try:
+        return httpx.Client(
+            follow_redirects=True,
+            max_redirects=10,
+            timeout=silent_s,
+            headers={"Accept-Encoding": "identity", "User-Agent": f"potluck/{__version__}"},
+        )
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        # a proxy of a kind that needs another package, an address that is none, a file that is not there
+        logger.warning("no client for downloads: %s", error)
+        raise HubError(
+            "The settings of this computer for the Internet cannot be used"
+            f" ({str(error)[:_SHOWN]}). Check the proxy (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) and the"
+            " certificates (SSL_CERT_FILE, SSL_CERT_DIR), start Potluck again, and try again."
+        ) from error
 
 
 class _Fetch:
@@ -143,7 +147,7 @@ class _Fetch:
             failures += 1
             if failures > patience.attempts:
                 raise OfflineError(
-                    f"{_host(self._url or index)} does not send the engine. Check the Internet connection and try"
+                    f"{_host(self._url or index)} does not send {self._wheel.filename}. Check the Internet connection and try"
                     " again; what is here is kept."
                 )
             if not self._is_whole() and self._stopped.wait(patience.pause_s * 2 ** (failures - 1)):

@@ -56,7 +56,7 @@ def try_engine(folder: Path, stopped: threading.Event, *, timeout_s: float = TRI
             cwd=folder,
             creationflags=hidden(),
         )
-        output, problem = _wait(trial, stopped, timeout_s)
+        output, problem = wait(trial, stopped, timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("the engine cannot be tried folder=%s error=%s", folder, error)
         raise _does_not_work() from error
@@ -66,10 +66,15 @@ def try_engine(folder: Path, stopped: threading.Event, *, timeout_s: float = TRI
     return output.strip()[:64]
 
 
-def _wait(
+def wait(
     trial: subprocess.Popen[str], stopped: threading.Event, timeout_s: float
 ) -> tuple[str, str]:
-    """What it writes until its end, and its errors. It does not outlive this call."""
+    """What a process writes until its end, and its errors. It does not outlive this call.
+
+    Raises:
+        StoppedError: `stopped` was set.
+        subprocess.TimeoutExpired: it takes longer than `timeout_s` seconds.
+    """
     until = time.monotonic() + timeout_s
     try:
         while True:

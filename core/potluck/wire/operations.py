@@ -83,7 +83,13 @@ from potluck.wire.rank_messages import (
     Partial,
 )
 from potluck.wire.spare_messages import Keep, Keeping
-from potluck.wire.wheel_messages import SendWheels, WantWheels, WheelsHere
+from potluck.wire.wheel_messages import (
+    ReleaseHeard,
+    SendWheels,
+    TellRelease,
+    WantWheels,
+    WheelsHere,
+)
 
 Table: TypeAlias = Mapping[str, type[Message]]
 
@@ -116,7 +122,9 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
     "ranks": _ALWAYS | table(JoinRanks, OfferSums, AnswerSums, ChooseSums, Partial, AbortStep),
-    "wheels": _ALWAYS | table(WantWheels, WheelsHere, SendWheels, Chunk, Stored, Rejected),
+    "wheels": _ALWAYS | table(
+        WantWheels, WheelsHere, SendWheels, Chunk, Stored, Rejected, TellRelease, ReleaseHeard,
+    ),
 }
 ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op, m in known.items()}
 
@@ -156,6 +164,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     PassOn: PassedOn,
     Keep: Keeping,
     WantWheels: WheelsHere,
+    TellRelease: ReleaseHeard,
     TakeOver: TakenOver,
     Invite: Invited,
     Follow: Followed,

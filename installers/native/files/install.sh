@@ -25,14 +25,17 @@ if [ -e "$target" ] && [ ! -e "$target/tree/potluck.json" ]; then
     say "$target is there already and is no Potluck. Name another folder: ./install.sh FOLDER"
     exit 1
 fi
-"$from/tree/bin/potluck" --version >/dev/null || {
+version=$("$from/tree/bin/potluck" --version) && version=${version##* } || {
     say "Potluck does not start on this computer: it needs $(uname -m) and a newer system than this."
     exit 1
 }
 mkdir -p "$(dirname -- "$target")" "$HOME/.local/bin" "$data/applications" "$data/mime/packages"
 rm -rf "$target.new" "$target.old"
-mkdir "$target.new"
-cp -R "$from/tree" "$from/uninstall.sh" "$target.new/"
+# Potluck puts newer versions beside this one, and points `tree` at the one in use (core/potluck/update).
+mkdir -p "$target.new/versions"
+cp -R "$from/tree" "$target.new/versions/$version"
+cp "$from/uninstall.sh" "$target.new/"
+ln -s "versions/$version" "$target.new/tree"
 # What runs from the old folder has its files open until it ends.
 [ ! -e "$target" ] || mv "$target" "$target.old"
 mv "$target.new" "$target" || {

@@ -19,6 +19,6 @@ if grep -qsF "$target/tree/bin/potluck-window" "$entry"; then
     ! command -v update-desktop-database >/dev/null || update-desktop-database -q "$data/applications" || true
     ! command -v update-mime-database >/dev/null || update-mime-database "$data/mime" >/dev/null 2>&1 || true
 fi
-rm -rf "$target/tree" "$target/uninstall.sh"
+rm -rf "$target/tree" "$target/versions" "$target/uninstall.sh"
 rmdir "$target" 2>/dev/null || say "There are other files in $target, which stay."
 say "Potluck is removed."

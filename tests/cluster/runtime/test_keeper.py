@@ -330,6 +330,10 @@ def test_wheels_of_the_owner_are_installed_and_kept_for_others_if_they_are_liste
         its = keeper(store, paths, None)
         await its.look()
         await its.change(EngineRequest(action="install", folder=str(paths[0].parent)))
+        await asyncio.sleep(0)
+        assert (
+            its.state.is_working
+        )  # while the wheels are read: who follows it must not take it for over
         await asyncio.wait_for(its.wait(), 60)
 
         assert its.state.variant == "own"

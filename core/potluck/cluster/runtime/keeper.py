@@ -7,7 +7,7 @@ computer, or a paired computer asks for files that it cannot get by itself.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,6 +64,7 @@ class EngineKeeper:
         release: the locks, and this computer.
         shared: what this user has installed for the usual folders; a node in other folders (`--home`, the demo) uses
             it as long as it has none of its own.
+        also: other files in the store that are kept.
         changed: called when the state has changed.
     """
 
@@ -75,9 +76,10 @@ class EngineKeeper:
         fetcher: WheelFetcher,
         release: Release,
         shared: Installed | None = None,
+        also: Callable[[], Collection[Digest]] = tuple,
         changed: Callable[[], None],
     ) -> None:
-        self._shared = shared
+        self._shared, self._also = shared, also
         self._store, self._installed, self._fetcher = store, installed, fetcher
         self._release, self._changed = release, changed
         self._choice: Choice | None = None  # of what this release lists
@@ -240,6 +242,7 @@ class EngineKeeper:
             if folder is None:
                 choice, places = await self._fetch(), self._store.path
             else:
+                self._say("unpacking")  # from now on: to read and hash the wheels takes seconds
                 choice, places = await self._take_from(folder)
             self._say("unpacking", nbytes=choice.nbytes)
             await self._unpack(choice, places)
@@ -385,10 +388,10 @@ class EngineKeeper:
             self._problem = error.message
 
     async def clean(self) -> None:
-        """Delete wheels that no lock of this release names, which others of this home may not have needed yet."""
+        """Delete files that no lock of this release names, which others of this home may not have needed yet."""
         await self._looked.wait()
         if self._locks:
-            await asyncio.to_thread(self._drop, set(self._listed))
+            await asyncio.to_thread(self._drop, {*self._listed, *self._also()})
 
     async def stop(self) -> None:
         """End what is under way; what is here is kept."""

@@ -7,11 +7,12 @@ from typing import Final
 from potluck.cluster.runtime.fetching import WheelFetcher
 from potluck.cluster.runtime.keeper import EngineKeeper, Release
 from potluck.cluster.runtime.sharing import Source, WheelClient, WheelServer
-from potluck.ids import HomeId, NodeId
+from potluck.ids import Digest, HomeId, NodeId
 from potluck.net.advert import Found
 from potluck.net.identity import Identity
 from potluck.runtime.download import Internet
 from potluck.runtime.installed import Installed
+from potluck.runtime.lock import Wheel
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
 from potluck.wire.messages import NodeInfo
@@ -32,6 +33,8 @@ class EngineParts:
         shared: the data folder whose engine is used as long as this one has none; None: there is no other.
         index: of the owner, in place of the Internet; None: the addresses of the locks.
         throttle: limits how fast wheels are sent.
+        also: other files that are kept, given out and fetched as wheels are: packages of a newer Potluck.
+        heard: a main computer tells of a newer release; returns what is done about it.
         changed: called when the state has changed.
     """
 
@@ -47,28 +50,33 @@ class EngineParts:
         shared: Path | None,
         index: str | None,
         throttle: Throttle,
+        also: Callable[[], Mapping[Digest, Wheel]],
+        heard: Callable[[bytes], str],
         changed: Callable[[], None],
     ) -> None:
         installed = Installed.below(data)
         self.store = ChunkStore(installed.wheels, KEPT_BYTES)
-        fetcher = WheelFetcher(
+        self.client = WheelClient(identity, me=me, store=self.store)
+        self.fetcher = WheelFetcher(
             self.store,
-            WheelClient(identity, me=me, store=self.store),
+            self.client,
             sources=lambda: sources(identity, found(), members()),
             internet=Internet(self.store, index=index),
         )
         self.keeper = EngineKeeper(
             self.store,
             installed,
-            fetcher=fetcher,
+            fetcher=self.fetcher,
             release=release,
+            also=also,
             shared=None if shared is None else Installed.below(shared),
             changed=changed,
         )
         self.server = WheelServer(
             self.store,
-            listed=self.keeper.listed,
+            listed=lambda: {**self.keeper.listed(), **also()},
             fetch=self.keeper.fetch_for_others,
+            heard=heard,
             throttle=throttle,
         )
 
@@ -76,6 +84,16 @@ class EngineParts:
         """Look at this computer, and tidy up."""
         await self.keeper.look()
         await self.keeper.clean()
+
+
+def members(
+    identity: Identity, found: Sequence[Found], names: Mapping[NodeId, str]
+) -> list[Source]:
+    """The computers of the own home that are found."""
+    own = identity.own_home
+    if own is None:
+        return []
+    return [each for each in sources(identity, found, names) if each.node_id in names]
 
 
 def sources(

@@ -1,7 +1,8 @@
 """Both ends of a `wheels` connection: files of the engine travel between paired computers.
 
 Only members of a home come so far. Files are asked for and sent by their SHA-256; one is given out only if a lock of
-this computer's own release lists it, so that nobody can read anything else, or have anything else fetched.
+this computer's own release lists it, or the signed list of a newer one, so that nobody can read anything else, or have
+anything else fetched.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from potluck import __version__
 from potluck.errors import IntegrityError, NotAllowedError, PeerError, PotluckError
 from potluck.ids import Digest, HomeId, NodeId, short
 from potluck.net.identity import Identity
@@ -23,7 +25,15 @@ from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.wire.messages import Address, Message, NeedTensor, NodeInfo
-from potluck.wire.wheel_messages import MAX_ASKED, SendWheels, WantWheels, WheelHere, WheelsHere
+from potluck.wire.wheel_messages import (
+    MAX_ASKED,
+    ReleaseHeard,
+    SendWheels,
+    TellRelease,
+    WantWheels,
+    WheelHere,
+    WheelsHere,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +67,9 @@ class WheelServer:
 
     Args:
         store: where wheels are.
-        listed: those that the locks of this release name.
+        listed: those that the locks of this release name, and packages of a newer one.
         fetch: begins to fetch those that are not here; returns why it does not, or an empty text.
+        heard: a main computer tells of a newer release; returns what is done about it.
         throttle: limits how fast they are sent.
     """
 
@@ -68,9 +79,10 @@ class WheelServer:
         *,
         listed: Callable[[], Mapping[Digest, Wheel]],
         fetch: Callable[[Sequence[Wheel]], str],
+        heard: Callable[[bytes], str] = lambda _: "",
         throttle: Throttle | None = None,
     ) -> None:
-        self._store, self._listed, self._fetch = store, listed, fetch
+        self._store, self._listed, self._fetch, self._heard = store, listed, fetch, heard
         self._throttle = throttle
 
     async def serve(self, link: Link) -> None:
@@ -94,6 +106,11 @@ class WheelServer:
             case SendWheels(wheels=wheels):
                 sources = await asyncio.to_thread(self._sources, wheels)
                 await self._send(link, wheels, sources)
+            case TellRelease(envelope=envelope):
+                if link.peer_role != "master":
+                    raise NotAllowedError("Only a home's main computer tells of a newer Potluck.")
+                said = self._heard(envelope.encode())
+                await link.send(ReleaseHeard(re=message.id, version=__version__, message=said))
             case _:
                 raise NotAllowedError("On this connection, files of the engine are asked for.")
 
@@ -188,6 +205,21 @@ class WheelClient:
             return await receive_tensors(link, self._store, taken, progress=progress)
         finally:
             link.close()
+
+    async def tell(self, source: Source, envelope: bytes) -> ReleaseHeard:
+        """Tell a computer of the own home of a newer release.
+
+        Raises:
+            PeerError: it does not answer, or is too old to know what that is.
+        """
+        link = await self._dial(source)
+        try:
+            answer = await link.request(TellRelease(envelope=envelope.decode()), timeout_s=ANSWER_S)
+        finally:
+            link.close()
+        if not isinstance(answer, ReleaseHeard):
+            raise PeerError(f"{link.peer.name} does not say which version it has.")
+        return answer
 
     async def _dial(self, source: Source) -> Link:
         return await dial(

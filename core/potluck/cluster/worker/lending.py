@@ -131,6 +131,15 @@ class LendingSettings:
         save_settings(self._file, self._saved)
         return self._saved.shown_name
 
+    def allow_updates(self, on: bool) -> None:
+        """Store whether Potluck may look for newer versions by itself."""
+        is_held = self.settings is not self._saved
+        self._saved = msgspec.structs.replace(self._saved, updates=on)
+        self.settings = (
+            msgspec.structs.replace(self.settings, updates=on) if is_held else self._saved
+        )
+        save_settings(self._file, self._saved)
+
     def let_go(self, holder: Holder) -> None:
         """Go back to the saved settings when the last program that held the node is gone."""
         if holder == "worker" and self.settings is not self._saved:

@@ -1,0 +1,116 @@
+"""`update`: newer versions of Potluck itself."""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+
+from potluck.api.update import Update, UpdateRequest
+from potluck.cli import terminal
+from potluck.cli.computers import open_client
+from potluck.cli.terminal import put, put_json, put_table, say
+from potluck.client import Client, NodeGoneError
+from potluck.errors import format_bytes
+from potluck.launch import find_or_start
+from potluck.settings import Folders
+
+POLL_S = 0.3
+SWITCH_S = 90.0  # for the node to end, and for the new version to come up or to be left again
+_DOES = {
+    "looking": "Looking for a newer version",
+    "fetching": "Fetching the new version",
+    "trying": "Unpacking and trying it",
+    "waiting": "Waiting until nothing is answered",
+    "switching": "Starting the new version",
+}
+
+
+def update(options: argparse.Namespace) -> int:
+    """Look for a newer Potluck, install it, go back, or show what is known. Returns 1 if that failed."""
+    client, _ = open_client(options)
+    action: str = options.action
+    if options.automatic is not None:
+        client.change_update(UpdateRequest(allowed=options.automatic == "on"))
+    if action == "status":
+        state = _state(client)
+    else:
+        client.change_update(UpdateRequest(action=options.action))
+        state = _follow(client, _state(client), lambda: find_or_start(Folders.of(options.home)))
+        client = find_or_start(Folders.of(options.home))  # it may be another one now
+    if options.json:
+        put_json(state)
+    else:
+        _put(state, client.state().node.version)
+    return 1 if state.failed or state.phase == "manual" else 0
+
+
+def _follow(client: Client, state: Update, again: Callable[[], Client]) -> Update:
+    line = terminal.Progress()
+    try:
+        for seen in _states(client, again):
+            state = seen
+            if state.is_working:
+                line.show(_describe(state), state.fraction, _amount(state))
+    finally:
+        line.close()
+    return state
+
+
+def _states(client: Client, again: Callable[[], Client]) -> Iterator[Update]:
+    """The states until nothing is done any more; the node may be another one in the end."""
+    ends_at = float("inf")
+    while True:
+        time.sleep(POLL_S)
+        try:
+            state = _state(client)
+        except NodeGoneError:
+            ends_at = min(ends_at, time.monotonic() + SWITCH_S)
+            if time.monotonic() > ends_at:
+                raise
+            client = again()
+            continue
+        yield state
+        if not state.is_working:
+            return
+
+
+def _state(client: Client) -> Update:
+    state = client.state().update
+    if state is None:
+        raise NodeGoneError(
+            "The Potluck that runs on this computer is older. End it and try again."
+        )
+    return state
+
+
+def _describe(state: Update) -> str:
+    """What is done just now: `Fetching the new version from attic`."""
+    source = f" from {state.source}" if state.source else ""
+    return f"{_DOES.get(state.phase, '')}{source}"
+
+
+def _amount(state: Update) -> str:
+    return f"{format_bytes(state.done)} of {format_bytes(state.nbytes)}" if state.nbytes else ""
+
+
+def _put(state: Update, version: str) -> None:
+    put(f"Potluck {version} runs on this computer.")
+    if state.phase == "offered" and not state.failed:
+        put(f"{state.message} It is {state.version}: potluck update install")
+    else:
+        put(state.message)
+    came = [(state.from_home, "from your home"), (state.from_internet, "from the Internet")]
+    if parts := [f"{format_bytes(nbytes)} {where}" for nbytes, where in came if nbytes]:
+        put(f"It came: {', '.join(parts)}.")
+    if state.before:
+        put(f"The version before is {state.before}: potluck update back")
+    if state.phase != "manual":
+        put(
+            "Potluck looks for newer versions by itself."
+            if state.allowed
+            else "Potluck does not look by itself. To let it: potluck update --automatic on"
+        )
+    if state.computers:
+        rows = [(each.name, each.version, each.message) for each in state.computers]
+        put_table(("COMPUTER", "VERSION", ""), rows)
+    if state.is_working:
+        say("This goes on in the background.")

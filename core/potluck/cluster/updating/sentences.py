@@ -1,0 +1,23 @@
+"""What the state of an update says."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from potluck.api.update import Phase
+
+SAYS: Final[Mapping[Phase, str]] = {
+    "quiet": "No newer version of Potluck is known.",
+    "looking": "Potluck looks for a newer version.",
+    "offered": "There is a newer version of Potluck.",
+    "fetching": "The new version is being fetched.",
+    "trying": "The new version is being unpacked and tried.",
+    "waiting": "The new version is ready. Potluck switches to it as soon as nothing is answered.",
+    "switching": "Potluck starts again with the new version.",
+}
+NEWEST: Final = "This is the newest version of Potluck."
+NO_PACKAGE: Final = "The newest release of Potluck has no package for this computer. The version that is here is used on."
+NOTHING_BEFORE: Final = "There is no version before this one on this computer."
+UNEXPECTED: Final = "Potluck cannot be updated: an error that it does not know. The log has it (potluck logs). What is here is used on."
+HEARD: Final = "It asks its owner."
+FOLLOWS: Final = "It updates, too."
+BY_HAND: Final = "Its owner has to update it."

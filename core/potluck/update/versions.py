@@ -1,0 +1,224 @@
+"""The versions of Potluck beside each other, the link to the one in use, and whether it has come up.
+
+ROOT/tree                    -> versions/0.3.0, replaced at once
+ROOT/versions/0.3.0/         a tree; its name is its version, and it is complete
+ROOT/versions/.new-0.3.0/    one that is being unpacked; it gets its name when it is complete and on the disk
+ROOT/versions/state.json     which one is on trial, which was before it, and which one did not come up
+
+A version on trial is one that was switched to and has not come up yet. Whoever starts it counts that first, so that one
+that ends, hangs, or takes the computer with it is left after a few starts, whoever starts it then.
+"""
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from potluck.errors import StoreError
+from potluck.files import recall, sync_folder, write_atomically
+from potluck.reasons import reason
+from potluck.system.installation import CURRENT, VERSIONS, Package, package
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+MOST_STARTS: Final = 3  # of a version that has never come up
+_NEW: Final = ".new-"
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A version that did not come up, and why."""
+
+    version: str
+    why: str
+
+
+class _State(msgspec.Struct, frozen=True):
+    trying: str = ""
+    before: str = ""  # used again if that one does not come up
+    starts: int = 0  # of the one on trial
+    failed: Failed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What is installed below one folder. All methods block.
+
+    Attributes:
+        root: the folder.
+        own: version that this process runs.
+    """
+
+    root: Path
+    own: str
+
+    @classmethod
+    def of(cls, installed: Package | None) -> "Versions | None":
+        """Those of a package; None: it is not one that Potluck replaces by itself."""
+        if installed is None or installed.root is None:
+            return None
+        return cls(installed.root, installed.version)
+
+    @classmethod
+    def of_this(cls) -> "Versions | None":
+        """Those of the package that this process runs from."""
+        return cls.of(package())
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all versions."""
+        return self.root / VERSIONS
+
+    @property
+    def current(self) -> str:
+        """The version in use from the next start on."""
+        try:
+            return (self.root / CURRENT).readlink().name
+        except OSError:
+            return self.own
+
+    @property
+    def python(self) -> Path:
+        """The Python of that version, not by the link: what runs must not find another version's modules later."""
+        return self.folder / self.current / "python" / "bin" / "python3"
+
+    @property
+    def before(self) -> str | None:
+        """The version that was used before, if it is still there."""
+        state = self._state()
+        there = bool(state.before) and (self.folder / state.before).is_dir()
+        return state.before if there and state.before != self.current else None
+
+    @property
+    def failed(self) -> Failed | None:
+        """The version that was tried last and did not come up."""
+        return self._state().failed
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether the version in use has never come up, and there is one to go back to."""
+        return self._state().trying == self.current and self.before is not None
+
+    def is_writable(self) -> bool:
+        """Whether this user may change it."""
+        return os.access(self.root, os.W_OK) and os.access(self.folder, os.W_OK)
+
+    def new(self, version: str) -> Path:
+        """An empty folder for a version that is being unpacked."""
+        for left in self.folder.glob(f"{_NEW}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        return self.folder / f"{_NEW}{version}"
+
+    def add(self, version: str) -> None:
+        """Give a version its name, now that it is complete.
+
+        Raises:
+            StoreError: the disk refuses it.
+        """
+        target = self.folder / version
+        try:
+            if version == self.current:
+                raise StoreError(f"Potluck {version} is in use already.")
+            if target.exists():
+                shutil.rmtree(target)  # of an earlier try
+            if sys.platform == "linux":
+                os.sync()  # a power cut must not leave a name without its files
+            (self.folder / f"{_NEW}{version}").replace(target)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise StoreError(f"The new version cannot be installed: {reason(error)}.") from error
+
+    def switch(self, version: str) -> None:
+        """Use a version from the next start on; it is on trial until it has come up.
+
+        Raises:
+            StoreError: the disk refuses it.
+        """
+        before = self.current
+        self._write(_State(trying=version, before=before))
+        self._point(version)
+        logger.info("switched to version %s, before %s", version, before)
+
+    def count_start(self) -> bool:
+        """Note that the version on trial is being started. False: it was started often enough."""
+        state = self._state()
+        self._write(msgspec.structs.replace(state, starts=state.starts + 1))
+        return state.starts < MOST_STARTS
+
+    def came_up(self) -> None:
+        """The version that this process runs has come up: it is on trial no more."""
+        state = self._state()
+        if state.trying != self.own or self.current != self.own:
+            return
+        logger.info("version %s has come up", self.own)
+        with suppress(StoreError):  # then it stays on trial, and is noted at the next start
+            self._write(_State(before=state.before))
+        self._clean({self.own, state.before})
+
+    def go_back(self, why: str) -> str | None:
+        """Use the version before again. Returns which one; None: there is none.
+
+        Raises:
+            StoreError: the disk refuses it.
+        """
+        before, left = self.before, self.current
+        if before is None:
+            return None
+        logger.warning("going back from version %s to %s: %s", left, before, why)
+        self._point(before)
+        self._write(_State(failed=Failed(left, why[:1000])))
+        return before
+
+    def _point(self, version: str) -> None:
+        link, new = self.root / CURRENT, self.root / f".{CURRENT}"
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(Path(VERSIONS) / version, target_is_directory=True)
+            new.replace(link)
+            sync_folder(self.root)
+        except OSError as error:
+            raise StoreError(f"Potluck cannot switch to {version}: {reason(error)}.") from error
+
+    def _clean(self, kept: set[str]) -> None:
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _state(self) -> _State:
+        return recall(self._file, _State) or _State()
+
+    def _write(self, state: _State) -> None:
+        try:
+            write_atomically(self._file, msgspec.json.format(msgspec.json.encode(state)))
+        except OSError as error:
+            raise StoreError(f"{self._file} cannot be written: {reason(error)}.") from error
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "state.json"
+
+
+def started(start: Callable[[], _T], versions: Versions | None, errors: type[Exception]) -> _T:
+    """Start Potluck, and start the version before if the one on trial does not come up.
+
+    Args:
+        start: starts the version in use.
+        versions: that are installed; None: there is nothing to go back to.
+        errors: what `start` raises if it does not come up.
+    """
+    while versions is not None and versions.is_on_trial:
+        if not versions.count_start():
+            versions.go_back(f"It was started {MOST_STARTS} times and never came up.")
+            break
+        try:
+            return start()
+        except errors as error:
+            versions.go_back(str(error))
+    return start()

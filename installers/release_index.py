@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""The signed list of a release, which installed packages ask for: version, packages, sizes, SHA-256.
+
+    python3 installers/release_index.py key                 a new key pair, printed: the private half is a secret
+    python3 installers/release_index.py sign FOLDER URL     FOLDER/release.json, of the packages there; URL: where they are
+    python3 installers/release_index.py check FOLDER        whether FOLDER/release.json is what packages would believe
+
+`sign` takes the private key from POTLUCK_RELEASE_KEY (base64). It must be the half of a key in release_keys.txt.
+Needs `cryptography`, `msgspec` and `packaging`, as Potluck does; `artifacts.py index` runs it where they are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "core"))
+
+import msgspec
+from artifacts import digest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from native.project import BuildError, release_keys, version
+from terminal import say
+
+from potluck.errors import IntegrityError
+from potluck.update.envelope import RELEASE_TYPE, key_text, private_key, seal
+from potluck.update.release import Package, Release, read_release, this_machine
+
+NAME = "release.json"
+KEY = "POTLUCK_RELEASE_KEY"
+_DEB = re.compile(r"potluck_(?P<version>[^_]+)_(?P<machine>amd64|arm64)\.deb")
+_OTHER = re.compile(
+    r"potluck-(?P<version>[^-]+)-(?P<system>linux|macos|windows)-(?P<machine>[a-z0-9_]+)(?P<suffix>\.tar\.xz|\.dmg|\.exe)"
+)
+_KINDS = {".tar.xz": "tar", ".dmg": "macos", ".exe": "windows"}
+
+
+def new_key() -> tuple[str, str]:
+    """A private key and its public half, both in base64."""
+    import base64
+
+    key = Ed25519PrivateKey.generate()
+    return base64.b64encode(key.private_bytes_raw()).decode(), key_text(key.public_key())
+
+
+def packages(folder: Path, url: str) -> list[Package]:
+    """The packages of this version in a folder.
+
+    Raises:
+        BuildError: there is none, or one of another version.
+    """
+    found: list[Package] = []
+    for file in sorted(folder.iterdir()):
+        named = _DEB.fullmatch(file.name) or _OTHER.fullmatch(file.name)
+        if named is None:
+            continue
+        if named["version"] != version():
+            raise BuildError(f"{file.name} is not of version {version()}.")
+        is_deb = file.suffix == ".deb"
+        found.append(
+            Package(
+                name=file.name,
+                system="linux" if is_deb else named["system"],
+                machine=this_machine(named["machine"]),
+                kind="deb" if is_deb else _KINDS[named["suffix"]],
+                nbytes=file.stat().st_size,
+                sha256=digest(file),
+                url=f"{url.rstrip('/')}/{file.name}",
+            )
+        )
+    if not found:
+        raise BuildError(f"There is no package in {folder}.")
+    return found
+
+
+def sign(folder: Path, url: str, secret: str, keys: Sequence[str]) -> Path:
+    """Write the list of the packages in a folder.
+
+    Raises:
+        BuildError: the key is none, or packages would not believe it.
+    """
+    try:
+        key = private_key(secret)
+    except ValueError:
+        raise BuildError(f"{KEY} is no Ed25519 key: 32 bytes in base64.") from None
+    if key_text(key.public_key()) not in keys:
+        raise BuildError(
+            "The public half of this key is not in installers/release_keys.txt, so no package would believe it."
+        )
+    release = Release(version=version(), packages=tuple(packages(folder, url)))
+    target = folder / NAME
+    target.write_bytes(seal(msgspec.json.encode(release), RELEASE_TYPE, key) + b"\n")
+    return target
+
+
+def check(folder: Path, keys: Sequence[str]) -> Release:
+    """Read the list as a package does, and compare all files with it.
+
+    Raises:
+        BuildError: it is not what packages would believe, or a file is not what it says.
+    """
+    try:
+        release = read_release((folder / NAME).read_bytes(), keys)
+    except (OSError, IntegrityError) as error:
+        raise BuildError(f"{folder / NAME}: {error}") from None
+    for package in release.packages:
+        file = folder / package.name
+        if file.stat().st_size != package.nbytes or digest(file) != package.sha256:
+            raise BuildError(f"{package.name} is not what {NAME} says.")
+    return release
+
+
+def main(words: Sequence[str]) -> int:
+    """Do one of these. Return 0; 1 after a sentence that says what is wrong; 2 for no such thing."""
+    try:
+        match list(words):
+            case ["key"]:
+                private, public = new_key()
+                print(f"private, for the secret {KEY}: {private}")
+                print(f"public, for installers/release_keys.txt: {public}")
+            case ["sign", folder, url]:
+                target = sign(Path(folder), url, os.environ.get(KEY, ""), release_keys())
+                say(f"{target} is written.")
+            case ["check", folder]:
+                release = check(Path(folder), release_keys())
+                say(f"{release.version}, {len(release.packages)} packages: as packages believe it.")
+            case _:
+                say(str(__doc__))
+                return 2
+    except BuildError as error:
+        say(f"\n{error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
