@@ -196,16 +196,8 @@ class ScaledTarget:
         values = values.view(-1, self.width).float()
         self._target.fill(first, values * self._factors[first : first + len(values), None])
 
-    def fill_integers(
-        self,
-        first: int,
-        integers: Tensor,
-        scales: Tensor,
-        offsets: Tensor | None = None,
-        steps: Tensor | None = None,
-    ) -> None:
-        del steps
-        self.fill(first, dequantise(integers, scales, offsets))
+    def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
+        self.fill(first, rows.values())
 
 
 def is_whole_blocks(rows: int) -> bool:
