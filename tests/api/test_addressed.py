@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fake_backend import FakeBackend
 
-from potluck.api.addressed import Fetch, WithPictures
+from potluck.api.addressed import MOST_FETCHED, Fetch, WithPictures
 from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import (
     ChatPrompt,
@@ -21,7 +21,7 @@ FILES = {CAT: b"a cat", DOG: b"a dog"}
 SENT = GivenPicture(data=b"sent along", at=3)
 
 
-async def fetch(address: str) -> bytes:
+async def fetch(address: str, most: int) -> bytes:
     if address not in FILES:
         raise UsageError(f"There is nothing at {address}.")
     return FILES[address]
@@ -66,6 +66,18 @@ def test_an_address_that_is_not_fetched_is_refused_with_its_field(
     assert backend.generated == []
 
 
+def test_the_files_of_a_request_have_one_limit_together() -> None:
+    limits: list[int] = []
+
+    async def note(address: str, most: int) -> bytes:
+        limits.append(most)
+        return await fetch(address, most)
+
+    asyncio.run(asked(FakeBackend(), note, at(CAT), SENT, at(DOG)))
+
+    assert limits == [MOST_FETCHED, MOST_FETCHED - len(FILES[CAT])]
+
+
 def test_other_prompts_pass_unchanged() -> None:
     backend = FakeBackend()
 
@@ -77,9 +89,9 @@ def test_other_prompts_pass_unchanged() -> None:
 def test_tokens_are_counted_of_the_same_prompt() -> None:
     fetched: list[str] = []
 
-    async def note(address: str) -> bytes:
+    async def note(address: str, most: int) -> bytes:
         fetched.append(address)
-        return await fetch(address)
+        return await fetch(address, most)
 
     async def main() -> None:
         await WithPictures(FakeBackend(), note).tokens(TokensRequest(prompt=prompt(at(CAT))))

@@ -36,7 +36,8 @@ def test_models_are_listed_as_soon_as_one_is_loaded_and_before_that_how_far_it_i
 def test_a_picture_with_an_address_reaches_the_node_where_the_user_allows_it(
     server: Server,
 ) -> None:
-    async def fetch(address: str) -> bytes:
+    async def fetch(address: str, most: int) -> bytes:
+        assert most > 0
         return address.encode()
 
     address = "https://example.org/cat.png"

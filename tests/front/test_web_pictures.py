@@ -9,7 +9,14 @@ from ipaddress import ip_address
 import pytest
 
 from potluck.errors import UsageError
-from potluck.front.web_pictures import MOST_REDIRECTS, Ip, WebPictures, is_on_the_internet
+from potluck.front.web_pictures import (
+    MOST_REDIRECTS,
+    Ip,
+    WebPictures,
+    is_elsewhere,
+    is_on_the_internet,
+)
+from potluck.net.interfaces import own_interfaces
 
 FILE = b"\x89PNG and more"
 BY_PATH = {
@@ -21,6 +28,8 @@ BY_PATH = {
     b"/large": b"HTTP/1.1 200 OK\r\n\r\n" + bytes(4096),
     b"/empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     b"/gone": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    b"/same": b"HTTP/1.1 304 Not Modified\r\n\r\n",
+    b"/lost": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
     b"/short": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nonly this",
 }
 OUTSIDE, ROUTER = ip_address("127.0.0.1"), ip_address("192.168.1.1")
@@ -43,7 +52,6 @@ class Site:
                 look_up=self._look_up,
                 may_reach=lambda ip: ip == OUTSIDE,
                 deadline_s=5.0,
-                most_bytes=1024,
             )
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +74,7 @@ class Site:
     async def fetch(self, path: str, host: str = "pictures.example") -> bytes:
         async with self.serving() as pictures:
             try:
-                return await pictures.fetch(f"http://{host}:{self.port}{path}")
+                return await pictures.fetch(f"http://{host}:{self.port}{path}", 1024)
             finally:
                 for _ in self.asked:
                     await self._ended.acquire()
@@ -105,9 +113,11 @@ def test_a_name_of_the_home_is_not_asked(host: str) -> None:
         ("/router", "not on the Internet"),
         ("/disk", "no address of a picture"),
         ("/round", "without an end"),
-        ("/large", "more than 1.0 kB"),
+        ("/large", "more than the 1.0 kB"),
         ("/empty", "nothing at"),
         ("/gone", "status 404"),
+        ("/same", "status 304"),
+        ("/lost", "status 302"),
         ("/short", "cannot be fetched"),
     ],
 )
@@ -135,7 +145,7 @@ def test_a_name_that_nobody_knows_and_a_server_that_is_silent_are_said() -> None
             port = server.sockets[0].getsockname()[1]
             impatient = WebPictures(may_reach=lambda _: True, deadline_s=0.05)
             with pytest.raises(UsageError, match="did not come within"):
-                await impatient.fetch(f"http://127.0.0.1:{port}/")
+                await impatient.fetch(f"http://127.0.0.1:{port}/", 1024)
             await ended.wait()
 
     asyncio.run(main())
@@ -146,6 +156,10 @@ def test_a_name_that_nobody_knows_and_a_server_that_is_silent_are_said() -> None
     [
         "ftp://example.org/cat.png",
         "http://",
+        "http://a..b/",
+        "http://xn--/",
+        "http://example.org:99999/",
+        f"http://{'a' * 70}.org/",
         "http://name:word@example.org/",
         "http://[::",
         "cat.png",
@@ -153,7 +167,7 @@ def test_a_name_that_nobody_knows_and_a_server_that_is_silent_are_said() -> None
 )
 def test_other_addresses_are_refused(address: str) -> None:
     with pytest.raises(UsageError, match="no address of a picture"):
-        asyncio.run(WebPictures().fetch(address))
+        asyncio.run(WebPictures().fetch(address, 1024))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +185,18 @@ def test_other_addresses_are_refused(address: str) -> None:
         "::ffff:192.168.1.1",
         "64:ff9b::a00:1",
         "2002:a00:1::",
+        "fec0::1",
+        "64:ff9b:1::a00:1",
+        "::7f00:1",
     ],
 )
 def test_addresses_of_homes_and_computers_are_not_on_the_internet(own: str) -> None:
     assert not is_on_the_internet(ip_address(own))
+
+
+def test_an_address_in_a_network_of_this_computer_is_of_the_home() -> None:
+    assert not any(is_elsewhere(own.ip) for own in own_interfaces())
+    assert is_elsewhere(ip_address("93.184.216.34"))
 
 
 @pytest.mark.parametrize("ip", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
@@ -185,4 +207,4 @@ def test_those_of_the_internet_are(ip: str) -> None:
 @pytest.mark.parametrize("host", ["2130706433", "127.1", "localhost", "[::1]", "[::ffff:7f00:1]"])
 def test_loopback_is_known_however_it_is_written(host: str) -> None:
     with pytest.raises(UsageError, match="not on the Internet"):
-        asyncio.run(WebPictures().fetch(f"http://{host}/cat.png"))
+        asyncio.run(WebPictures().fetch(f"http://{host}/cat.png", 1024))

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from potluck.api.backend import Answering, Holder
+from potluck.api.endpoint import MAX_BODY
 from potluck.api.events import GenerationEvent, Tokens
 from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import (
@@ -21,8 +22,12 @@ from potluck.api.prompts import (
 from potluck.api.schema import ServedModel
 from potluck.errors import UsageError
 
-Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
-"""Returns the file at a web address. Raises a UsageError with a sentence that says why not."""
+# Of all files that are fetched for a request: as base64 they go to the node in one body (`MAX_BODY`).
+MOST_FETCHED = MAX_BODY * 3 // 4 - (1 << 20)
+DEADLINE_S = 60.0  # for all of them
+
+Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
+"""Returns the file at a web address, of at most so many bytes. Raises a UsageError that says why not."""
 
 
 class WithPictures:
@@ -68,23 +73,25 @@ class WithPictures:
         """
         if not isinstance(prompt, ChatPrompt) or not _has_addresses(prompt):
             return prompt
+        left, turns, field = MOST_FETCHED, list[ChatTurn](), ""
         try:
-            async with asyncio.TaskGroup() as group:
-                turns = [
-                    [group.create_task(self._whole(picture)) for picture in turn.pictures]
-                    for turn in prompt.turns
-                ]
-        except* UnsupportedParameterError as errors:
-            raise _first(errors) from None
-        return replace(
-            prompt,
-            turns=tuple(
-                _with(turn, tuple(task.result() for task in tasks))
-                for turn, tasks in zip(prompt.turns, turns, strict=True)
-            ),
-        )
+            async with asyncio.timeout(DEADLINE_S):
+                for turn in prompt.turns:
+                    pictures = list[GivenPicture]()
+                    for picture in turn.pictures:
+                        field = picture.field
+                        pictures.append(await self._whole(picture, left))
+                        left -= len(pictures[-1].data) if picture.address else 0
+                    turns.append(replace(turn, pictures=tuple(pictures)) if pictures else turn)
+        except TimeoutError:
+            raise UnsupportedParameterError(
+                field,
+                f"{field}: the pictures of this request did not come within {DEADLINE_S:.0f} seconds."
+                " Try again later, or send them yourself.",
+            ) from None
+        return replace(prompt, turns=tuple(turns))
 
-    async def _whole(self, picture: GivenPicture) -> GivenPicture:
+    async def _whole(self, picture: GivenPicture, most: int) -> GivenPicture:
         if not picture.address:
             return picture
         if self._fetch is None:
@@ -94,7 +101,7 @@ class WithPictures:
                 " (`potluck serve --fetch-pictures`). Send the picture itself, as data:image/png;base64,…",
             )
         try:
-            data = await self._fetch(picture.address)
+            data = await self._fetch(picture.address, most)
         except UsageError as error:
             raise UnsupportedParameterError(
                 picture.field, f"{picture.field}: {error.message}"
@@ -106,12 +113,3 @@ def _has_addresses(prompt: Prompt) -> bool:
     return isinstance(prompt, ChatPrompt) and any(
         picture.address for turn in prompt.turns for picture in turn.pictures
     )
-
-
-def _with(turn: ChatTurn, pictures: tuple[GivenPicture, ...]) -> ChatTurn:
-    return replace(turn, pictures=pictures) if pictures else turn
-
-
-def _first(errors: BaseExceptionGroup[UnsupportedParameterError]) -> UnsupportedParameterError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -9,21 +9,23 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
 import httpx
 
 from potluck import __version__
 from potluck.errors import UsageError, format_bytes
+from potluck.net.interfaces import own_interfaces
 from potluck.reasons import reason
 
-MOST_BYTES = 32 << 20  # of a file; a photograph of a telephone has 3 to 15 MB
 DEADLINE_S = 20.0  # for a picture, with all redirects
 MOST_REDIRECTS = 3
 MOST_AT_ONCE = 4
 _SHOWN = 80  # characters of an address in a sentence
-_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+# The last 32 bits are an IPv4 address: RFC 6052, and the forms before it (RFC 4291).
+_WITH_IPV4 = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")  # RFC 8215
 
 Ip: TypeAlias = IPv4Address | IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[Ip]]]
@@ -33,11 +35,24 @@ def is_on_the_internet(ip: Ip) -> bool:
     """Whether everyone can reach this address, so that reaching it from here gives nobody more."""
     if isinstance(ip, IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if ip in _NAT64:
+        if any(ip in network for network in _WITH_IPV4):
             inner = IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_on_the_internet(inner)
+        if ip in _LOCAL_NAT64 or ip.is_site_local:
+            return False
     return ip.is_global and not ip.is_multicast
+
+
+def is_elsewhere(ip: Ip) -> bool:
+    """Whether this address is on the Internet, and in no network of this computer: IPv6 gives homes global ones."""
+    return is_on_the_internet(ip) and not any(ip in network for network in _own_networks())
+
+
+def _own_networks() -> frozenset[IPv4Network | IPv6Network]:
+    return frozenset(
+        ip_network(f"{own.address}/{own.prefix}", strict=False) for own in own_interfaces()
+    )
 
 
 async def look_up(host: str, port: int) -> list[Ip]:
@@ -58,19 +73,17 @@ class WebPictures:
         self,
         *,
         look_up: Resolve = look_up,
-        may_reach: Callable[[Ip], bool] = is_on_the_internet,
+        may_reach: Callable[[Ip], bool] = is_elsewhere,
         deadline_s: float = DEADLINE_S,
-        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._look_up = look_up
         self._may_reach = may_reach
         self._deadline_s = deadline_s
-        self._most_bytes = most_bytes
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._trust: ssl.SSLContext | None = None  # made once: reading the certificates takes 20 ms
 
-    async def fetch(self, address: str) -> bytes:
-        """Return the file at an http or https address.
+    async def fetch(self, address: str, most: int) -> bytes:
+        """Return the file at an http or https address, if it has at most so many bytes.
 
         Raises:
             UsageError: it cannot be had.
@@ -78,7 +91,7 @@ class WebPictures:
         shown = address if len(address) <= _SHOWN else f"{address[:_SHOWN]}…"
         try:
             async with self._places, asyncio.timeout(self._deadline_s):
-                return await self._follow(address, shown)
+                return await self._follow(address, shown, most)
         except TimeoutError:
             why = f"did not come within {self._deadline_s:.0f} seconds"
         except socket.gaierror:
@@ -91,16 +104,16 @@ class WebPictures:
             f"The picture at {shown} {why}. Try again later, or send the picture itself."
         )
 
-    async def _follow(self, address: str, shown: str) -> bytes:
+    async def _follow(self, address: str, shown: str, most: int) -> bytes:
         url = _checked(address, shown)
         for _ in range(1 + MOST_REDIRECTS):
-            found = await self._get(url, shown)
+            found = await self._get(url, shown, most)
             if isinstance(found, bytes):
                 return found
             url = _checked(str(url.join(found)), shown)
         raise UsageError(f"The picture at {shown} leads from address to address without an end.")
 
-    async def _get(self, url: httpx.URL, shown: str) -> bytes | str:
+    async def _get(self, url: httpx.URL, shown: str, most: int) -> bytes | str:
         """The file, or where it is said to lie."""
         port = url.port or (443 if url.scheme == "https" else 80)
         reached = await self._look_up(url.host, port)
@@ -128,33 +141,36 @@ class WebPictures:
                 },  # the certificate is that of the name
             ) as response,
         ):
-            if response.is_redirect:
+            if response.has_redirect_location:
                 return response.headers["location"]
-            return await self._body(response, shown)
+            return await _body(response, shown, most)
 
-    async def _body(self, response: httpx.Response, shown: str) -> bytes:
-        if response.status_code != httpx.codes.OK:
+
+async def _body(response: httpx.Response, shown: str, most: int) -> bytes:
+    if response.status_code != httpx.codes.OK:
+        raise UsageError(
+            f"The picture at {shown} cannot be had: its server answers with status {response.status_code}."
+        )
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > most:
             raise UsageError(
-                f"The picture at {shown} cannot be had: its server answers with status {response.status_code}."
+                f"The picture at {shown} has more than the {format_bytes(most)} that are left for the pictures of a request. Send a smaller one."
             )
-        body = bytearray()
-        async for piece in response.aiter_raw():
-            body += piece
-            if len(body) > self._most_bytes:
-                raise UsageError(
-                    f"The picture at {shown} has more than {format_bytes(self._most_bytes)}. Send a smaller one."
-                )
-        if not body:
-            raise UsageError(f"There is nothing at {shown}. Send the picture itself.")
-        return bytes(body)
+    if not body:
+        raise UsageError(f"There is nothing at {shown}. Send the picture itself.")
+    return bytes(body)
 
 
 def _checked(address: str, shown: str) -> httpx.URL:
     try:
         url = httpx.URL(address)
+        host = url.host and url.raw_host.decode("ascii").encode("idna")  # labels of 1 to 63 letters
     except (httpx.InvalidURL, UnicodeError, ValueError):
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+        url, host = httpx.URL(""), ""
+    is_whole = host and url.port != 0 and (url.port or 1) < 1 << 16
+    if url.scheme not in ("http", "https") or not is_whole or url.userinfo:
         raise UsageError(
             f"{shown} is no address of a picture: it has to begin with https:// or http://, without a password."
         )
