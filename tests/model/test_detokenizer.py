@@ -113,6 +113,16 @@ def test_special_tokens_are_left_out_and_do_not_disturb_spaces(byte_fallback: To
     assert text == byte_fallback.decode([eos, *hello, eos, *hello]) == "Hello Hello"
 
 
+def test_a_text_that_goes_on_keeps_the_space_between_words(byte_fallback: Tokenizer) -> None:
+    hello = byte_fallback.encode("Hello", add_special_tokens=False).ids
+    vocabulary = Vocabulary.of(byte_fallback, json.loads(byte_fallback.to_str())["decoder"])
+    detokenizer = Detokenizer(vocabulary, begins=False)
+
+    text = "".join([*map(detokenizer.push, hello), detokenizer.flush()])
+
+    assert f"Hello{text}" == byte_fallback.decode([*hello, *hello]) == "Hello Hello"
+
+
 def test_ids_that_name_no_token_are_left_out(tokenizer: Tokenizer) -> None:
     assert stream(tokenizer, [10**6, -1]) == ["", "", ""]
 

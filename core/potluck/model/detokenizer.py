@@ -113,12 +113,20 @@ def _growth(rules: Rules) -> float:
 class Detokenizer:
     """The text of one answer, token by token."""
 
-    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int] = frozenset()) -> None:
-        """Begin a text, in which these special tokens are shown."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        shown: frozenset[int] = frozenset(),
+        *,
+        begins: bool = True,
+    ) -> None:
+        """Begin a text, in which these special tokens are shown; not `begins`: go on after another text."""
         self._vocabulary, self._shown = vocabulary, shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._first = True
+        self._first = begins
         self._strip_char, self._strip_left = vocabulary.rules.stripped
+        if not begins:
+            self._strip_left = 0
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes; they never change again."""
