@@ -50,3 +50,15 @@ def read_kinds(fields: Fields, name: str, known: Sequence[str], layers: int) -> 
         if kind not in known:
             raise invalid(name, kind, f"must be {' or '.join(known)}")
     return kinds
+
+
+def read_each(
+    fields: Fields, name: str, low: float, high: float, layers: int
+) -> list[float | None]:
+    """A number for each layer, as a list says it; None for 0 or null."""
+    values = fields.entries(name, MAX_LAYERS)
+    if len(values) != layers:
+        raise invalid(name, len(values), f"must have one entry for each of {layers} layers")
+    entries = Fields({str(layer): value or None for layer, value in enumerate(values)}, name)
+    numbers = map(str, range(layers))
+    return [entries.number(one, low, high) if one in entries else None for one in numbers]

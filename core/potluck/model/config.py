@@ -11,9 +11,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
+from potluck.model.common_fields import (
+    read_each,
+    read_fact,
+    read_multiplier,
+    read_norm_eps,
+    read_softcap,
+)
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
+from potluck.model.families.facts import (
+    Activation,
+    ClampedSilu,
+    ClampedSwiglu,
+    Family,
+    GateFunction,
+    NormKind,
+)
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.indexer import weighs_heads
@@ -21,6 +34,7 @@ from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
     DenseSpec,
     Experts,
+    FeedForward,
     LayerKind,
     LayerSpec,
     MoeSpec,
@@ -70,6 +84,10 @@ class ModelConfig:
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
     unit_offset: bool  # norms multiply by 1 + weight
+    final_norm_is_whole: bool = False  # the final one does not
+    embedding_norm_eps: float | None = (
+        None  # of a norm of embeddings without weights; None: there is none
+    )
     logits_softcap: float | None
     embedding_multiplier: float
     logits_divisor: float
@@ -249,6 +267,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
     fields = fields.over(family.defaults)
+    if family.words is not None:
+        fields = fields.having(family.words(fields))
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
@@ -269,15 +289,17 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=family.norm_kind,
-        layers=_layers(fields, family, mixers.layers, experts, streams),
+        layers=_layers(fields, family, mixers.layers, experts, streams, splits_gates=splits_gates),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         unit_offset=family.unit_offset and not norms_are_whole,
+        final_norm_is_whole=family.final_norm_is_whole and not norms_are_whole,
+        embedding_norm_eps=read_norm_eps(fields) if family.embedding_norm else None,
         logits_softcap=read_softcap(fields, family.logits_softcap),
         embedding_multiplier=math.sqrt(hidden)
-        if family.root_embedding
+        if read_fact(fields, family.root_embedding)
         else read_multiplier(fields, family.embedding_multiplier),
         logits_divisor=read_multiplier(fields, family.logits_divisor)
         / read_multiplier(fields, family.logits_multiplier),
@@ -295,25 +317,34 @@ def _layers(
     mixers: Sequence[Mixer],
     experts: Experts | None,
     streams: Streams | None,
+    *,
+    splits_gates: bool,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
     hidden = mixers[0].hidden_size
-    dense, moe, norms = _dense(fields, family, hidden), None, family.norms
+    dense = _dense(fields, family, hidden, splits_gates=splits_gates)
+    moe, norms = None, family.norms
     if experts is not None:
         activation = _expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
+        if experts.facts.norm_after is not None:
+            norms = replace(norms, after_mlp=experts.facts.norm_after)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    limits = _expert_limits(fields, family, len(mixers))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
+    after = family.after_norm_eps
+    after_eps = None if after is None else fields.number(after, 0.0, 1.0)
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
+            feed_forward=_limited(moe if moe is not None and has_experts else dense, limits[layer]),
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
+            after_norm_eps=after_eps,
             norm_kind=family.norm_kind,
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),
@@ -333,33 +364,71 @@ def _ngrams(fields: Fields, streams: Streams, mixers: Sequence[Mixer]) -> dict[i
     return found
 
 
-def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
+def _dense(fields: Fields, family: Family, hidden: int, *, splits_gates: bool) -> DenseSpec:
     size = fields.integer(family.mlp_size, 1, MAX_INTERMEDIATE)
     has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
     names, rows = ("gate_proj", "up_proj"), (size, size)
     if family.fused or family.fused_mlp:
         names, rows = ("gate_up_proj",), (2 * size,)
     last = "down_proj"
-    if family.mlp_names is not None:
+    if family.mlp_names is not None and not splits_gates:
         (first, last), rows = family.mlp_names, (2 * size,)
         names = (first,)
     parts = tuple(block + name for name in names)
     down = Projection(parts=(block + last,), rows=(hidden,), width=size, has_bias=has_bias)
+    activation: Activation = _activation(fields, family)
+    if family.clamped_swiglu == "everywhere":
+        activation = _clamped_swiglu(fields, has_pairs=False)
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,
-        activation=_activation(fields, family),
+        activation=activation,
     )
+
+
+_Limits = tuple[ClampedSilu | None, ClampedSilu | None]
+"""What limits the products of a layer's experts, and those of its shared expert."""
+
+
+def _expert_limits(fields: Fields, family: Family, layers: int) -> list[_Limits]:
+    if family.expert_limits is None:
+        return [(None, None)] * layers
+    listed = [_listed_limits(fields, name, layers) for name in family.expert_limits]
+    return list(zip(*listed, strict=True))
+
+
+def _listed_limits(fields: Fields, name: str, layers: int) -> list[ClampedSilu | None]:
+    if name not in fields:
+        return [None] * layers
+    limits = read_each(fields, name, 0.0, MAX_MULTIPLIER, layers)
+    return [None if limit is None else ClampedSilu(limit) for limit in limits]
+
+
+def _limited(whole: FeedForward, limits: _Limits) -> FeedForward:
+    """The same with these limits; an MLP has those of a shared expert."""
+    own, shared = (limit or whole.activation for limit in limits)
+    match whole:
+        case DenseSpec():
+            return replace(whole, activation=shared)
+        case MoeSpec():
+            more = None if shared == own else shared
+            return replace(whole, activation=own, shared_activation=more)
+        case ParallelSpec():
+            return whole
 
 
 def _expert_activation(fields: Fields, family: Family, experts: Experts) -> ClampedSwiglu | None:
     """The activation that only the experts have; None: they have that of other layers."""
     if not family.clamped_swiglu:
         return None
+    return _clamped_swiglu(fields, has_pairs=experts.facts.fused is not None)
+
+
+def _clamped_swiglu(fields: Fields, *, has_pairs: bool) -> ClampedSwiglu:
     return ClampedSwiglu(
         alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
         limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
-        has_pairs=experts.facts.fused is not None,
+        has_pairs=has_pairs,
     )
 
 

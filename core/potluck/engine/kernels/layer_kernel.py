@@ -52,6 +52,7 @@ from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model.delta_net import DeltaHeads
+from potluck.model.families.facts import Activation
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
@@ -232,12 +233,20 @@ class _Layer:
                 inputs = self.forms[shape.shared.gate_up_format].as_is(normed, width)
             last = e.index(routing.count)
             factor = step.factors[last] if routing.has_shared_gate else one
-            self._expert(layer.experts[last], shape.shared, inputs, factor)
+            activation = shape.shared_activation
+            self._expert(layer.experts[last], shape.shared, inputs, factor, activation)
 
-    def _expert(self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand) -> None:
+    def _expert(
+        self,
+        expert: Expert,
+        mlp: MlpShape,
+        inputs: Pointer,
+        factor: Operand,
+        activation: Activation | None = None,
+    ) -> None:
         """Add factor x expert to the total; the input stays as it is."""
         e, step = self.e, self.step
-        self._gated(expert, mlp, inputs)
+        self._gated(expert, mlp, inputs, activation)
         e.call(self.called.add, [step.added, e.index(self.shape.hidden), step.total, NULL, factor])
 
     def _parallel(self, routing: Routing, mlp: MlpShape) -> None:
@@ -259,13 +268,19 @@ class _Layer:
         e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
         self._finish(step.beside, "after_mlp")
 
-    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer) -> None:
+    def _gated(
+        self,
+        expert: Expert,
+        mlp: MlpShape,
+        inputs: Pointer,
+        activation: Activation | None = None,
+    ) -> None:
         """Write what an expert makes of the inputs, which stay as they are, to `added`."""
         step, width, size = self.step, self.shape.hidden, mlp.intermediate
         last = replace(self.forms[mlp.down_format], memory=step.gated)
         form = self.forms[mlp.gate_up_format]
         form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, 2 * size, width)
-        gated = last.gated(step.wide, size, self.shape.activation)
+        gated = last.gated(step.wide, size, activation or self.shape.activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
 
     def _first(self, form: Form) -> Pointer:
@@ -325,7 +340,8 @@ class _Layer:
         e, shape, hidden = self.e, self.shape, self.step.hidden
         size = e.index(shape.hidden)
         if shape.has_norms_after:
-            epsilon = constant(F32, shape.epsilon)
+            own = shape.after_epsilon
+            epsilon = constant(F32, shape.epsilon if own is None else own)
             e.call(self.called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
             e.call(self.called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
@@ -408,5 +424,5 @@ class _Layer:
             shares=step.shares,
         )
         e.call(attend, [arguments])
-        if heads.has_gates:
+        if heads.has_gates or heads.gate_rows:
             emit_gates(e, heads, step.wide, step.attended)

@@ -35,8 +35,12 @@ class LayerShape:
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
+    after_epsilon: float | None = None  # of those after, if it is another
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
+    shared_activation: Activation | None = (
+        None  # of the expert that all tokens go through, if it is another one
+    )
     qkv_format: WeightFormat
     output_format: WeightFormat
     gate_up_format: WeightFormat
@@ -110,5 +114,5 @@ class LayerShape:
     def attended(self) -> int:
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
-        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
+        head = self.mixer.value_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

@@ -86,8 +86,10 @@ def layer_shape(
     mixer: Heads | DeltaHeads | MambaHeads,
     *,
     epsilon: float,
+    after_epsilon: float | None = None,
     multiplier: float = 1.0,
     activation: Activation = "silu",
+    shared_activation: Activation | None = None,
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
     sums_mixer: bool = False,
@@ -99,8 +101,10 @@ def layer_shape(
         weights: of the layer.
         mixer: the heads of its attention, delta net or state space.
         epsilon: of its norms.
+        after_epsilon: of those after attention and MLP, if it is another.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
+        shared_activation: of those of the shared expert, if it is another one.
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
         sums_mixer: whether what attention gives is summed over ranks.
@@ -114,8 +118,10 @@ def layer_shape(
         has_norms_before=weights.norms.before_mixer is not None,
         has_norms_after=weights.norms.after_mixer is not None,
         epsilon=epsilon,
+        after_epsilon=after_epsilon,
         multiplier=multiplier,
         activation=activation,
+        shared_activation=shared_activation,
         qkv_format=weights.qkv.format,
         output_format=weights.output.format,
         gate_up_format=gate_up.format,
