@@ -39,6 +39,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",
+                "laguna",
+                "mimo 2 flash",
             )
         ),
     ],

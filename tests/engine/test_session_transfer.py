@@ -84,6 +84,8 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         ("qwen 3 next", "int8", "full"),
         ("granite 4", "bf16", "full"),
         ("qwen 4, n-grams", "f32", "full"),
+        ("minimax m3, text of a model with pictures", "f32", "full"),
+        ("mimo 2 flash", "int4", "int8"),
     ],
 )
 def test_an_answer_is_what_the_stages_that_read_the_prompt_would_have_said(
