@@ -37,10 +37,11 @@ def empty_tensors(spec: MambaSpec, device: torch.device) -> tuple[MambaTensors, 
     return tensors, dict(zip(spec.small_tensors, small, strict=False))
 
 
-def finish_tensors(tensors: MambaTensors) -> None:
+def finish_tensors(tensors: MambaTensors, spec: MambaSpec) -> None:
     """Bring what was loaded into the form that is computed with."""
     finish_convolution(tensors)
-    finish_decays(tensors)
+    if not spec.has_whole_decays:
+        finish_decays(tensors)
 
 
 class Mamba(RecurrentMixer[MambaSpec, MambaTensors]):

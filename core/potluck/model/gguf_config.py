@@ -37,7 +37,7 @@ _COARSE_KINDS = (*_OFFSET_KINDS, "Q4_0")  # Q4_0 fits too: its offset is always 
 _MATRIX = re.compile(r"blk\.(\d{1,4})\.(\w+?)(?:_exps|_shexp|\.\d+)?\.weight")
 _ROLES: Mapping[str, MatrixRole] = {
     "attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "attn_qkv": "qkv", "attn_output": "output",
-    "attn_gate": "qkv", "ssm_out": "output",
+    "attn_gate": "qkv", "ssm_in": "qkv", "ssm_out": "output",
     "attn_q_a": "qkv", "attn_q_b": "qkv", "attn_kv_a_mqa": "qkv",
     "ffn_gate": "gate_up", "ffn_up": "gate_up", "ffn_gate_up": "gate_up", "ffn_down": "down",
 }  # fmt: skip
@@ -54,7 +54,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     """
     keys = Keys(file)
     family = family_of(keys)
-    heads = keys.same("attention.head_count")
+    size = keys.first if family.sizes_differ else keys.same
+    heads = size("attention.head_count")
     hidden = keys.integer("embedding_length")
     if heads < 1:
         raise keys.invalid("attention.head_count", "must be at least 1")
@@ -62,9 +63,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     if head_dim < 1:
         raise keys.invalid("attention.key_length", "must be at least 1")
     is_same = keys.integer("attention.value_length", head_dim) == head_dim
-    if not is_same and not family.has_latents:
+    if not (is_same or family.has_latents or family.narrow_values):
         raise keys.invalid("attention.value_length", "must be that of the keys")
-    size = keys.first if family.sizes_differ else keys.same
     config: Config = {
         "architectures": [family.architecture],
         "vocab_size": keys.rows(_EMBEDDING),

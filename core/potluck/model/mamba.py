@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from potluck.model.common_fields import read_kinds, read_norm_eps
@@ -10,7 +10,7 @@ from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE
 from potluck.model.projection import Projection
-from potluck.model.quantized import Shape
+from potluck.model.quantized import Quantization, Shape
 from potluck.model.recurrent import RecurrentSizes
 from potluck.model.row_order import PairedRows
 
@@ -69,6 +69,7 @@ class MambaSpec(MambaHeads):
     block: str  # what files call it
     has_bias: bool  # of the convolution
     has_projection_bias: bool = False
+    has_whole_decays: bool = False  # files have -exp(A), not A
 
     @property
     def input(self) -> Projection:
@@ -114,11 +115,13 @@ class MambaSpec(MambaHeads):
     @property
     def kind(self) -> "MambaSpec":
         """This mixer as far as its cost depends on it."""
-        return self
+        return replace(self, has_whole_decays=False)
 
 
-def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
-    """The state space layers of a model; None: its family has none."""
+def read_mamba(
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None
+) -> MambaSpec | None:
+    """The state space layers of a model; None: its family has none. `stored` says how files hold the matrices."""
     if family.mamba is None:
         return None
     heads = fields.integer("mamba_n_heads", 1, MAX_HEADS)
@@ -150,6 +153,7 @@ def read_mamba(fields: Fields, family: Family, hidden: int) -> MambaSpec | None:
         norm_eps=read_norm_eps(fields),
         has_bias=fields.flag("mamba_conv_bias", True),
         has_projection_bias=fields.flag("mamba_proj_bias", False),
+        has_whole_decays=stored is not None and stored.method == "gguf",
     )
 
 
