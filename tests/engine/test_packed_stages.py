@@ -50,6 +50,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "apertus",
                 "lfm 2",
                 "falcon h1, normed",
+                "laguna",
+                "mimo 2 flash",
             )
         ),
     ],

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
-from model_variants import SHAPE, VARIANTS, WIDE_VARIANTS, WITH_PICTURES
+from model_variants import SHAPE, VARIANTS, WHOLE_CLASSES, WIDE_VARIANTS, WITH_PICTURES
 from torch import Tensor
 
 from potluck.engine.reading import StoredTensor
@@ -261,7 +261,7 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
             image_token_index=10**6,
             tie_word_embeddings=shape.get("tie_word_embeddings", False),
         )
-        name = f"{kind}ForConditionalGeneration"
+        name = f"{WHOLE_CLASSES.get(kind, kind)}ForConditionalGeneration"
     else:
         config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     # Eager attention is the implementation that supports a softcap.

@@ -15,7 +15,7 @@ from torch import Tensor
 from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.beside import Beside
-from potluck.engine.block_index import BlockIndex, IndexedAttention
+from potluck.engine.block_index import BlockIndex, HeadIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
@@ -44,6 +44,7 @@ from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
 from potluck.engine.vision.tower import Tower
+from potluck.model.block_index import BlockIndexSpec, HeadIndexSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
@@ -183,7 +184,13 @@ class _Builder(MatrixBuilder):
             )
             return StreamLayer(spec, mixer, mlp, first, second, before)
         eps, kind = spec.norm_eps, spec.norm_kind
-        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
+        after = spec.norms.after_mixer, spec.norms.after_mlp
+        after_eps = eps if spec.after_norm_eps is None else spec.after_norm_eps
+        norms = spec.norms.map(
+            lambda name: self.norm(
+                f"{prefix}{name}.weight", after_eps if name in after else eps, kind=kind
+            )
+        )
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def tower(self) -> Tower | None:
@@ -202,7 +209,8 @@ class _Builder(MatrixBuilder):
         config = self._config
         if (mix := config.final_mix) is not None:
             return self._stream_mix("", mix, config.rms_norm_eps)
-        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
+        is_whole = config.final_norm_is_whole
+        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind, is_whole=is_whole)
 
     def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
         streams, injection = spec.streams, None
@@ -268,21 +276,20 @@ class _Builder(MatrixBuilder):
         kind = EagerAttention if spec.holds_scores else self._ops.attention
         return kind(spec, qkv, qk_norm, output, sinks)
 
-    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex:
+    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex | HeadIndex:
         index = spec.index
         assert index is not None
         query_norm, key_norm = (
             self.norm(prefix + name, index.norm_eps, index.head_dim) for name in index.small_tensors
         )
-        return BlockIndex(
-            index,
-            self._linear(prefix, index.input),
-            query_norm,
-            key_norm,
-            rope=spec.rope or 0,
-            rotary_dim=spec.rotary_dim,
-            product=F.linear if self.generated is None else self.generated.multiply_plain,
-        )
+        parts = self._linear(prefix, index.input), query_norm, key_norm
+        product = F.linear if self.generated is None else self.generated.multiply_plain
+        rope, turned = spec.rope or 0, spec.rotary_dim
+        match index:
+            case BlockIndexSpec():
+                return BlockIndex(index, *parts, rope=rope, rotary_dim=turned, product=product)
+            case HeadIndexSpec():
+                return HeadIndex(index, *parts, rope=rope, rotary_dim=turned, product=product)
 
     def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         queries = None

@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.model.families.facts import Activation, ClampedSwiglu, GateFunction
+from potluck.model.families.facts import Activation, ClampedSilu, ClampedSwiglu, GateFunction
 from potluck.model.powers import exponential, natural_logarithm
 
 GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
 }
 
 
@@ -31,6 +32,9 @@ def gate(gate_up: Tensor, activation: Activation, learned: Tensor | None = None)
     if isinstance(activation, ClampedSwiglu):
         return _clamped_swiglu(gate_up, activation)
     gates, ups = gate_up.chunk(2, -1)
+    if isinstance(activation, ClampedSilu):
+        limit = activation.limit
+        return F.silu(gates).clamp_(max=limit).mul_(ups.clamp(-limit, limit))
     return GATE_FUNCTIONS[activation](gates).mul_(ups)
 
 

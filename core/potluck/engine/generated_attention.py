@@ -48,10 +48,12 @@ class GeneratedAttention(Attention):
         kernels = self._kernels
         kernels.rope_and_cache(self._heads, rows, *place, angles, self._norm, cache.first)
         mixed = self.attend(rows, cache, step)
-        if not self.spec.has_gate:
-            return mixed
-        _, gates = self._without_gates(rows)
-        return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+        if self.spec.has_gate:
+            _, gates = self._without_gates(rows)
+            return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+        if (gate := self.spec.gate) is not None:
+            return kernels.gate(torch.cat([self._gates(rows), mixed], 1), gate.function)
+        return mixed
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of tokens whose rows of `project` have norm and rope: (T, H·K)."""
@@ -150,4 +152,8 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         qk_norm_after_rope=spec.qk_norm_after_rope,
         value_norm=spec.value_norm,
         keys_are_values=spec.keys_are_values,
+        value_numbers=spec.value_numbers,
+        value_scale=spec.value_scale,
+        gate_rows=spec.gate_rows,
+        gate_function="sigmoid" if spec.gate is None else spec.gate.function,
     )

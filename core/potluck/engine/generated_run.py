@@ -49,7 +49,8 @@ from potluck.engine.parallel import ParallelMoE
 from potluck.engine.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.short_convolution import ShortConvolution
-from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
+from potluck.model.families.facts import Activation
+from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
@@ -236,14 +237,20 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         weights,
         heads,
         epsilon=spec.norm_eps,
+        after_epsilon=spec.after_norm_eps,
         multiplier=spec.residual_multiplier,
         activation="silu" if spec.feed_forward is None else spec.feed_forward.activation,
+        shared_activation=_shared_activation(spec.feed_forward),
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
         sums_mixer=spec.sums_mixer,
         sums_feed_forward=spec.sums_feed_forward,
     )
     return shape, weights
+
+
+def _shared_activation(feed_forward: FeedForward | None) -> Activation | None:
+    return feed_forward.shared_activation if isinstance(feed_forward, MoeSpec) else None
 
 
 def is_generable(spec: LayerSpec) -> bool:

@@ -215,6 +215,16 @@ class IndexedCache(LayerCache):
         shared = self.shared[:, :-1].index_select(2, positions[positions < first])
         return torch.cat([shared, own], 2)
 
+    def gather_heads(self, positions: Tensor) -> Tensor:
+        """Keys and values of ascending positions of each head, (Hkv, n): as a cache of them alone, (2, Hkv, n, K)."""
+        first, width = self.first, self._pairs.shape[3]
+        places = positions[None, :, :, None].expand(2, -1, -1, width)
+        if self.shared is None:
+            return self._pairs.gather(2, places)
+        shared = self.shared[:, :-1]
+        own = self._pairs.gather(2, (places - first).clamp(min=0))
+        return torch.where(places < first, shared.gather(2, places.clamp(max=first - 1)), own)
+
     def _set(self, both: Tensor) -> None:
         self.both = both
         self._pairs = both[:, :-1]

@@ -104,7 +104,8 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
         return None
     embedding = None
     if weights.embedding is not None:
-        if not isinstance(weights.embedding, PackedEmbedding):
+        has_norm = weights.config.embedding_norm_eps is not None
+        if has_norm or not isinstance(weights.embedding, PackedEmbedding):
             return None
         multiplier = weights.config.embedding_multiplier
         embedding = EmbeddingLookup(kernels, weights.embedding.weight, multiplier)

@@ -11,7 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
+from potluck.model.common_fields import (
+    read_fact,
+    read_multiplier,
+    read_norm_eps,
+    read_softcap,
+)
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
@@ -37,7 +42,7 @@ from potluck.model.limits import (
 )
 from potluck.model.mixer_fields import read_mixers
 from potluck.model.mixers import BesideSpec, Mixer
-from potluck.model.mlp_fields import read_dense, read_expert_activation
+from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
 from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
 from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
@@ -70,6 +75,10 @@ class ModelConfig:
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
     unit_offset: bool  # norms multiply by 1 + weight
+    final_norm_is_whole: bool = False  # the final one does not
+    embedding_norm_eps: float | None = (
+        None  # of a norm of embeddings without weights; None: there is none
+    )
     logits_softcap: float | None
     embedding_multiplier: float
     logits_divisor: float
@@ -259,6 +268,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     if family.halves:
         fields = with_layer_types(fields, defaults)
     fields = fields.over(defaults)
+    if family.words is not None:
+        fields = fields.having(family.words(fields))
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
@@ -279,15 +290,19 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=_norm_kind(fields, family),
-        layers=_layers(fields, family, hidden, mixers.layers, experts, streams),
+        layers=_layers(
+            fields, family, hidden, mixers.layers, experts, streams, splits_gates=splits_gates
+        ),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         unit_offset=family.unit_offset and not norms_are_whole,
+        final_norm_is_whole=family.final_norm_is_whole and not norms_are_whole,
+        embedding_norm_eps=read_norm_eps(fields) if family.embedding_norm else None,
         logits_softcap=read_softcap(fields, family.logits_softcap),
         embedding_multiplier=math.sqrt(hidden)
-        if family.root_embedding
+        if read_fact(fields, family.root_embedding)
         else read_multiplier(fields, family.embedding_multiplier),
         logits_divisor=read_multiplier(fields, family.logits_divisor)
         / read_multiplier(fields, family.logits_multiplier),
@@ -311,24 +326,33 @@ def _layers(
     mixers: Sequence[Mixer | None],
     experts: Experts | None,
     streams: Streams | None,
+    *,
+    splits_gates: bool,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
-    dense, moe, norms = read_dense(fields, family, hidden), None, family.norms
+    dense = read_dense(fields, family, hidden, splits_gates=splits_gates)
+    moe, norms = None, family.norms
     if experts is not None:
         activation = read_expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
+        if experts.facts.norm_after is not None:
+            norms = replace(norms, after_mlp=experts.facts.norm_after)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    limits = read_limits(fields, family, len(mixers))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
+    after = family.after_norm_eps
+    after_eps = None if after is None else fields.number(after, 0.0, 1.0)
     layers = tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
+            feed_forward=limited(moe if moe is not None and has_experts else dense, limits[layer]),
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
+            after_norm_eps=after_eps,
             norm_kind=_norm_kind(fields, family),
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),

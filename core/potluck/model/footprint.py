@@ -162,7 +162,7 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
         case AttentionSpec():
             # Queries, keys and values, the result, the cached keys and values in the compute dtype,
             # a mask, and scores if torch computes them explicitly.
-            nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
+            nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size + mixer.gate_rows)
             nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
             if (index := mixer.index) is not None:
                 # The keys of all blocks, scores of some queries, which blocks and tokens are seen, and chosen rows.

@@ -76,6 +76,7 @@ class MoeSpec:
     hidden_size: int
     experts: Experts
     activation: Activation
+    shared_activation: Activation | None = None  # of the shared expert, if it is another one
 
     @property
     def router(self) -> Projection:
@@ -93,7 +94,7 @@ class MoeSpec:
     def choice_bias(self) -> str | None:
         """The name of the tensor that is added to the probabilities for choosing."""
         facts = self.experts.facts
-        return None if facts.bias is None else facts.name(facts.bias)
+        return facts.bias if facts.bias is None or facts.bias_beside else facts.name(facts.bias)
 
     @property
     def router_norm(self) -> str | None:
@@ -131,7 +132,8 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
+        whole = self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
+        return replace(whole, activation=self.shared_activation or self.activation)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -153,7 +155,7 @@ class MoeSpec:
         size: int,
         hidden: int,
         fused: str | None = None,
-        names: tuple[str, str] | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> DenseSpec:
         facts = self.experts.facts
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
@@ -162,7 +164,11 @@ class MoeSpec:
         if self.activation in UNGATED:
             parts, rows = parts[1:], rows[1:]
         if names is not None:
-            fused, last = names
+            *first, last = names
+            if len(first) == 1:
+                fused = first[0]
+            else:
+                parts = tuple(prefix + one for one in first)
         if fused is not None:
             parts, rows = (prefix + fused,), (2 * size,)
         down = Projection(parts=(prefix + last,), rows=(hidden,), width=size, has_bias=has_bias)
@@ -220,6 +226,9 @@ class LayerSpec:
     feed_forward: FeedForward | None
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
+    after_norm_eps: float | None = (
+        None  # of the norms after mixer and feed-forward, if it is another
+    )
     norm_kind: NormKind = "root mean square"
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
@@ -302,7 +311,8 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     ):
         return None
     if splits_gates:
-        facts = replace(facts, fused=None)
+        in_one = facts.shared_names is not None and len(facts.shared_names) == 2
+        facts = replace(facts, fused=None, shared_names=None if in_one else facts.shared_names)
     size = fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE)
     shared = 0
     if facts.shared_size is not None:
@@ -345,6 +355,7 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
         function=function,
         has_bias=facts.bias is not None,
+        biases_products=facts.biases_products,
         groups=groups,
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,

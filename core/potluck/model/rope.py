@@ -7,10 +7,10 @@ Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since tr
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_dense_layers
+from potluck.model.common_fields import read_dense_layers, read_each
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
@@ -159,6 +159,10 @@ def read_ropes(
     `local_head_dim` is that of layers with a window where their theta is their own; None: it is the same.
     """
     parameters = _parameters(fields)
+    if family.layer_thetas is not None and family.layer_thetas in fields:
+        rope = _rope(fields, parameters, family, head_dim, max_position)
+        thetas = read_each(fields, family.layer_thetas, 1.0, MAX_THETA, len(windows))
+        return _with_thetas(rope, thetas)
     if family.local_theta is None:
         distinct, unturned = [_rope(fields, parameters, family, head_dim, max_position)], None
         if (scaled := _unturned(fields, family, head_dim)) is not None:
@@ -181,6 +185,15 @@ def read_ropes(
     return Ropes(
         distinct=(_rope(fields, everywhere, family, head_dim, max_position), local),
         layers=tuple(0 if window is None else 1 for window in windows),
+    )
+
+
+def _with_thetas(rope: Rope, thetas: Sequence[float | None]) -> Ropes:
+    """This rope with a theta for each layer."""
+    distinct = sorted({theta for theta in thetas if theta is not None})
+    return Ropes(
+        distinct=tuple(replace(rope, theta=theta) for theta in distinct) or (rope,),
+        layers=tuple(None if theta is None else distinct.index(theta) for theta in thetas),
     )
 
 

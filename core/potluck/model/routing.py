@@ -15,7 +15,7 @@ class Routing:
     """What is chosen of the products of a token and the router's rows, and what its factors are.
 
     probabilities = softmax or sigmoid of the products
-    choice = probabilities + bias, of the experts in the best groups
+    choice = probabilities + bias, of the experts in the best groups; or products + bias (`biases_products`)
     factors = scale · those of the `per_token` highest choices (/ their sum)
 
     Factors multiply what experts give, or what they read (`scales_input`, Llama 4).
@@ -29,6 +29,9 @@ class Routing:
     normalise: bool  # whether the factors of the chosen ones are made to add up to `scale`
     function: ScoreFunction = "softmax"
     has_bias: bool = False
+    biases_products: bool = (
+        False  # it is added to products: only where a sigmoid turns them, and without groups
+    )
     groups: int = 1
     groups_per_token: int = 1
     best_in_group: int = 2  # 1 or 2
@@ -45,7 +48,8 @@ class Routing:
     @property
     def chooses_products(self) -> bool:
         """Whether the highest products are chosen: sigmoids have their order, until they are 1 in f32."""
-        return self.function == "sigmoid" and not self.has_bias and self.groups == 1
+        has_order = self.biases_products or not self.has_bias
+        return self.function == "sigmoid" and has_order and self.groups == 1
 
     @property
     def group_size(self) -> int:

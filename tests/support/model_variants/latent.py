@@ -53,6 +53,10 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": _MSCALE,
         },
     ),
+    "a.x k1": (
+        "AXK1",
+        {**_SIZES, **_ROUTED, **_GROUPS, "mlp_layer_types": ["dense", *["sparse"] * 3]},
+    ),
     "deepseek 3, dense, odd sizes, halves": (
         "DeepseekV3",
         {
@@ -67,7 +71,14 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek 3.2": (
         "DeepseekV32",
-        {**_SIZES, **_ROUTED, **_GROUPS, **_INDEXER, "rope_parameters": _MSCALE},
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_GROUPS,
+            **_INDEXER,
+            "index_n_heads": 16,  # with these factors of rope some scores are 0 with fewer
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
     ),
     "glm 5": (
         "GlmMoeDsa",
@@ -100,4 +111,5 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "youtu": ("Youtu", _SIZES),
 }

@@ -58,8 +58,11 @@ class LayerShape:
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
+    after_epsilon: float | None = None  # of those after, if it is another
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
+    # of the expert that all tokens go through, if it is another one
+    shared_activation: Activation | None = None
     qkv_format: WeightFormat | None
     output_format: WeightFormat | None
     gate_up_format: WeightFormat | None
@@ -159,5 +162,5 @@ class LayerShape:
             return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
-        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
+        head = self.mixer.value_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

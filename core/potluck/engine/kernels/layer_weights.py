@@ -136,8 +136,10 @@ def layer_shape(
     mixer: MixerShape | None,
     *,
     epsilon: float,
+    after_epsilon: float | None = None,
     multiplier: float = 1.0,
     activation: Activation = "silu",
+    shared_activation: Activation | None = None,
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
     sums_mixer: bool = False,
@@ -149,8 +151,10 @@ def layer_shape(
         weights: of the layer.
         mixer: the heads of its attention, delta net, state space or convolution; None: it has none of these.
         epsilon: of its norms.
+        after_epsilon: of those after attention and MLP, if it is another.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
+        shared_activation: of those of the shared expert, if it is another one.
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
         sums_mixer: whether what attention gives is summed over ranks.
@@ -164,8 +168,10 @@ def layer_shape(
         has_norms_before=(norms.before_mlp if mixer is None else norms.before_mixer) is not None,
         has_norms_after=(norms.after_mlp if mixer is None else norms.after_mixer) is not None,
         epsilon=epsilon,
+        after_epsilon=after_epsilon,
         multiplier=multiplier,
         activation=activation,
+        shared_activation=shared_activation,
         qkv_format=weights.qkv and weights.qkv.format,
         output_format=weights.output and weights.output.format,
         gate_up_format=mlp and mlp.gate_up_format,

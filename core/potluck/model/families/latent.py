@@ -64,6 +64,24 @@ LATENT: Mapping[str, Family] = {
     ),
     # DeepSeek-V3 and R1, Kimi K2
     "DeepseekV3ForCausalLM": _V3,
+    # SKT's A.X K1
+    "AXK1ForCausalLM": replace(
+        _V3,
+        defaults={
+            **_V3.defaults,
+            "vocab_size": 163840,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 64,
+            "max_position_embeddings": 32768,
+            "n_routed_experts": 192,
+            "first_k_dense_replace": 1,
+            "eos_token_id": 163691,
+        },
+        experts=replace(DEEPSEEK_EXPERTS, norm_after="post_mlp_layernorm"),
+    ),
     # Their attention is V3's up to `index_topk` tokens. Of more, an indexer chooses these.
     "DeepseekV32ForCausalLM": replace(
         _V3,
@@ -149,5 +167,22 @@ LATENT: Mapping[str, Family] = {
             stacked="rows",
             fused="gate_up_proj",
         ),
+    ),
+    # Youtu-LLM: latent attention without experts
+    "YoutuForCausalLM": replace(
+        _V3,
+        defaults=_SIZES
+        | {
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 131072,
+            "rope_interleave": True,
+            "tie_word_embeddings": True,
+            "eos_token_id": 128001,
+        },
+        experts=None,
     ),
 }

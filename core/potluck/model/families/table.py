@@ -21,13 +21,16 @@ from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
 from potluck.model.families.liquid import LIQUID
 from potluck.model.families.llama import LLAMA
+from potluck.model.families.minimax import MINIMAX
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
 from potluck.model.families.nemotron import NEMOTRON
 from potluck.model.families.olmo import OLMO
 from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
+from potluck.model.families.step import STEP
 from potluck.model.families.ungated import UNGATED_MLPS
+from potluck.model.families.xiaomi import XIAOMI
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
@@ -42,12 +45,15 @@ FAMILIES: Mapping[str, Family] = {
     **GLM,
     **HUNYUAN,
     **MIXTURES,
+    **MINIMAX,
     **LATENT,
     **NEMOTRON,
     **FALCON,
     **LIQUID,
     **UNGATED_MLPS,
     **OPENAI,
+    **STEP,
+    **XIAOMI,
 }
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {
@@ -84,6 +90,13 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "Qwen4ExpForConditionalGeneration": {"qwen4_exp_text": "Qwen4ExpForCausalLM"},
+    "Exaone4_5_ForConditionalGeneration": {
+        "exaone4": "Exaone4ForCausalLM",
+        "exaone4_5_text": "Exaone4ForCausalLM",
+    },
+    "MuseGlimmerForConditionalGeneration": {"muse_glimmer_text": "MuseGlimmerForCausalLM"},
+    "MiniMaxM3SparseForConditionalGeneration": {"minimax_m3_vl_text": "MiniMaxM3VLForCausalLM"},
+    "Step3p7ForConditionalGeneration": {"step3p5": "Step3p5ForCausalLM"},
 }
 """Models of more than text: for each `model_type` that their `text_config` may have, the family of their text.
 
