@@ -81,12 +81,12 @@ class DecoderLayer:
         Each session has a cache of this layer and a step, which says how many of the rows are its own.
         """
         norms = self.norms
-        read = _normed(x, norms.before_mixer)
+        read = normed(x, norms.before_mixer)
         mixed = self._mixed(read, caches, steps)
-        x = self._add(x, _normed(mixed, norms.after_mixer))
+        x = self._add(x, normed(mixed, norms.after_mixer))
         if not self.spec.is_side_by_side:
-            read = _normed(x, norms.before_mlp)
-        x = self._add(x, _normed(self._fed_forward(read, steps), norms.after_mlp))
+            read = normed(x, norms.before_mlp)
+        x = self._add(x, normed(self._fed_forward(read, steps), norms.after_mlp))
         return x if self.scale is None else x.mul_(self.scale)
 
     def _mixed(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
@@ -99,6 +99,9 @@ class DecoderLayer:
         exchange = steps[0].exchange if self.spec.sums_feed_forward else None
         if isinstance(self.mlp, ParallelMoE):  # which has norms after the sums
             return self.mlp(x, exchange)
+        if isinstance(self.mlp, MoE) and self.spec.needs_ids:
+            ids = [step.ids for step in steps if step.ids is not None]
+            return summed(self.mlp(x, ids=torch.cat(ids)), exchange)
         return summed(self.mlp(x), exchange)
 
     def _mix(self, rows: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
@@ -146,5 +149,5 @@ class LayerRun(Run):
         return x
 
 
-def _normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
+def normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
     return x if norm is None else norm(x)

@@ -29,16 +29,24 @@ from potluck.engine.linear import FloatLinear, PackedLinear
 from potluck.engine.mamba import Mamba
 from potluck.engine.mamba import empty_tensors as mamba_tensors
 from potluck.engine.mamba import finish_tensors as finish_mamba
-from potluck.engine.matrices import MatrixBuilder
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
-from potluck.engine.ngram_table import NgramTable, TableTarget
-from potluck.engine.ngrams import Ngrams
+from potluck.engine.mlp import (
+    GatedMlp,
+    Mlp,
+    MoE,
+    PackedMlp,
+    Route,
+    check_experts,
+    has_route_kernel,
+    route,
+)
 from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.pooled_builder import PooledBuilder
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
+from potluck.engine.stream_builder import StreamBuilder
+from potluck.engine.streams import StreamLayer
 from potluck.engine.vision.tower import Tower
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
@@ -47,12 +55,12 @@ from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec
-from potluck.model.naming import EMBEDDING, FINAL_NORM
-from potluck.model.ngrams import NgramSpec
+from potluck.model.naming import EMBEDDING
+from potluck.model.pooled import PooledSpec
 from potluck.model.powers import power
+from potluck.model.routing import Routing
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
-from potluck.model.streams import StreamMixSpec, Streams
 from potluck.model.tensor_formats import tensor_format
 
 _TOWER_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -138,7 +146,7 @@ def build_weights(
     )
 
 
-class _Builder(MatrixBuilder):
+class _Builder(StreamBuilder, PooledBuilder):
     """Makes layers."""
 
     def layer(self, index: int) -> DecoderLayer:
@@ -152,6 +160,8 @@ class _Builder(MatrixBuilder):
                 mixer = self._delta_net(prefix, delta_net)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
+            case PooledSpec() as pooled:
+                mixer = self._pooled(prefix, pooled)
         match spec.feed_forward:
             case DenseSpec() as dense:
                 mlp = self._mlp(prefix, dense)
@@ -159,14 +169,12 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
-        if (streams := spec.streams) is not None:
-            first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
-            before = (
-                None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)
-            )
-            return StreamLayer(spec, mixer, mlp, first, second, before)
         eps, kind = spec.norm_eps, spec.norm_kind
         norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
+        if (streams := spec.streams) is not None:
+            first, second = (self._mix(prefix, one, eps) for one in streams.blocks)
+            before = None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, eps)
+            return StreamLayer(spec, mixer, mlp, norms, first, second, before)
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def tower(self) -> Tower | None:
@@ -179,50 +187,6 @@ class _Builder(MatrixBuilder):
             memory = torch.empty(shape, dtype=held, device=self._device)
             tensors[name] = self._filling.tensor(name, memory)
         return Tower(spec, tensors, self._device)
-
-    def final_norm(self) -> RmsNorm | StreamMix:
-        """What makes the head's input of the last layer's output."""
-        config = self._config
-        if (mix := config.final_mix) is not None:
-            return self._stream_mix("", mix, config.rms_norm_eps)
-        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
-
-    def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
-        streams, injection = spec.streams, None
-        if spec.injection is not None:
-            injection = torch.empty(streams.count, streams.width, device=self._device)
-            for name, _ in spec.injection.tensors():
-                self._filling.tensor(prefix + name, injection)
-        generated = self.generated
-        return StreamMix(
-            spec,
-            self._stream_norm(prefix + spec.norm, streams, eps),
-            down=self._linear(prefix, spec.down),
-            up=self._linear(prefix, spec.up),
-            injection=injection,
-            apply=gate if generated is None else generated.gate,
-            product=F.linear if generated is None else generated.multiply_plain,
-        )
-
-    def _stream_norm(self, name: str, streams: Streams, eps: float) -> StreamNorm:
-        weight = self._filling.tensor(name, self._norm_weight(streams.width))
-        ones = torch.ones(streams.hidden_size, device=self._device)
-        return StreamNorm(weight, self._norm_of(ones, eps))
-
-    def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
-        table, width = NgramTable(spec), spec.streams.width
-        for shard, (name, shape) in enumerate(spec.table()):
-            self._filling.add(prefix + name, TableTarget(table, shard, *shape))
-        convolution = torch.empty(width, 1, spec.inputs, device=self._device)
-        return Ngrams(
-            spec,
-            table,
-            key=self._linear(prefix, spec.key),
-            value=self._linear(prefix, spec.value),
-            norms=[self._stream_norm(prefix + name, spec.streams, eps) for name in spec.norms],
-            convolution=self._filling.tensor(prefix + spec.convolution, convolution),
-            apply=gate if self.generated is None else self.generated.gate,
-        )
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
@@ -382,10 +346,18 @@ class _Builder(MatrixBuilder):
             self._router(prefix, spec),
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
-            route=route if self.generated is None else self.generated.route,
+            route=self._route(routing),
             together=together or placed,
             waits=placed is None,
         )
+
+    def _route(self, routing: Routing) -> Route:
+        generated = self.generated
+        if generated is None:
+            return route
+        if has_route_kernel(routing):
+            return generated.route
+        return partial(route, product=generated.multiply_plain)
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe
@@ -412,4 +384,15 @@ class _Builder(MatrixBuilder):
                 self._filling.tensor(f"{prefix}{name}.bias", part)
         small = (spec.choice_bias, spec.expert_scales)
         bias, scales = (self._vector(prefix, name, routing.count) for name in small)
-        return Router(matrix, bias, routing, addend, scales)
+        return Router(matrix, bias, routing, addend, scales, self._id_table(prefix, spec))
+
+    def _id_table(self, prefix: str, spec: MoeSpec) -> Tensor | None:
+        """The experts of each token's id, (ids, chosen); None: they are not chosen so."""
+        routing = spec.experts.routing
+        if (name := spec.id_table) is None or routing.vocabulary is None:
+            return None
+        shape = routing.vocabulary, routing.per_token
+        table = torch.empty(shape, dtype=torch.int32, device=self._device)
+        self._filling.tensor(prefix + name, table)
+        self._filling.then(lambda: check_experts(table, prefix + name, routing.count))
+        return table

@@ -33,4 +33,4 @@ def _clamped_swiglu(gate_up: Tensor, function: ClampedSwiglu) -> Tensor:
     else:
         gates, ups = gate_up.chunk(2, -1)
     gates, ups = gates.clamp(max=function.limit), ups.clamp(-function.limit, function.limit)
-    return gates.mul(function.alpha).sigmoid_().mul_(gates).mul_(ups + 1)
+    return gates.mul(function.alpha).sigmoid_().mul_(gates).mul_(ups + function.more)

@@ -68,7 +68,8 @@ class StageMeter:
         with out_of_memory("measure this stage", self._device):
             self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
-            self._step = Step(position, 1, rotaries.at(position + 1), self._device)
+            ids = torch.zeros(1, dtype=torch.int32)
+            self._step = Step(position, 1, rotaries.at(position + 1), self._device, ids)
             if weights.follows is not None:
                 self._step.choice = some_choice(weights.follows, position, 1, self._device)
             self._hidden = torch.randn(1, config.width).to(self._device, weights.dtype)

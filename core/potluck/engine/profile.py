@@ -181,9 +181,10 @@ def _time_layers(
     def run(position: int, tokens: int) -> Callable[[], None]:
         # Several tokens in turns, since each chooses other experts.
         inputs = cycle([_hidden(weights, tokens) for _ in range(_INPUTS)])
+        ids = torch.zeros(tokens, dtype=torch.int32)
 
         def once() -> None:
-            step, y = Step(position, tokens, rotaries, device), next(inputs)
+            step, y = Step(position, tokens, rotaries, device, ids), next(inputs)
             if follows is not None:
                 step.choice = some_choice(follows, position, tokens, device)
             if tokens == 1:

@@ -180,6 +180,10 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
+        if not all(spec.moves for spec in self.caches):
+            raise InvalidStepError(
+                "The cache of this model has pools of tokens, which are computed where they are."
+            )
         moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)

@@ -12,7 +12,7 @@ from potluck.engine.linear import Embedding, Linear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
-from potluck.engine.streams import StreamMix
+from potluck.engine.streams import FinalNorm
 from potluck.engine.vision.tower import Tower
 from potluck.model.config import ModelConfig
 from potluck.model.shares import Share
@@ -27,7 +27,7 @@ class StageWeights:
     blocks: tuple[DecoderLayer, ...]
     runs: tuple[Run, ...]  # the same layers, as a single token goes through them
     embedding: Embedding | None
-    norm: RmsNorm | StreamMix | None  # the final one, or what stands in its place
+    norm: FinalNorm | None  # the final one, or what stands in its place
     lm_head: Linear | None
     is_tied: bool  # embedding and head are one matrix, in the same memory
     dtype: torch.dtype  # of hidden states

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import ClampedSwiglu, Family, GateFunction, NormKind
+from potluck.model.families.facts import Activation, ClampedSwiglu, Family, GateFunction, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.indexer import weighs_heads
@@ -25,8 +25,10 @@ from potluck.model.layers import (
     LayerSpec,
     MoeSpec,
     ParallelSpec,
+    chosen_by_id,
     read_expert_layers,
     read_experts,
+    read_id_layers,
 )
 from potluck.model.limits import (
     MAX_EOS,
@@ -45,7 +47,14 @@ from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
-from potluck.model.streams import LayerStreams, StreamMixSpec, Streams, read_streams
+from potluck.model.streams import (
+    BalancedMixSpec,
+    LayerStreams,
+    StreamMixSpec,
+    Streams,
+    final_balanced_mix,
+    read_streams,
+)
 from potluck.model.unsupported import unknown_architecture
 from potluck.model.vision.families import read_tower
 from potluck.model.vision.spec import TowerSpec
@@ -102,14 +111,21 @@ class ModelConfig:
 
     def needs_ids(self, layers: Iterable[int]) -> bool:
         """Whether one of these layers looks at the tokens' ids."""
-        return any(self.layers[layer].ngrams is not None for layer in layers)
+        return any(self.layers[layer].needs_ids for layer in layers)
 
     @property
     def final_mix(self) -> StreamMixSpec | None:
         """What makes the head's input of several streams, in place of the final norm."""
-        if self.streams is None:
+        if self.streams is None or self.streams.balance is not None:
             return None
         return StreamMixSpec(streams=self.streams, name=FINAL_MIX, injects=False)
+
+    @property
+    def final_balanced_mix(self) -> BalancedMixSpec | None:
+        """What makes the input of the final norm of balanced streams; None: they are averaged, or there are none."""
+        if self.streams is None or self.streams.balance is None:
+            return None
+        return final_balanced_mix(self.streams, BASE)
 
     @property
     def stretches(self) -> Stretches:
@@ -155,14 +171,25 @@ class ModelConfig:
         return self.layers[int(layer)].mixer.rope_rows.get(rest) if layer.isdecimal() else None
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
+        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads; or its table of ids."""
         if weighs_heads(name):
             return True
         if self.experts is None:
             return False
         facts = self.experts.facts
         parts = (facts.router, facts.shared_gate)
-        return name.endswith(tuple(f".{facts.name(part)}.weight" for part in parts if part))
+        ends = tuple(f".{facts.name(part)}.weight" for part in parts if part)
+        return name.endswith(ends) or self.is_id_table(name)
+
+    def is_id_table(self, name: str) -> bool:
+        """Whether a tensor says the experts of each token's id, in integers."""
+        table = None if self.experts is None else self.experts.facts.id_table
+        return table is not None and name.endswith(f".{table}")
+
+    def is_choice_bias(self, name: str) -> bool:
+        """Whether a tensor is added to a router's probabilities for choosing."""
+        bias = None if self.experts is None else self.experts.facts.bias
+        return bias is not None and name.endswith(f".{bias}")
 
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
@@ -193,6 +220,8 @@ class ModelConfig:
         """Names and shapes of final norm and head."""
         mix = self.final_mix
         norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        if (balanced := self.final_balanced_mix) is not None:
+            norm |= balanced.tensors()
         return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
@@ -255,7 +284,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
-    streams = read_streams(fields, hidden) if family.streams else None
+    streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
     ropes = mixers.ropes
@@ -306,12 +335,16 @@ def _layers(
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    by_id, moe_by_id = (False,) * len(mixers), moe
+    if isinstance(moe, MoeSpec):
+        by_id = read_id_layers(fields, moe.experts, len(mixers))
+        moe_by_id = chosen_by_id(moe, fields.integer("vocab_size", 1, MAX_VOCAB))
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
     return tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
+            feed_forward=(moe_by_id if by_id[layer] else moe) or dense if has_experts else dense,
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
             norm_kind=family.norm_kind,
@@ -363,7 +396,17 @@ def _expert_activation(fields: Fields, family: Family, experts: Experts) -> Clam
     )
 
 
-def _activation(fields: Fields, family: Family) -> GateFunction:
+def _activation(fields: Fields, family: Family) -> Activation:
+    function = _gate_function(fields, family)
+    if not family.clamped_silu or "swiglu_limit" not in fields:
+        return function
+    if function != "silu":
+        raise invalid(family.activation, function, "must be silu, of which swiglu_limit is")
+    limit = fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER)
+    return ClampedSwiglu(alpha=1.0, limit=limit, has_pairs=False, more=0.0)
+
+
+def _gate_function(fields: Fields, family: Family) -> GateFunction:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
         case "silu":

@@ -85,8 +85,14 @@ class MoeSpec:
     @property
     def choice_bias(self) -> str | None:
         """The name of the tensor that is added to the probabilities for choosing."""
-        facts = self.experts.facts
-        return None if facts.bias is None else facts.name(facts.bias)
+        facts, routing = self.experts.facts, self.experts.routing
+        return facts.name(facts.bias) if facts.bias is not None and routing.has_bias else None
+
+    @property
+    def id_table(self) -> str | None:
+        """The name of the table that says the experts of each token's id."""
+        facts, vocabulary = self.experts.facts, self.experts.routing.vocabulary
+        return None if vocabulary is None or facts.id_table is None else facts.name(facts.id_table)
 
     @property
     def router_norm(self) -> str | None:
@@ -121,8 +127,14 @@ class MoeSpec:
     @property
     def small_tensors(self) -> dict[str, Shape]:
         """Its tensors beside the projections."""
-        each, width = (self.experts.routing.count,), (self.hidden_size,)
-        named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
+        routing, width = self.experts.routing, (self.hidden_size,)
+        each, ids = (routing.count,), (routing.vocabulary or 0, routing.per_token)
+        named: tuple[tuple[str | None, Shape], ...] = (
+            (self.choice_bias, each),
+            (self.expert_scales, each),
+            (self.router_norm, width),
+            (self.id_table, ids),
+        )
         return {name: shape for name, shape in named if name is not None}
 
     def _gated(
@@ -186,7 +198,7 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
-    With several residual streams, `streams` stands in place of norms. Of a rank's part of a layer, what mixer or
+    With several residual streams, `streams` stands in place of what is added, and unless they are balanced of norms. Of a rank's part of a layer, what mixer or
     feed-forward give is summed over the ranks before anything else is done with it.
     """
 
@@ -231,6 +243,13 @@ class LayerSpec:
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
         return replace(self, mixer=self.mixer.kind, ngrams=ngrams)
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether it looks at the tokens' ids."""
+        feed_forward = self.feed_forward
+        by_ids = isinstance(feed_forward, MoeSpec) and feed_forward.id_table is not None
+        return by_ids or self.ngrams is not None
 
     @property
     def width(self) -> int:
@@ -357,3 +376,20 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
+
+
+def read_id_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool, ...]:
+    """For each layer whether its experts are chosen by a token's id."""
+    if experts.facts.id_table is None:
+        return (False,) * layers
+    if "mlp_layer_types" in fields:
+        kinds = read_kinds(fields, "mlp_layer_types", ("hash_moe", "moe"), layers)
+        return tuple(kind == "hash_moe" for kind in kinds)
+    first = fields.integer("num_hash_layers", 0, MAX_LAYERS)
+    return tuple(layer < first for layer in range(layers))
+
+
+def chosen_by_id(moe: MoeSpec, vocabulary: int) -> MoeSpec:
+    """The same mixture with experts that are chosen by a token's id."""
+    routing = replace(moe.experts.routing, vocabulary=vocabulary, has_bias=False)
+    return replace(moe, experts=replace(moe.experts, routing=routing))

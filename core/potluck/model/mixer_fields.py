@@ -18,9 +18,10 @@ from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mamba import mamba_layers, read_mamba
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.pooled import read_pooled
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
-from potluck.model.rope import Rope, listed_ropes, read_ropes
+from potluck.model.rope import Rope, listed_ropes, read_named_ropes, read_ropes
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
 
@@ -45,6 +46,8 @@ def read_mixers(
 
     `stored` says how files hold the matrices.
     """
+    if family.pooled:
+        return _pooled(fields, family, hidden, max_position)
     if family.latent:
         return _latents(fields, family, hidden, max_position)
     attention = _attention(fields, family, hidden)
@@ -102,6 +105,13 @@ def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> 
     pairs = zip(ropes.layers, follow, strict=True)
     layers = tuple(replace(follower if follows else spec, rope=rope) for rope, follows in pairs)
     return Mixers(layers=layers, ropes=ropes.distinct, head_dim=spec.query_dim)
+
+
+def _pooled(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+    layers = read_pooled(fields, hidden, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
+    dim = layers[0].rotary_dim
+    ropes = read_named_ropes(fields, family, dim, max_position)
+    return Mixers(layers=layers, ropes=ropes, head_dim=layers[0].head_dim)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

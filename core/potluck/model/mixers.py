@@ -15,6 +15,7 @@ from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import QkNormKind
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
+from potluck.model.pooled import PooledSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
@@ -154,5 +155,5 @@ class AttentionSpec:
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | PooledSpec
 """The part of a layer that mixes a token with those before it."""

@@ -4,7 +4,8 @@ A decoder that is part of a larger model, one with a vision tower for example, i
 without its head has no `model.` before its names.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from potluck.model.vision.spec import is_of_tower
 
@@ -14,12 +15,25 @@ FINAL_NORM = BASE + "norm.weight"
 FINAL_MIX = BASE + "hyper_connection_mixer"  # of several residual streams
 LM_HEAD = "lm_head.weight"
 
+# DeepSeek V4 has names of its own, and what transformers saves of it another one.
+_OWN_NAMES: Mapping[str, str] = {
+    "embed.weight": "embed_tokens.weight",
+    "head.weight": LM_HEAD,
+    **{f"hc_head_{part}": f"hc_head.hc_{part}" for part in ("fn", "base", "scale")},
+}
+_KEY_NORM = re.compile(r"(layers\.\d+\.attn\.)norm\.weight$")
+
 _BASES = (BASE, "model.language_model.", "language_model.model.", "language_model.", "")
 
 
 def decoder_names(stored: Iterable[str]) -> dict[str, str]:
     """Of each name in a model's files, our name. Tensors beside decoder and vision tower keep theirs."""
-    everything = set(stored)
+    usual = {name: _usual(name) for name in stored}
+    found = _decoder_names(set(usual.values()))
+    return {name: found[usual[name]] for name in usual}
+
+
+def _decoder_names(everything: set[str]) -> dict[str, str]:
     towers = {name: ours for name in everything if is_of_tower(ours := _tower_name(name))}
     names = everything - set(towers)
     base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
@@ -29,6 +43,12 @@ def decoder_names(stored: Iterable[str]) -> dict[str, str]:
     if above + LM_HEAD in names:
         found[above + LM_HEAD] = LM_HEAD
     return found | towers
+
+
+def _usual(stored: str) -> str:
+    """The name that most files have for a tensor."""
+    name = _OWN_NAMES.get(stored, stored)
+    return _KEY_NORM.sub(r"\1kv_norm.weight", name)
 
 
 def _tower_name(stored: str) -> str:

@@ -183,6 +183,25 @@ def read_ropes(
     )
 
 
+def read_named_ropes(
+    fields: Fields, family: Family, dim: int, max_position: int
+) -> tuple[Rope, Rope]:
+    """The ropes of layers without pools, and of the others (DeepSeek V4): `main` and `compress`, or by two thetas.
+
+    Scaling is that of the second one. It does not change how large its cosines and sines are.
+    """
+    parameters = _parameters(fields)
+    if "main" in parameters and "compress" in parameters:
+        first, second = parameters.fields("main"), parameters.fields("compress")
+    else:
+        theta = fields.number("compress_rope_theta", 1.0, MAX_THETA)
+        first, second = _NO_FIELDS, parameters.having({"rope_theta": theta})
+    second = second.over({"attention_factor": 1.0})
+    plain = Fields({name: fields.value(name) for name in ("rope_theta",)})
+    main, compress = (_rope(plain, one, family, dim, max_position) for one in (first, second))
+    return main, compress
+
+
 def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
     """A rope that turns nothing, and scales queries (Llama 4); None: layers without rope have no such scale."""
     switch = family.unturned_scale

@@ -27,6 +27,7 @@ from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
+from potluck.model.pooled import PooledSpec
 from potluck.model.mixers import AttentionSpec, Mixer
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -145,7 +146,9 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case MambaSpec():  # whose norm is one of all heads together
+        case (
+            MambaSpec() | PooledSpec()
+        ):  # whose norm is one of all heads together; whose heads share keys
             return None
 
 

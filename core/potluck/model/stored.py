@@ -36,6 +36,9 @@ _QUANTISED = (
 )  # dtypes of stored integers and codes
 
 
+_INTEGERS = ("I64", "I32", "I16", "U8")  # of a table of ids
+
+
 class Described(Protocol):
     """A tensor as a file's header, a manifest or a message describes it."""
 
@@ -78,6 +81,9 @@ def find_stored(
         if tensor is not None and tensor.dtype in PLAIN_DTYPES:
             # ERNIE's biases of choice are vectors in matrices of one row.
             _check(tensor, ((1, *shape), shape) if len(shape) == 1 else (shape,), where)
+            stored[name] = (tensor,)
+        elif tensor is not None and config.is_id_table(name) and tensor.dtype in _INTEGERS:
+            _check(tensor, (shape,), where)
             stored[name] = (tensor,)
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
             _check_packed(config, tensor, shape, scheme, where)

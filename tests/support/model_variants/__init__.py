@@ -4,6 +4,7 @@ from typing import Any
 
 from model_variants.cohere import COHERE_VARIANTS
 from model_variants.common import SHAPE
+from model_variants.deepseek import DEEPSEEK_VARIANTS
 from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.gemma import GEMMA_VARIANTS
@@ -35,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
     **LATENT_VARIANTS,
+    **DEEPSEEK_VARIANTS,
     **OPENAI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -15,18 +15,20 @@ GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid"]
 
 @dataclass(frozen=True, slots=True)
 class ClampedSwiglu:
-    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up between -limit and limit.
+    """g · sigmoid(alpha g) · (u + more), with g = min(gate, limit) and u = up between -limit and limit.
 
-    gpt-oss has it (https://arxiv.org/abs/2508.10925, section 2.2).
+    gpt-oss has it with one more (https://arxiv.org/abs/2508.10925, section 2.2), DeepSeek V4 with none.
     """
 
     alpha: float
     limit: float
     has_pairs: bool  # whether gates and ups alternate, and do not stand gates before ups
+    more: float = 1.0
 
     def __str__(self) -> str:
         pairs = "_pairs" if self.has_pairs else ""
-        return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
+        more = "" if self.more == 1.0 else f"_{self.more:g}"
+        return f"swiglu_{self.alpha:g}_{self.limit:g}{more}{pairs}"
 
 
 Activation = GateFunction | ClampedSwiglu
@@ -125,6 +127,10 @@ RopeLayers = Literal["all", "listed", "windowed", "named"]
 where `sliding_window` is null; `named`: all where `position_embedding_type` is rope."""
 
 
+StreamsKind = Literal["gated", "balanced", "averaged"]
+"""How blocks read and write several residual streams (`model/streams.py`); the last two are the same, but for what
+the head sees."""
+
 IndexerRope = Literal["halves", "pairs"]
 """What rope turns together in the heads of an indexer, as files have them."""
 
@@ -168,6 +174,7 @@ class ExpertFacts:
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
+    id_table: str | None = None  # the name, below the block, of the experts of each token's id
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     groups: bool = False  # `n_group` and `topk_group` count
@@ -215,6 +222,7 @@ class Family:
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
     clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
+    clamped_silu: bool = False  # all MLPs have it with nothing more than silu, by `swiglu_limit`
     experts: ExpertFacts | None = None
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
@@ -222,6 +230,7 @@ class Family:
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
+    pooled: bool = False  # attention sees the last tokens, and pools of all before
     latent: bool = False  # attention is latent (MLA)
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
@@ -258,8 +267,8 @@ class Family:
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
 
-    # There are several residual streams, in place of all norms but those inside.
-    streams: bool = False
+    # There are several residual streams. Gated ones stand in place of all norms but those inside.
+    streams: StreamsKind | None = None
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -10,6 +10,7 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 from collections.abc import Mapping
 
 from potluck.model.families.cohere import COHERE
+from potluck.model.families.deepseek import DEEPSEEK
 from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, Family] = {
     **HUNYUAN,
     **MIXTURES,
     **LATENT,
+    **DEEPSEEK,
     **OPENAI,
 }
 
