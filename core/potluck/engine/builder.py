@@ -16,12 +16,16 @@ from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
+from potluck.engine.channel_delta import (
+    ChannelDeltaNet,
+    empty_channel_tensors,
+    finish_channel_tensors,
+)
 from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.gates import gate
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
@@ -39,8 +43,9 @@ from potluck.engine.mlp import (
     has_route_kernel,
     route,
 )
-from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
+from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
 from potluck.engine.parallel import ParallelMoE
+from potluck.engine.pool_indexer import PoolIndexer
 from potluck.engine.pooled_builder import PooledBuilder
 from potluck.engine.runs import make_runs
 from potluck.engine.singles import as_generated, make_singles
@@ -48,9 +53,10 @@ from potluck.engine.stage_weights import StageWeights
 from potluck.engine.stream_builder import StreamBuilder
 from potluck.engine.streams import StreamLayer
 from potluck.engine.vision.tower import Tower
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
+from potluck.model.indexer import GATE_BIAS, KEY_NORM, KEY_NORM_BIAS, IndexerSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
@@ -158,6 +164,8 @@ class _Builder(StreamBuilder, PooledBuilder):
                 mixer = self._latent(prefix, latent)
             case DeltaNetSpec() as delta_net:
                 mixer = self._delta_net(prefix, delta_net)
+            case ChannelDeltaSpec() as channel_delta:
+                mixer = self._channel_delta(prefix, channel_delta)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
             case PooledSpec() as pooled:
@@ -267,7 +275,11 @@ class _Builder(StreamBuilder, PooledBuilder):
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
         weights = FloatLinear(self._filled(prefix + name, *shape), None, product)
-        return Indexer(spec, queries, keys, norm, weights)
+        if not spec.has_pools:
+            return Indexer(spec, queries, keys, norm, weights)
+        bias = self._filled(prefix + GATE_BIAS, spec.pool, spec.head_dim)
+        gates = self._linear(prefix, spec.gates)
+        return PoolIndexer(spec, queries, keys, norm, weights, gates, bias)
 
     def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
         if self.generated is None:
@@ -310,6 +322,21 @@ class _Builder(StreamBuilder, PooledBuilder):
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
 
         return GeneratedDeltaNet(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
+
+    def _channel_delta(self, prefix: str, spec: ChannelDeltaSpec) -> ChannelDeltaNet:
+        first, gates = self._linear(prefix, spec.input), self._linear(prefix, spec.gates)
+        tensors, memory = empty_channel_tensors(spec, self._device)
+        for name, part in memory.items():
+            self._filling.tensor(prefix + name, part)
+        self._filling.then(lambda: finish_channel_tensors(tensors, spec))
+        output = self._linear(prefix, spec.output)
+        if (kernels := as_generated(self.run_kernels)) is None:
+            return ChannelDeltaNet(spec, first, gates, tensors, output, dtype=self.dtype)
+        from potluck.engine.generated_channel_delta import GeneratedChannelDeltaNet
+
+        return GeneratedChannelDeltaNet(
+            spec, first, gates, tensors, output, dtype=self.dtype, kernels=kernels
+        )
 
     def _mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
         first = self._linear(prefix, spec.input)

@@ -14,10 +14,12 @@ from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.pooled import PooledSpec
 
 
 class GeneratedAttention(Attention):
@@ -125,6 +127,8 @@ def has_kernels(spec: Mixer) -> bool:
             return True
         case LatentSpec():
             return has_latent_kernels(spec)
+        case PooledSpec() | ChannelDeltaSpec():
+            return False
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

@@ -153,6 +153,8 @@ class GeneratedLatentAttention(LatentAttention):
 
 def has_latent_kernels(spec: LatentSpec) -> bool:
     """Whether the kernels compute it: of odd sizes, a vector or block would belong to two parts."""
+    if spec.indexer is not None and spec.indexer.has_pools:
+        return False
     return spec.rank % LANES == 0 and spec.rank % ROWS == 0 and spec.value_dim % ROWS == 0
 
 

@@ -55,6 +55,9 @@ class Indexer:
         rotate(both[..., : spec.rotary_dim], angles.cosines, angles.sines)
         return Turned(both[:, :-1], both[:, -1], weights.float() * spec.scale)
 
+    def note(self, cache: LayerCache, step: Step) -> None:
+        """Finish what is cached of a step's tokens, whose keys are there."""
+
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
         """For each token which cached ones it sees, of those up to itself."""
         assert isinstance(cache, LatentCache)

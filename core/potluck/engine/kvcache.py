@@ -248,8 +248,28 @@ class LatentCache(LayerCache):
 
     def read_index(self, length: int) -> Tensor:
         """The indexer's keys of the first positions, (length, index), f32."""
-        keys = self._rows(0, length)[0, 0, :, sum(self._widths[:2]) :]
-        return dequantise_heads(keys).float() if keys.dtype == torch.int8 else keys.float()
+        return self.read_part(2, 0, length)
+
+    def read_part(self, part: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """A part of each `step`-th row from a position on, (n, numbers), f32; also of rows that are shared."""
+        begin = sum(self._widths[:part])
+        columns, first = slice(begin, begin + self._widths[part]), self.first
+        rows: list[Tensor] = []
+        if self.shared is not None and start < first:
+            rows.append(self.shared[0, 0, start : min(stop, first) : step, columns])
+            start += len(rows[0]) * step
+        if start < stop:
+            rows.append(self.both[0, 0, start - first : stop - first : step, columns])
+        found = rows[0] if len(rows) == 1 else torch.cat(rows)
+        return dequantise_heads(found).float() if found.dtype == torch.int8 else found.float()
+
+    def write_part(self, part: int, position: int, numbers: Tensor, step: int) -> None:
+        """Write a part (n, numbers) of each `step`-th row from a position on; these rows are the session's own."""
+        begin, row = sum(self._widths[:part]), position - self.first
+        if self.both.dtype == torch.int8:
+            numbers = quantise_heads(numbers)
+        target = self.both[0, 0, row : row + step * len(numbers) : step]
+        target[:, begin : begin + self._widths[part]].copy_(numbers)
 
     def _rows(self, start: int, length: int) -> Tensor:
         return self.both.narrow(2, start - self.first, length)

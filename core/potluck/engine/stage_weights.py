@@ -9,7 +9,6 @@ from potluck.engine.accelerator import Graphs
 from potluck.engine.blocks import DecoderLayer, Run
 from potluck.engine.kernels import Kernels
 from potluck.engine.linear import Embedding, Linear
-from potluck.engine.norms import RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
 from potluck.engine.streams import FinalNorm
@@ -96,12 +95,14 @@ class StageWeights:
         if not self.is_generated:
             return False
         from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.generated_channel_delta import GeneratedChannelDeltaNet
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
         from potluck.engine.generated_mamba import GeneratedMamba
 
         attention = (GeneratedAttention, GeneratedLatentAttention)
-        generated = (*attention, GeneratedDeltaNet, GeneratedMamba)
+        nets = (GeneratedDeltaNet, GeneratedChannelDeltaNet)
+        generated = (*attention, *nets, GeneratedMamba)
         return all(isinstance(block.mixer, generated) for block in self.blocks)
 
     @property

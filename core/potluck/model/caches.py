@@ -85,12 +85,13 @@ class Latent:
     rank: int  # numbers of the compressed keys and values: `kv_lora_rank`
     rope: int  # numbers of the key with rope, already applied: `qk_rope_head_dim`
     index: int = 0  # numbers of an indexer's key, rope already applied; 0: there is no indexer
+    gates: int = 0  # numbers that weigh it in its pool, if it chooses pools
     number_bytes: int  # 4 or 2; 1: integers, with a scale behind each of the parts
 
     @property
     def parts(self) -> tuple[int, ...]:
         """Numbers of each part."""
-        return (self.rank, self.rope, *((self.index,) if self.index else ()))
+        return (self.rank, self.rope, *(size for size in (self.index, self.gates) if size))
 
     @property
     def nbytes(self) -> int:
@@ -216,14 +217,19 @@ class ChosenCache(FullCache):
 
     row: Latent
     chosen: int  # the most rows that a token reads; of more, it reads the indexer's keys first
+    pool: int = 1  # tokens that share one of these keys
 
     def rows_read(self, tokens: int) -> int:
         return min(tokens, self.chosen)
 
     def read_bytes(self, tokens: int) -> int:
-        keys = self.row.index_bytes
-        scored = tokens * keys if tokens > self.chosen else 0
-        return scored + self.rows_read(tokens) * (self.row.nbytes - keys)
+        row = self.row
+        keys, gates = (
+            row.index_bytes,
+            _vector_bytes(row.gates, row.number_bytes) if row.gates else 0,
+        )
+        scored = tokens // self.pool * keys if tokens > self.chosen else 0
+        return scored + self.rows_read(tokens) * (row.nbytes - keys - gates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,7 +277,12 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         raise invalid(name, value, "must be absent: a model that looks ahead cannot write text")
     quantization = read_quantization(whole if any(f in whole for f in FIELDS) else fields)
     norms_are_whole = quantization is not None and quantization.norms_are_whole
-    fields = fields.over(family.defaults)
+    renamed = {
+        ours: fields.value(own)
+        for own, ours in family.field_names.items()
+        if own in fields and ours not in fields
+    }
+    fields = fields.having(renamed).over(family.defaults)
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.indexer import IndexerSpec
@@ -185,10 +186,10 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             # As of a delta net, and B and C of each head where torch computes.
             wide = 2 * (mixer.channels + 2 * mixer.values_size)
             return _ITEM * chunk * (wide + 2 * mixer.heads * mixer.state_size)
-        case DeltaNetSpec():
+        case DeltaNetSpec() | ChannelDeltaSpec():
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.
-            return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size)
+            return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size + mixer.decays_size)
 
 
 def _pooled_numbers(mixer: PooledSpec, chunk: int, context: int) -> int:

@@ -116,7 +116,8 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._gated(name, size, names=self.experts.facts.shared_names)
+        facts = self.experts.facts
+        return self._gated(name, size, names=facts.shared_names, parts=facts.shared_parts)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -143,18 +144,19 @@ class MoeSpec:
         size: int,
         fused: str | None = None,
         names: tuple[str, str] | None = None,
+        parts: tuple[str, str, str] | None = None,
     ) -> DenseSpec:
         facts, hidden = self.experts.facts, self.hidden_size
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
-        parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
-        last = facts.down
+        *firsts, last = parts or (facts.gate, facts.up, facts.down)
+        inputs, rows = tuple(prefix + one for one in firsts), (size, size)
         if names is not None:
             fused, last = names
         if fused is not None:
-            parts, rows = (prefix + fused,), (2 * size,)
+            inputs, rows = (prefix + fused,), (2 * size,)
         down = Projection(parts=(prefix + last,), rows=(hidden,), width=size, has_bias=has_bias)
         return DenseSpec(
-            gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+            gate_up=Projection(parts=inputs, rows=rows, width=hidden, has_bias=has_bias),
             down=down,
             activation=self.activation,
         )

@@ -11,6 +11,7 @@ from potluck.model.caches import (
     KeysAndValues,
     WindowCache,
 )
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import QkNormKind
 from potluck.model.latent import LatentSpec
@@ -155,5 +156,5 @@ class AttentionSpec:
         return dict.fromkeys(names, pairs)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | PooledSpec
+Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | ChannelDeltaSpec | MambaSpec | PooledSpec
 """The part of a layer that mixes a token with those before it."""

@@ -21,7 +21,11 @@ _OWN_NAMES: Mapping[str, str] = {
     "head.weight": LM_HEAD,
     **{f"hc_head_{part}": f"hc_head.hc_{part}" for part in ("fn", "base", "scale")},
 }
+_SCALE = re.compile(r"(layers\.\d+\.(?:attn|ffn)\..*\.w\w+)\.scale$")
+_BARE = ".indexer.index_kpool_compress_gate"  # a matrix of GLM-5.3
 _KEY_NORM = re.compile(r"(layers\.\d+\.attn\.)norm\.weight$")
+# What transformers saves of Kimi Linear has the dense layers' MLP so as well.
+_DENSE = re.compile(r"(layers\.\d+\.)block_sparse_moe\.((?:gate|up|down)_proj\.weight)$")
 
 _BASES = (BASE, "model.language_model.", "language_model.model.", "language_model.", "")
 
@@ -48,7 +52,10 @@ def _decoder_names(everything: set[str]) -> dict[str, str]:
 def _usual(stored: str) -> str:
     """The name that most files have for a tensor."""
     name = _OWN_NAMES.get(stored, stored)
-    return _KEY_NORM.sub(r"\1kv_norm.weight", name)
+    if name.endswith(_BARE):
+        name += ".weight"
+    name = _SCALE.sub(r"\1.weight_scale", name)
+    return _DENSE.sub(r"\1mlp.\2", _KEY_NORM.sub(r"\1kv_norm.weight", name))
 
 
 def _tower_name(stored: str) -> str:

@@ -213,8 +213,12 @@ def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
         original_max_position=fields.integer("floor_scale", 1, MAX_POSITION),
         first=1,
     )
-    nothing = ProportionalScaling(pairs=0, factor=1.0)
-    return Rope(dim=head_dim, scaling=nothing, query_scale=scale)
+    return unturned_rope(head_dim, scale)
+
+
+def unturned_rope(dim: int, scale: QueryScale | None = None) -> Rope:
+    """A rope that turns nothing."""
+    return Rope(dim=dim, scaling=ProportionalScaling(pairs=0, factor=1.0), query_scale=scale)
 
 
 def _parameters(fields: Fields) -> Fields:

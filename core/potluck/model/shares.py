@@ -20,6 +20,7 @@ from functools import lru_cache
 from math import inf
 from typing import Literal
 
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import ClampedSwiglu
@@ -27,8 +28,8 @@ from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
 from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
-from potluck.model.pooled import PooledSpec
 from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.pooled import PooledSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
@@ -146,9 +147,8 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case (
-            MambaSpec() | PooledSpec()
-        ):  # whose norm is one of all heads together; whose heads share keys
+        case MambaSpec() | ChannelDeltaSpec() | PooledSpec():
+            # The norm of the first is one of all heads together; of the others, what heads share is cut nowhere yet.
             return None
 
 

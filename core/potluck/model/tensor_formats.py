@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from potluck.model.channel_delta import is_of_channel_decays
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import is_of_rates
 from potluck.model.formats import (
@@ -36,7 +37,7 @@ from potluck.model.formats import (
     PackedFormat,
     WeightFormat,
 )
-from potluck.model.indexer import is_of_indexer
+from potluck.model.indexer import is_gate_bias, is_of_indexer
 from potluck.model.layers import Shape
 from potluck.model.naming import EMBEDDING
 from potluck.model.ngrams import is_table
@@ -108,7 +109,12 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return BF16  # as files have it: its rows are read from the disk
     if config.is_router(name) or is_of_rates(name) or is_injection(name):
         return F32
-    if weighs_pool_heads(name) or is_pool_bias(name):
+    if (
+        is_of_channel_decays(name)
+        or weighs_pool_heads(name)
+        or is_pool_bias(name)
+        or is_gate_bias(name)
+    ):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order

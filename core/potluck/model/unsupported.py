@@ -25,10 +25,6 @@ _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _SQUARES = "an MLP without gates (squared ReLU)"
 _CONVOLUTIONS = "layers with short convolutions in place of attention"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
-_DEEPSEEK_4 = (
-    "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
-)
-_GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -60,9 +56,16 @@ UNSUPPORTED: Mapping[str, Missing] = {
         "attention with gates, and heads that differ from layer to layer", _MIXTURE
     ),
     "MiMoV2FlashForCausalLM": Missing("attention with values narrower than its keys", _MIXTURE),
-    "DeepseekV4ForCausalLM": Missing(_DEEPSEEK_4, _SPARSE),
-    "Glm5NextForConditionalGeneration": Missing(_GLM_5_NEXT, _SPARSE),
-    "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
+    "BailingHybridForCausalLM": Missing(
+        "latent attention with a gate for each head, and decays that are made in one step",
+        "KimiLinearForCausalLM",
+    ),
+    "LongcatFlashForCausalLM": Missing(
+        "layers of two attentions, with experts beside them of which some do nothing", _DEEPSEEK
+    ),
+    "MistralLarge4ForConditionalGeneration": Missing(
+        "layers that attend to the cache of an earlier one", _SPARSE
+    ),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),
     "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),

@@ -100,4 +100,32 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "kimi linear": (
+        "KimiLinear",
+        {
+            **_SIZES,
+            **{name: size for name, size in _ROUTED.items() if name != "n_routed_experts"},
+            "q_lora_rank": None,
+            "num_experts": 6,
+            "linear_num_heads": 3,
+            "linear_head_dim": 16,
+            "first_k_dense_replace": 1,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+        },
+    ),
+    "glm 5.3, text of a model with pictures": (
+        "Glm5Next with pictures",
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_INDEXER,
+            "qk_rope_head_dim": 0,
+            "index_kpool": 4,
+            "linear_num_heads": 3,
+            "linear_head_dim": 16,
+            "hc_sinkhorn_iters": 5,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
+        },
+    ),
 }

@@ -35,6 +35,7 @@ DEEPSEEK: Mapping[str, Family] = {
             "routed_scaling_factor": 1.5,
             "swiglu_limit": 10.0,
         },
+        field_names={"intermediate_size": "moe_intermediate_size"},
         pooled=True,
         streams="balanced",
         norms=LayerNorms(before_mixer="attn_norm", before_mlp="ffn_norm"),

@@ -131,8 +131,9 @@ StreamsKind = Literal["gated", "balanced", "averaged"]
 """How blocks read and write several residual streams (`model/streams.py`); the last two are the same, but for what
 the head sees."""
 
-IndexerRope = Literal["halves", "pairs"]
-"""What rope turns together in the heads of an indexer, as files have them."""
+IndexerRope = Literal["halves", "pairs", "pools"]
+"""What rope turns together in the heads of an indexer, as files have them; `pools`: nothing, and it chooses pools of
+tokens."""
 
 DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
@@ -185,6 +186,9 @@ class ExpertFacts:
     shared_size: str | None = None  # the field with its size
     shared_count: str | None = None  # or the field with its size in sizes of one expert
     shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
+    shared_parts: tuple[str, str, str] | None = (
+        None  # of its gates, ups and down, if not those of the experts
+    )
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
 
     def name(self, part: str) -> str:
@@ -197,6 +201,7 @@ class Family:
     """Facts of a family. Where a fact may be a `str`, it names the field of `config.json` to read."""
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    field_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
 
     norms: LayerNorms[str] = PRE_NORMS
     norm_kind: NormKind = "root mean square"
@@ -227,11 +232,15 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
+    # Those that `layer_types` or `linear_attn_config` say are delta nets with a decay for each channel; bounded by a field.
+    channel_delta: Literal["plain", "bounded"] | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     pooled: bool = False  # attention sees the last tokens, and pools of all before
     latent: bool = False  # attention is latent (MLA)
+    latent_unturned: bool = False  # it has no rope
+    latent_norm_eps: bool = False  # the norms of latents add what all norms do
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
 
