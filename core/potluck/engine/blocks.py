@@ -150,4 +150,5 @@ class LayerRun(Run):
 
 
 def normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
+    """The norm of hidden states; without one, themselves."""
     return x if norm is None else norm(x)

@@ -23,7 +23,12 @@ from potluck.engine.session_transfer import (
 )
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.step_bounds import StepBounds
-from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
+from potluck.errors import (
+    InvalidStepError,
+    OutOfMemoryError,
+    StaleEpochError,
+    UnknownSessionError,
+)
 from potluck.ids import SessionId
 from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
 
