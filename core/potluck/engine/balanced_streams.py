@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from potluck.engine.gates import Elementwise, in_order
 from potluck.engine.linear import Linear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.products import Product
@@ -17,7 +18,7 @@ from potluck.model.streams import BalancedMixSpec, Streams
 class BalancedMix:
     """Makes a block's input of all streams, and says what goes from stream to stream."""
 
-    __slots__ = ("_base", "_matrix", "_norm", "_product", "_scale", "spec")
+    __slots__ = ("_apply", "_base", "_matrix", "_norm", "_product", "_scale", "spec")
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class BalancedMix:
         base: Tensor,
         scale: Tensor,
         product: Product,
+        apply: Elementwise,
     ) -> None:
         """Put the parts together.
 
@@ -38,9 +40,10 @@ class BalancedMix:
             base: (rows,), f32.
             scale: a number for each kind of rows, f32.
             product: multiplies with matrices of f32.
+            apply: computes functions.
         """
         self.spec, self._norm, self._product = spec, norm, product
-        self._matrix, self._base, self._scale = matrix, base, scale
+        self._matrix, self._base, self._scale, self._apply = matrix, base, scale, apply
 
     def __call__(self, x: Tensor) -> Tensor:
         """All streams (T, S·D) → (T, D)."""
@@ -49,7 +52,7 @@ class BalancedMix:
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """All streams (T, S·D) → the block's input (T, D), and what to give to `write`, (T, 1 + S, S), f32."""
         own, given, between = self._numbers(x)
-        shares = torch.cat([2 * given.sigmoid()[:, None], self._balanced(between)], 1)
+        shares = torch.cat([2 * self._apply(given, "sigmoid")[:, None], self._balanced(between)], 1)
         return self._input(x, own), shares
 
     def write(self, x: Tensor, result: Tensor, shares: Tensor) -> Tensor:
@@ -78,7 +81,7 @@ class BalancedMix:
     def _input(self, x: Tensor, own: Tensor) -> Tensor:
         balance = self.spec.streams.balance
         assert balance is not None
-        shares, streams = own.sigmoid() + balance.eps, self._split(x)
+        shares, streams = self._apply(own, "sigmoid") + balance.eps, self._split(x)
         total = streams[:, 0] * shares[:, 0, None]
         for index in range(1, self.spec.streams.count):
             total += streams[:, index] * shares[:, index, None]
@@ -88,11 +91,11 @@ class BalancedMix:
         """(T, S·S) → (T, S, S), of which the sums over each axis are nearly one."""
         balance, count = self.spec.streams.balance, self.spec.streams.count
         assert balance is not None
-        parts = between.view(-1, count, count).softmax(-1) + balance.eps
-        parts /= parts.sum(1, keepdim=True) + balance.eps
+        parts = self._apply.softmax(between.reshape(-1, count, count), 2) + balance.eps
+        parts /= in_order(parts, 1, keepdim=True) + balance.eps
         for _ in range(balance.rounds - 1):
-            parts /= parts.sum(2, keepdim=True) + balance.eps
-            parts /= parts.sum(1, keepdim=True) + balance.eps
+            parts /= in_order(parts, 2, keepdim=True) + balance.eps
+            parts /= in_order(parts, 1, keepdim=True) + balance.eps
         return parts
 
     def _split(self, x: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
+from potluck.engine.gates import Elementwise
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
@@ -384,7 +385,7 @@ class _Builder(StreamBuilder, PooledBuilder):
             return route
         if has_route_kernel(routing):
             return generated.route
-        return partial(route, product=generated.multiply_plain)
+        return partial(route, product=generated.multiply_plain, apply=Elementwise(generated.gate))
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe

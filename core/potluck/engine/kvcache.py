@@ -328,6 +328,11 @@ class StateCache(LayerCache):
         self.both.copy_(other.both)
 
 
+def pool_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What such a cache holds: integers would do for keys, but not for what pools are made of."""
+    return torch.bfloat16 if dtype == torch.int8 else dtype
+
+
 class PoolCache(LayerCache):
     """Keys of the last tokens with what pools are made of, and keys of pools: (1, 1, rows, unit).
 
@@ -339,9 +344,8 @@ class PoolCache(LayerCache):
     def __init__(self, spec: PooledCache, dtype: torch.dtype, device: torch.device):
         self.held, self.spec = (0,), spec
         self.shared = None
-        # Integers would do for keys, but not for what pools are made of.
-        held = torch.bfloat16 if dtype == torch.int8 else dtype
-        self._set(torch.empty((1, 1, 0, spec.row.unit), dtype=held, device=device))
+        memory = torch.empty((1, 1, 0, spec.row.unit), dtype=pool_dtype(dtype), device=device)
+        self._set(memory)
 
     def write(self, position: int, kv: Tensor) -> None:
         """Store (T, numbers) of tokens from `position` on: the key, then what pools are made of."""

@@ -1,20 +1,20 @@
 """The feed-forward of a layer: one gated MLP, or a mixture of experts (MoE), each a gated MLP."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.gates import gate
+from potluck.engine.gates import Elementwise, gate, in_order
 from potluck.engine.kernels import QuantisedInput, Router
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
 from potluck.engine.products import Product
 from potluck.errors import BrokenModelError
 from potluck.model.families.facts import Activation
-from potluck.model.routing import LEAST_SUM, Routing, ScoreFunction
+from potluck.model.routing import LEAST_SUM, Routing
 
 _TOKENS = 64  # the gates and ups of so many tokens are in memory at a time, in f32
 
@@ -110,11 +110,7 @@ Together = Callable[[Tensor, Tensor, int, Tensor | None], Tensor | None]
 Route = Callable[..., Tensor]
 """How experts are chosen: see `route`. Only a router with a table of ids is given ids."""
 
-_FUNCTIONS: Mapping[ScoreFunction, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda scores: scores.softmax(-1),
-    "sigmoid": torch.sigmoid,
-    "root of softplus": lambda scores: F.softplus(scores).sqrt_(),
-}
+_BY_ELEMENT = Elementwise()
 
 
 def has_route_kernel(routing: Routing) -> bool:
@@ -133,17 +129,28 @@ def check_experts(table: Tensor, name: str, count: int) -> None:
 
 
 def route(
-    x: Tensor, router: Router, ids: Tensor | None = None, *, product: Product = F.linear
+    x: Tensor,
+    router: Router,
+    ids: Tensor | None = None,
+    *,
+    product: Product = F.linear,
+    apply: Elementwise = _BY_ELEMENT,
 ) -> Tensor:
     """Return what each expert's output is multiplied with, (T, rows), f32; negative where it is not chosen.
 
     The last column is the factor of the shared expert, if that has one. `ids` are those of the tokens, (T,), if a table
-    says their experts; `product` multiplies with matrices of f32.
+    says their experts; `product` multiplies with matrices of f32, and `apply` computes functions.
     """
     routing = router.routing
     products = product(x.float(), router.matrix, router.addend)
     scores, shared = products[:, : routing.count], products[:, routing.count :].sigmoid()
-    probabilities = _FUNCTIONS[routing.function](scores)
+    match routing.function:
+        case "softmax":
+            probabilities = scores.softmax(-1)
+        case "sigmoid":
+            probabilities = apply(scores, "sigmoid")
+        case "root of softplus":
+            probabilities = apply(scores, "softplus").sqrt_()
     if router.id_table is not None:
         assert ids is not None
         chosen = router.id_table[ids.to(router.id_table.device).long()].long()
@@ -151,7 +158,7 @@ def route(
         chosen = _best(scores, probabilities, router)  # (T, k)
     factors = probabilities.gather(1, chosen)
     if routing.normalise:
-        factors /= factors.sum(-1, keepdim=True) + LEAST_SUM
+        factors /= in_order(factors, -1, keepdim=True) + LEAST_SUM
     factors *= routing.scale
     result = torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
     return torch.cat([result, shared], 1) if routing.has_shared_gate else result

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.choosing import choose
+from potluck.engine.gates import Elementwise, in_order
 from potluck.engine.kernels.tensors import Angles
 from potluck.engine.kvcache import LayerCache, PoolCache
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.norms import RmsNorm
+from potluck.engine.products import Product
 from potluck.model.footprint import POOL_QUERIES
 from potluck.model.pooled import PooledSpec, PoolerSpec, PoolIndexSpec
 
@@ -18,11 +20,19 @@ from potluck.model.pooled import PooledSpec, PoolerSpec, PoolIndexSpec
 class Pooler:
     """Makes keys of pools."""
 
-    __slots__ = ("_bias", "_norm", "_rotary_dim", "spec")
+    __slots__ = ("_apply", "_bias", "_norm", "_rotary_dim", "spec")
 
-    def __init__(self, spec: PoolerSpec, norm: RmsNorm, bias: Tensor, rotary_dim: int) -> None:
-        """Put the parts together; `bias` is (rate, inputs), f32."""
-        self.spec, self._norm, self._bias, self._rotary_dim = spec, norm, bias, rotary_dim
+    def __init__(
+        self,
+        spec: PoolerSpec,
+        norm: RmsNorm,
+        bias: Tensor,
+        rotary_dim: int,
+        apply: Elementwise,
+    ) -> None:
+        """Put the parts together; `bias` is (rate, inputs), f32, and `apply` computes functions."""
+        self.spec, self._norm, self._bias = spec, norm, bias
+        self._rotary_dim, self._apply = rotary_dim, apply
 
     def __call__(self, rows: Tensor, first: int, angles: Angles) -> Tensor:
         """The keys (n, size) of whole pools.
@@ -43,8 +53,7 @@ class Pooler:
             gates = torch.cat(
                 [_shifted(gates[..., :size], first, -torch.inf), gates[late, :, size:]], 1
             )
-        weights = gates.softmax(1)
-        keys = self._norm((numbers * weights).sum(1))
+        keys = self._norm(in_order(numbers * self._apply.softmax(gates, 1), 1))
         return turn(keys, angles.some(slice(None, None, spec.rate)), self._rotary_dim)
 
     @property
@@ -55,10 +64,13 @@ class Pooler:
 class PoolIndex:
     """Chooses pools for queries."""
 
-    __slots__ = ("queries", "spec", "weights")
+    __slots__ = ("_product", "queries", "spec", "weights")
 
-    def __init__(self, spec: PoolIndexSpec, queries: Linear, weights: FloatLinear) -> None:
-        self.spec, self.queries, self.weights = spec, queries, weights
+    def __init__(
+        self, spec: PoolIndexSpec, queries: Linear, weights: FloatLinear, product: Product
+    ) -> None:
+        """Put the parts together; `product` multiplies numbers of f32."""
+        self.spec, self.queries, self.weights, self._product = spec, queries, weights, product
 
     def project(self, x: Tensor, latents: Tensor) -> Tensor:
         """Queries of the latents, and the heads' weights of hidden states: (T, …), f32."""
@@ -71,8 +83,9 @@ class PoolIndex:
         spec = self.spec
         queries, weights = rows.split((spec.q_size, spec.heads), 1)
         queries = turned(queries.reshape(len(rows), spec.heads, -1))
-        products = (queries.flatten(0, 1) @ keys.float().T).relu_().view(len(rows), spec.heads, -1)
-        scores = (weights[:, None] @ products)[:, 0].mul_(spec.scale)
+        products = self._product(queries.flatten(0, 1), keys.float().contiguous(), None).relu_()
+        products = products.view(len(rows), spec.heads, -1) * weights[:, :, None]
+        scores = in_order(products, 1).mul_(spec.scale)
         scores.masked_fill_(~seen, -torch.inf)
         return choose(scores, min(spec.chosen, len(keys))) & seen
 

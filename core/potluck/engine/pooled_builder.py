@@ -1,12 +1,15 @@
 """Make attention to pools of tokens from its specification."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from potluck.engine.gates import Elementwise
 from potluck.engine.kernels.tensors import PackedWeight
+from potluck.engine.kvcache import pool_dtype
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.pooled import PooledAttention, Pooler, PoolIndex
@@ -22,7 +25,7 @@ class PooledBuilder(MatrixBuilder):
 
     def _pooled(self, prefix: str, spec: PooledSpec) -> PooledAttention:
         ones = torch.ones(spec.head_dim, device=self._device)
-        return PooledAttention(
+        return self._pooled_kind(spec)(
             spec,
             inputs=self._linear(prefix, spec.input),
             query_norm=self.norm(prefix + QUERY_NORM, spec.norm_eps, spec.query_rank),
@@ -37,16 +40,30 @@ class PooledBuilder(MatrixBuilder):
             output=self._linear(prefix, spec.output),
         )
 
+    def _pooled_kind(self, spec: PooledSpec) -> Callable[..., PooledAttention]:
+        if self.generated is None:
+            return PooledAttention
+        from potluck.engine.generated_pooled import GeneratedPooledAttention, has_pooled_kernels
+
+        if not has_pooled_kernels(spec):
+            return PooledAttention
+        return partial(
+            GeneratedPooledAttention, kernels=self.generated, cache=pool_dtype(self._cache_dtype)
+        )
+
     def _pooler(self, prefix: str, spec: PoolerSpec, whole: PooledSpec) -> Pooler:
         norm = self.norm(prefix + spec.norm, whole.norm_eps, spec.size)
         bias = self._filled(prefix + spec.bias, spec.rate, spec.inputs)
-        return Pooler(spec, norm, bias, whole.rotary_dim)
+        apply = Elementwise(None if self.generated is None else self.generated.gate)
+        return Pooler(spec, norm, bias, whole.rotary_dim, apply)
 
     def _pool_index(self, prefix: str, whole: PooledSpec, spec: PoolIndexSpec) -> PoolIndex:
         ((name, shape),) = spec.weights(whole.hidden_size).tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
         weights = FloatLinear(self._filled(prefix + name, *shape), None, product)
-        return PoolIndex(spec, self._linear(prefix, spec.queries(whole.query_rank)), weights)
+        queries = self._linear(prefix, spec.queries(whole.query_rank))
+        between = F.linear if self.generated is None else self.generated.multiply_plain
+        return PoolIndex(spec, queries, weights, between)
 
     def _grouped(self, prefix: str, projection: Projection, groups: int) -> Sequence[Linear]:
         """A matrix whose rows belong to groups, each with an input of its own."""

@@ -99,8 +99,9 @@ class StageWeights:
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
         from potluck.engine.generated_mamba import GeneratedMamba
+        from potluck.engine.generated_pooled import GeneratedPooledAttention
 
-        attention = (GeneratedAttention, GeneratedLatentAttention)
+        attention = (GeneratedAttention, GeneratedLatentAttention, GeneratedPooledAttention)
         nets = (GeneratedDeltaNet, GeneratedChannelDeltaNet)
         generated = (*attention, *nets, GeneratedMamba)
         return all(isinstance(block.mixer, generated) for block in self.blocks)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from potluck.engine.balanced_streams import BalancedEnd, BalancedMix
-from potluck.engine.gates import gate
+from potluck.engine.gates import Elementwise, gate
 from potluck.engine.matrices import MatrixBuilder
 from potluck.engine.ngram_table import NgramTable, TableTarget
 from potluck.engine.ngrams import Ngrams
@@ -48,6 +48,7 @@ class StreamBuilder(MatrixBuilder):
             base=base,
             scale=scale,
             product=F.linear if generated is None else generated.multiply_plain,
+            apply=Elementwise(None if generated is None else generated.gate),
         )
 
     def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:

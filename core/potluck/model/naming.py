@@ -21,7 +21,7 @@ _OWN_NAMES: Mapping[str, str] = {
     "head.weight": LM_HEAD,
     **{f"hc_head_{part}": f"hc_head.hc_{part}" for part in ("fn", "base", "scale")},
 }
-_SCALE = re.compile(r"(layers\.\d+\.(?:attn|ffn)\..*\.w\w+)\.scale$")
+_SCALE = re.compile(r"(layers\.\d+\.(?:attn|ffn)\.(?:.*\.)?w\w+)\.scale$")
 _BARE = ".indexer.index_kpool_compress_gate"  # a matrix of GLM-5.3
 _KEY_NORM = re.compile(r"(layers\.\d+\.attn\.)norm\.weight$")
 # What transformers saves of Kimi Linear has the dense layers' MLP so as well.

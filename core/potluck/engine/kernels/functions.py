@@ -84,6 +84,8 @@ EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,
     "sigmoid": emit_sigmoid,
+    "exponential": emit_exp,
+    "softplus": emit_softplus,
 }
 
 

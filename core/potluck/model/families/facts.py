@@ -9,8 +9,11 @@ from potluck.model.routing import ScoreFunction
 T = TypeVar("T")
 U = TypeVar("U")
 
-GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid"]
-"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer."""
+GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid", "exponential", "softplus"]
+"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer.
+
+The last two are no gates of any model: they are for what is computed like one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
