@@ -280,13 +280,26 @@ class _Builder(StreamBuilder, PooledBuilder):
             return Indexer(spec, queries, keys, norm, weights)
         bias = self._filled(prefix + GATE_BIAS, spec.pool, spec.head_dim)
         gates = self._linear(prefix, spec.gates)
-        return PoolIndexer(spec, queries, keys, norm, weights, gates, bias)
+        generated = self.generated
+        return PoolIndexer(
+            spec, queries, keys, norm, weights, gates, bias,
+            product=F.linear if generated is None else generated.multiply_plain,
+            apply=Elementwise(None if generated is None else generated.gate),
+        )  # fmt: skip
 
     def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
         if self.generated is None:
             return LatentAttention
         from potluck.engine.generated_latent import GeneratedLatentAttention, has_latent_kernels
+        from potluck.engine.generated_pool_latent import (
+            GeneratedPoolLatentAttention,
+            has_pool_latent_kernels,
+        )
 
+        if has_pool_latent_kernels(spec, self._cache_dtype):
+            return partial(
+                GeneratedPoolLatentAttention, kernels=self.generated, cache=self._cache_dtype
+            )
         if not has_latent_kernels(spec):
             return LatentAttention
         return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache_dtype)

@@ -271,6 +271,15 @@ class LatentCache(LayerCache):
         target = self.both[0, 0, row : row + step * len(numbers) : step]
         target[:, begin : begin + self._widths[part]].copy_(numbers)
 
+    def gather(self, positions: Tensor) -> Tensor:
+        """The rows of these ascending positions, as a cache of them alone: (1, 1, n, numbers)."""
+        first = self.first
+        own = self.both.index_select(2, positions[positions >= first] - first)
+        if self.shared is None:
+            return own
+        shared = self.shared.index_select(2, positions[positions < first])
+        return torch.cat([shared, own], 2)
+
     def _rows(self, start: int, length: int) -> Tensor:
         return self.both.narrow(2, start - self.first, length)
 

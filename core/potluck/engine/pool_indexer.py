@@ -11,11 +11,13 @@ from torch import Tensor
 
 from potluck.engine.attention import Step
 from potluck.engine.choosing import Choice, choose
+from potluck.engine.gates import Elementwise, in_order
 from potluck.engine.indexer import Indexer, Turned
 from potluck.engine.kernels.tensors import Angles
 from potluck.engine.kvcache import LatentCache, LayerCache
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.norms import BiasedLayerNorm
+from potluck.engine.products import Product
 from potluck.model.footprint import INDEX_QUERIES
 from potluck.model.indexer import IndexerSpec
 
@@ -25,7 +27,7 @@ _KEYS, _GATES = 2, 3  # parts of a cached row
 class PoolIndexer(Indexer):
     """Scores whole pools, and chooses those whose tokens a query sees."""
 
-    __slots__ = ("_bias", "gates")
+    __slots__ = ("_apply", "_bias", "_product", "gates")
 
     def __init__(
         self,
@@ -36,10 +38,25 @@ class PoolIndexer(Indexer):
         weights: FloatLinear,
         gates: Linear,
         bias: Tensor,
+        *,
+        product: Product,
+        apply: Elementwise,
     ) -> None:
-        """Make it of its parts; `bias` is (pool, K), f32."""
+        """Make it of its parts.
+
+        Args:
+            spec: its specification.
+            queries: see `Indexer`, as what follows.
+            keys: see there.
+            norm: see there.
+            weights: see there.
+            gates: of keys in their pools.
+            bias: (pool, K), f32, of the gates.
+            product: multiplies numbers of f32.
+            apply: computes functions.
+        """
         super().__init__(spec, queries, keys, norm, weights)
-        self.gates, self._bias = gates, bias
+        self.gates, self._bias, self._product, self._apply = gates, bias, product, apply
 
     def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, ...]:
         """The same as of others, and gates (T, K)."""
@@ -65,7 +82,7 @@ class PoolIndexer(Indexer):
             cache.read_part(part, first, last).view(-1, pool, self.spec.head_dim)
             for part in (_KEYS, _GATES)
         )
-        pooled = ((gates + self._bias).softmax(1) * keys).sum(1)
+        pooled = in_order(self._apply.softmax(gates + self._bias, 1) * keys, 1)
         cache.write_part(_KEYS, first + pool - 1, pooled, pool)
 
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
@@ -90,11 +107,9 @@ class PoolIndexer(Indexer):
         return last & (tokens <= positions)
 
     def _best(self, keys: Tensor, queries: Tensor, weights: Tensor, whole: Tensor) -> Tensor:
-        products = (queries.float().flatten(0, 1) @ keys.T).relu_()
-        products = products.view(len(queries), self.spec.heads, -1)
-        scores = products[:, 0] * weights[:, :1]
-        for head in range(1, self.spec.heads):  # in this order on every computer
-            scores += products[:, head] * weights[:, head, None]
+        products = self._product(queries.float().flatten(0, 1), keys.contiguous(), None).relu_()
+        products = products.view(len(queries), self.spec.heads, -1) * weights[:, :, None]
+        scores = in_order(products, 1)
         scores.masked_fill_(~whole, -torch.inf)
         return choose(scores, min(self.spec.chosen // self.spec.pool, len(keys))) & whole
 

@@ -47,6 +47,11 @@ class IndexerSpec:
         return self.chosen + self.pool - 1
 
     @property
+    def cached_numbers(self) -> int:
+        """Numbers that are cached of a token: its key, and its gates if there are pools."""
+        return self.head_dim * (1 + self.has_pools)
+
+    @property
     def q_size(self) -> int:
         return self.heads * self.head_dim
 
