@@ -7,6 +7,7 @@ import torch
 from tiny_models import Pipeline, Reference, difference, off
 
 from potluck.ids import SessionId
+from potluck.model.schemes import Cache
 
 MakeReference = Callable[..., Reference]
 
@@ -19,7 +20,7 @@ def reference(make_reference: MakeReference) -> Reference:
 
 
 @pytest.mark.parametrize("cache", ["full", "int8"])
-def test_pools_outlive_the_rows_that_they_were_made_of(reference: Reference, cache: str) -> None:
+def test_pools_outlive_the_rows_that_they_were_made_of(reference: Reference, cache: Cache) -> None:
     """Windows of 8 rows and 12 more move often."""
     ids = reference.prompt(TOKENS)
     pipeline = Pipeline(reference, [2], cache=cache, chunk=12, slack=12)

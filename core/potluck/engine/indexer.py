@@ -42,7 +42,7 @@ class Indexer:
         self.spec, self.queries, self.keys = spec, queries, keys
         self.norm, self.weights = norm, weights
 
-    def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, ...]:
         """Normed hidden states (T, D) and queries' latents → queries (T, H·K), keys (T, K), weights (T, H)."""
         return self.queries(latents), self.keys(x), self.weights(x.float()).to(x.dtype)
 

@@ -83,12 +83,12 @@ class LatentAttention:
         keys, values = cache.read(0, step.end, rows.dtype)  # (1, 1, length, row), (…, rank)
         cached, mask = (keys[0, 0], values[0, 0]), step.causal if step.tokens > 1 else None
         if spec.sees is not None and step.end > spec.sees:
-            cached, mask = self._chosen(index, cached, cache, step)
+            cached, mask = self._visible(index, cached, cache, step)
         attend = self._absorbed if step.tokens < spec.expands_from else self._expanded
         out = attend(plain, turned, cached, mask)
         return out.transpose(0, 1).reshape(step.tokens, -1)
 
-    def _chosen(
+    def _visible(
         self, index: Turned | None, cached: tuple[Tensor, Tensor], cache: LayerCache, step: Step
     ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """The rows that a single token sees; or all, and a mask of what each of several tokens sees."""
