@@ -76,6 +76,7 @@ VARIANTS = [
     "glm 4.7 flash",
     "glm 5",
     "glm 5.2",
+    "kimi linear",
     "qwen 3 next",
     "qwen 3.5",
     "qwen 3.5 moe",

@@ -17,15 +17,21 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
         size = config.get("intermediate_size_mlp", config["intermediate_size"])
         writer.add_feed_forward_length(size)
     writer.add_head_count(heads)
-    if architecture != "gemma4":
+    if architecture == "kimi-linear":  # `KimiLinearModel.set_gguf_parameters`
+        kinds = config["layer_types"]
+        writer.add_head_count_kv([int(kind == "full_attention") for kind in kinds])
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_kda_head_dim(config["linear_head_dim"])
+    elif architecture != "gemma4":
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(_theta(everywhere, head_dim))
+    if architecture != "kimi-linear":
+        writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
-    if architecture in ("deepseek2", "glm-dsa"):
+    if architecture in ("deepseek2", "glm-dsa", "kimi-linear"):
         head_dim = config["qk_rope_head_dim"]
     elif architecture != "gemma4" and (
         head_dim != hidden // heads or architecture.startswith(("gemma", "qwen3", "seed_oss"))
@@ -79,7 +85,7 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
             writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
-        case "deepseek2" | "glm-dsa":
+        case "deepseek2" | "glm-dsa" | "kimi-linear":
             _add_latents(writer, config, rope)
         case "gpt-oss":
             _add_experts(writer, config)

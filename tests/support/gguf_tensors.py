@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from potluck.model.naming import decoder_names
+
 INTERLEAVED = ("llama", "granite", "smollm3", "mistral3")
 WHOLE_NORMS = ("gemma", "gemma2", "gemma3")
 # What Gemma 4's converter calls the tensors that have no names of their own.
@@ -92,6 +94,9 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             for part, matrices in _ordered(values, config).items():
                 tensors[_name(names, name.replace("kv_b_proj", part))] = matrices
             continue
+        if architecture == "kimi-linear":  # `KimiLinearModel.modify_tensors`
+            values = -values.exp() if name.endswith("A_log") else values
+            name = decoder_names([name])[name].replace(".dt_bias", ".dt_proj.bias")
         name = name.replace("_correction_bias", "_correction.bias")
         if "linear_num_key_heads" in config:
             for part, some in _converted(name, values, config).items():

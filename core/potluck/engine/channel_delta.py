@@ -58,7 +58,8 @@ def empty_channel_tensors(
 def finish_channel_tensors(tensors: ChannelTensors, spec: ChannelDeltaSpec) -> None:
     """Bring what was loaded into the form that is computed with."""
     finish_convolution(tensors)
-    finish_decays(tensors)
+    if not spec.has_whole_decays:
+        finish_decays(tensors)
     if spec.least_log is not None:
         tensors.decays.neg_()
 

@@ -8,7 +8,7 @@ from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
 from potluck.model.projection import Projection
-from potluck.model.quantized import Shape
+from potluck.model.quantized import Quantization, Shape
 from potluck.model.row_order import PairedRows
 
 _BLOCK = "self_attn."
@@ -30,6 +30,7 @@ class ChannelDeltaSpec(DeltaHeads):
     """
 
     hidden_size: int
+    has_whole_decays: bool = False  # files have -exp(A), not A
 
     @property
     def input(self) -> Projection:
@@ -90,11 +91,13 @@ class ChannelDeltaSpec(DeltaHeads):
     @property
     def kind(self) -> "ChannelDeltaSpec":
         """This mixer as far as its cost depends on it."""
-        return replace(self)
+        return replace(self, has_whole_decays=False)
 
 
-def read_channel_delta(fields: Fields, family: Family, hidden: int) -> ChannelDeltaSpec | None:
-    """The delta net of a model; None: its family has none."""
+def read_channel_delta(
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None
+) -> ChannelDeltaSpec | None:
+    """The delta net of a model; None: its family has none. `stored` says how files hold it."""
     if family.channel_delta is None:
         return None
     if (activation := fields.text("hidden_act", "silu")) != "silu":
@@ -128,6 +131,7 @@ def read_channel_delta(fields: Fields, family: Family, hidden: int) -> ChannelDe
         has_joined_inputs=False,
         has_joined_rates=False,
         has_channel_decays=True,
+        has_whole_decays=stored is not None and stored.delta_net is not None,
         least_log=_bound(fields, bound) if family.channel_delta == "bounded" else None,
     )
 

@@ -50,7 +50,7 @@ def read_mixers(
     if family.pooled:
         return _pooled(fields, family, hidden, max_position)
     if family.latent:
-        return _latents(fields, family, hidden, max_position)
+        return _latents(fields, family, hidden, max_position, stored)
     attention = _attention(fields, family, hidden)
     windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     full = _full_attention(fields, family, attention, windows)
@@ -88,7 +88,13 @@ def read_mixers(
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
-def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+def _latents(
+    fields: Fields,
+    family: Family,
+    hidden: int,
+    max_position: int,
+    stored: Quantization | None,
+) -> Mixers:
     spec, count = (
         read_latent(fields, family, hidden),
         fields.integer("num_hidden_layers", 1, MAX_LAYERS),
@@ -114,7 +120,7 @@ def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> 
     layers: list[Mixer] = [
         replace(follower if follows else spec, rope=rope) for rope, follows in pairs
     ]
-    if (net := read_channel_delta(fields, family, hidden)) is not None:
+    if (net := read_channel_delta(fields, family, hidden, stored)) is not None:
         are_nets = channel_delta_layers(fields, family, count)
         layers = [net if is_net else one for one, is_net in zip(layers, are_nets, strict=True)]
     return Mixers(layers=tuple(layers), ropes=distinct, head_dim=spec.query_dim)

@@ -107,7 +107,7 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **{name: size for name, size in _ROUTED.items() if name != "n_routed_experts"},
             "q_lora_rank": None,
             "num_experts": 6,
-            "linear_num_heads": 3,
+            "linear_num_heads": 4,
             "linear_head_dim": 16,
             "first_k_dense_replace": 1,
             "layer_types": ["linear_attention", "full_attention"] * 2,
