@@ -36,6 +36,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "qwen 3 moe",
                 "gpt-oss",
                 "deepseek 3",
+                "deepseek 4",
+                "kimi linear",
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",

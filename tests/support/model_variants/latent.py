@@ -106,6 +106,8 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **_SIZES,
             **{name: size for name, size in _ROUTED.items() if name != "n_routed_experts"},
             "q_lora_rank": None,
+            "qk_nope_head_dim": 32,
+            "v_head_dim": 32,
             "num_experts": 6,
             "linear_num_heads": 4,
             "linear_head_dim": 16,
