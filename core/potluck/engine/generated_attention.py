@@ -123,11 +123,11 @@ def _pieces(position: int, tokens: int, size: int) -> list[int]:
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec() | DeltaNetSpec() | MambaSpec():
+        case AttentionSpec() | DeltaNetSpec() | ChannelDeltaSpec() | MambaSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)
-        case PooledSpec() | ChannelDeltaSpec():
+        case PooledSpec():
             return False
 
 

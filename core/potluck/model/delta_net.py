@@ -62,6 +62,11 @@ class DeltaHeads(RecurrentSizes):
         return self.value_heads * (self.key_size if self.has_channel_decays else 1)
 
     @property
+    def decays_step(self) -> int:
+        """Numbers that a token's decays are made of."""
+        return self.key_size if self.has_channel_decays else self.value_heads
+
+    @property
     def group(self) -> int:
         """Value heads of a key head."""
         return self.value_heads // self.key_heads

@@ -69,7 +69,7 @@ class Decoder:
         self._decode = kernels.compiled(emit_decode, shape)
         widest = max(shape.hidden, shape.attended, shape.widest)
         self._records = _empty_input(widest)
-        self._wide = torch.empty(max(shape.qkv_rows, 2 * shape.widest, shape.hidden))
+        self._wide = torch.empty(max(shape.mixed_rows, 2 * shape.widest, shape.hidden))
         self._attended = torch.empty(shape.attended)
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
@@ -212,6 +212,8 @@ class Decoder:
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
             tensors["rates"] = layer.delta_net.rates
+            tensors["decay_up"] = layer.decay_up
+            tensors["gates"] = None if layer.gates is None else layer.gates.data
             places = delta_fields(mixer, layer.delta_net)
         elif isinstance(mixer, MambaHeads):
             assert layer.mamba is not None
@@ -241,7 +243,10 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
     """Make the memory that only some layers need, by the name of its field in a step."""
     made: dict[str, Tensor] = {}
     if isinstance(shape.mixer, DeltaHeads):
-        made["rates"] = torch.empty(2 * shape.mixer.value_heads)
+        mixer = shape.mixer
+        decays = max(mixer.decays_size, mixer.decays_step)
+        made["rates"] = torch.empty(mixer.value_heads + decays)
+        made["few"] = torch.empty(max(mixer.key_size, mixer.value_size))
     if shape.latent is not None:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:

@@ -43,6 +43,7 @@ class LayerShape:
     down_format: WeightFormat
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
+    gates_format: WeightFormat | None = None  # of what makes a delta net's gates of few numbers
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
     has_expert_scales: bool = False
@@ -102,9 +103,17 @@ class LayerShape:
 
     @property
     def qkv_rows(self) -> int:
+        if isinstance(self.mixer, DeltaHeads) and self.gates_format is not None:
+            return self.mixer.channels + self.mixer.value_size
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
+
+    @property
+    def mixed_rows(self) -> int:
+        """Numbers of a token before its mixer."""
+        is_net = isinstance(self.mixer, DeltaHeads)
+        return max(self.qkv_rows, self.mixer.rows) if is_net else self.qkv_rows
 
     @property
     def attended(self) -> int:
