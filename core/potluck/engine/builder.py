@@ -16,12 +16,6 @@ from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.block_index import BlockIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
-from potluck.engine.channel_delta import (
-    ChannelDeltaNet,
-    empty_channel_tensors,
-    finish_channel_tensors,
-)
-from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
@@ -31,9 +25,6 @@ from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, PackedLinear
-from potluck.engine.mamba import Mamba
-from potluck.engine.mamba import empty_tensors as mamba_tensors
-from potluck.engine.mamba import finish_tensors as finish_mamba
 from potluck.engine.mlp import (
     GatedMlp,
     Mlp,
@@ -48,8 +39,9 @@ from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNo
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.pool_indexer import PoolIndexer
 from potluck.engine.pooled_builder import PooledBuilder
+from potluck.engine.recurrent_builder import RecurrentBuilder
 from potluck.engine.runs import make_runs
-from potluck.engine.singles import as_generated, make_singles
+from potluck.engine.singles import make_singles
 from potluck.engine.stage_weights import StageWeights
 from potluck.engine.stream_builder import StreamBuilder
 from potluck.engine.streams import StreamLayer
@@ -153,7 +145,7 @@ def build_weights(
     )
 
 
-class _Builder(StreamBuilder, PooledBuilder):
+class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
     """Makes layers."""
 
     def layer(self, index: int) -> DecoderLayer:
@@ -323,47 +315,6 @@ class _Builder(StreamBuilder, PooledBuilder):
         norm = HeadNorm(weight, heads, spec.qk_norm_eps, self._ops.norm)
         self._filling.then(norm.spread)
         return norm
-
-    def _delta_net(self, prefix: str, spec: DeltaNetSpec) -> DeltaNet:
-        first = self._linear(prefix, spec.input)
-        tensors, memory = empty_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_tensors(tensors, spec))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return DeltaNet(spec, first, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_delta_net import GeneratedDeltaNet
-
-        return GeneratedDeltaNet(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
-
-    def _channel_delta(self, prefix: str, spec: ChannelDeltaSpec) -> ChannelDeltaNet:
-        first, gates = self._linear(prefix, spec.input), self._linear(prefix, spec.gates)
-        tensors, memory = empty_channel_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_channel_tensors(tensors, spec))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return ChannelDeltaNet(spec, first, gates, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_channel_delta import GeneratedChannelDeltaNet
-
-        return GeneratedChannelDeltaNet(
-            spec, first, gates, tensors, output, dtype=self.dtype, kernels=kernels
-        )
-
-    def _mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
-        first = self._linear(prefix, spec.input)
-        tensors, memory = mamba_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_mamba(tensors))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return Mamba(spec, first, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_mamba import GeneratedMamba
-
-        return GeneratedMamba(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)

@@ -13,7 +13,7 @@ from potluck.engine.attention import Step
 from potluck.engine.kernels.attention import LANES, Heads
 from potluck.engine.kernels.attention_fields import KINDS
 from potluck.engine.kernels.generated import GeneratedKernels
-from potluck.engine.kvcache import PoolCache
+from potluck.engine.pool_cache import PoolCache
 from potluck.engine.pooled import PooledAttention, turn
 from potluck.model.pooled import PooledSpec
 

@@ -13,11 +13,9 @@ from torch import Tensor
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.pages import map_pages
 from potluck.model.caches import (
-    CacheSpec,
     Held,
     KeysAndValues,
     Latent,
-    PooledCache,
     RecurrentCache,
 )
 
@@ -92,7 +90,7 @@ class LayerCache:
     def resize(self, rows: int, length: int) -> None:
         """Make memory for so many rows. The first `length` keep their values."""
         two, heads, _, K = self.both.shape
-        grown = _empty(self.both, (two, heads, rows, K))
+        grown = empty_rows(self.both, (two, heads, rows, K))
         if grown.device.type == "cpu":
             # The system takes a page from free memory when it is first written. Written now, no
             # other program can get it. That takes 0.4 s for each gigabyte, else spent by later
@@ -138,7 +136,7 @@ class LayerCache:
             length: how many tokens are cached.
         """
         two, heads, rows, K = self.both.shape
-        shared = _empty(self.both, (two, heads, tokens, K))
+        shared = empty_rows(self.both, (two, heads, tokens, K))
         shared.copy_(self.both[:, :, :tokens])
         self._set(self.both[:, :, tokens:])
         self.resize(rows - tokens, length - tokens)  # gives the memory of the others back
@@ -337,86 +335,7 @@ class StateCache(LayerCache):
         self.both.copy_(other.both)
 
 
-def pool_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What such a cache holds: integers would do for keys, but not for what pools are made of."""
-    return torch.bfloat16 if dtype == torch.int8 else dtype
-
-
-class PoolCache(LayerCache):
-    """Keys of the last tokens with what pools are made of, and keys of pools: (1, 1, rows, unit).
-
-    A token takes some rows, and a pool one. The pools begin behind the rows for tokens.
-    """
-
-    __slots__ = ("_pools", "_tokens", "spec")
-
-    def __init__(self, spec: PooledCache, dtype: torch.dtype, device: torch.device):
-        self.held, self.spec = (0,), spec
-        self.shared = None
-        memory = torch.empty((1, 1, 0, spec.row.unit), dtype=pool_dtype(dtype), device=device)
-        self._set(memory)
-
-    def write(self, position: int, kv: Tensor) -> None:
-        """Store (T, numbers) of tokens from `position` on: the key, then what pools are made of."""
-        self._tokens.narrow(0, position - self.first, len(kv))[:, : kv.shape[1]].copy_(kv)
-
-    def tokens(self, start: int, stop: int) -> Tensor:
-        """Those of tokens from a position on, (n, numbers)."""
-        return self._tokens[start - self.first : stop - self.first]
-
-    def write_pools(self, first: int, keys: Tensor) -> None:
-        """Store (n, unit) of pools from the number `first` on."""
-        self._pools.narrow(0, first, len(keys)).copy_(keys)
-
-    def pools(self, count: int) -> Tensor:
-        """The first pools, (count, unit)."""
-        return self._pools[:count]
-
-    def resize(self, rows: int, length: int) -> None:
-        spec, old_tokens, old_pools = self.spec, self._tokens, self._pools
-        held = length - self.first
-        self._set(_empty(self.both, (1, 1, rows, spec.row.unit)))
-        self._tokens[:held].copy_(old_tokens[:held])
-        pools = spec.pools(length)
-        self._pools[:pools].copy_(old_pools[:pools])
-
-    def advance(self, held: Held, end: int) -> None:
-        step = held[0] - self.first
-        rows = self._tokens[step : end - self.first].clone()
-        self._tokens[: len(rows)].copy_(rows)
-        self.held = held
-
-    def copy(self, other: LayerCache, position: int) -> None:
-        assert isinstance(other, PoolCache)
-        self.held = other.held
-        tokens, pools = position - self.first, self.spec.pools(position)
-        self._tokens[:tokens].copy_(other._tokens[:tokens])
-        self._pools[:pools].copy_(other._pools[:pools])
-
-    def _set(self, both: Tensor) -> None:
-        super()._set(both)
-        row, rows = self.spec.row, both[0, 0]
-        count, _ = self.spec.split(len(rows))
-        self._tokens = rows[: count * row.units].view(count, row.units * row.unit)
-        self._pools = rows[count * row.units :]
-
-
-def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
-    """An empty cache of a layer. What is cached of tokens has this dtype."""
-    row = spec.row
-    if isinstance(spec, RecurrentCache):
-        return StateCache(spec, device)
-    if isinstance(spec, PooledCache):
-        return PoolCache(spec, dtype, device)
-    if isinstance(row, Latent):
-        return LatentCache(row, dtype, device)
-    assert isinstance(row, KeysAndValues)
-    if row.index:
-        return IndexedCache(row, dtype, device)
-    return LayerCache(row.heads, row.size, dtype, device)
-
-
-def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def empty_rows(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Memory of this shape for a cache. On a CPU it is mapped: glibc would keep it when freed."""
     if like.device.type != "cpu":
         return like.new_empty(shape)

@@ -23,10 +23,11 @@ from potluck.engine.choosing import some_choice
 from potluck.engine.device import synchronize
 from potluck.engine.head import StageHead
 from potluck.engine.kernels import ReferenceKernels, best_kernels
-from potluck.engine.kvcache import LayerCache, new_cache
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.new_cache import new_cache
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.rotary import Rotaries
 from potluck.engine.sampler import Sampler

@@ -9,9 +9,10 @@ from potluck.engine.attention import Step
 from potluck.engine.choosing import choose
 from potluck.engine.gates import Elementwise, in_order
 from potluck.engine.kernels.tensors import Angles
-from potluck.engine.kvcache import LayerCache, PoolCache
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.norms import RmsNorm
+from potluck.engine.pool_cache import PoolCache
 from potluck.engine.products import Product
 from potluck.model.footprint import POOL_QUERIES
 from potluck.model.pooled import PooledSpec, PoolerSpec, PoolIndexSpec

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from potluck.engine.gates import Elementwise
 from potluck.engine.kernels.tensors import PackedWeight
-from potluck.engine.kvcache import pool_dtype
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.matrices import MatrixBuilder
+from potluck.engine.pool_cache import pool_dtype
 from potluck.engine.pooled import PooledAttention, Pooler, PoolIndex
 from potluck.engine.targets import PackedTarget, is_whole_blocks
 from potluck.model.formats import PackedFormat

@@ -18,8 +18,8 @@ from torch import Tensor
 from potluck.engine.attention import Step
 from potluck.engine.choosing import some_choice
 from potluck.engine.device import is_wide, synchronize
-from potluck.engine.kvcache import new_cache
 from potluck.engine.memory import out_of_memory, release
+from potluck.engine.new_cache import new_cache
 from potluck.engine.rotary import Rotary
 from potluck.engine.runs import make_runs
 from potluck.engine.sampler import Sampler

@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from potluck.model.activations import read_activation, read_expert_activation
 from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import Activation, ClampedSwiglu, Family, GateFunction, NormKind
+from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block
 from potluck.model.indexer import weighs_heads
@@ -34,7 +35,6 @@ from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_INTERMEDIATE,
-    MAX_MULTIPLIER,
     MAX_POSITION,
     MAX_VOCAB,
 )
@@ -334,7 +334,7 @@ def _layers(
     hidden = mixers[0].hidden_size
     dense, moe, norms = _dense(fields, family, hidden), None, family.norms
     if experts is not None:
-        activation = _expert_activation(fields, family, experts) or dense.activation
+        activation = read_expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
@@ -386,37 +386,5 @@ def _dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     return DenseSpec(
         gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
         down=down,
-        activation=_activation(fields, family),
+        activation=read_activation(fields, family),
     )
-
-
-def _expert_activation(fields: Fields, family: Family, experts: Experts) -> ClampedSwiglu | None:
-    """The activation that only the experts have; None: they have that of other layers."""
-    if not family.clamped_swiglu:
-        return None
-    return ClampedSwiglu(
-        alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
-        limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
-        has_pairs=experts.facts.fused is not None,
-    )
-
-
-def _activation(fields: Fields, family: Family) -> Activation:
-    function = _gate_function(fields, family)
-    if not family.clamped_silu or "swiglu_limit" not in fields:
-        return function
-    if function != "silu":
-        raise invalid(family.activation, function, "must be silu, of which swiglu_limit is")
-    limit = fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER)
-    return ClampedSwiglu(alpha=1.0, limit=limit, has_pairs=False, more=0.0)
-
-
-def _gate_function(fields: Fields, family: Family) -> GateFunction:
-    name = fields.text(family.activation, "silu")
-    match family.activation_names.get(name, name):
-        case "silu":
-            return "silu"
-        case "gelu_pytorch_tanh":
-            return "gelu_pytorch_tanh"
-        case other:
-            raise invalid(family.activation, other, "must be silu or gelu_pytorch_tanh")

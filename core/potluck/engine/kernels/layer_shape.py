@@ -112,8 +112,9 @@ class LayerShape:
     @property
     def mixed_rows(self) -> int:
         """Numbers of a token before its mixer."""
-        is_net = isinstance(self.mixer, DeltaHeads)
-        return max(self.qkv_rows, self.mixer.rows) if is_net else self.qkv_rows
+        if not isinstance(self.mixer, DeltaHeads):
+            return self.qkv_rows
+        return max(self.qkv_rows, self.mixer.rows)
 
     @property
     def attended(self) -> int:
