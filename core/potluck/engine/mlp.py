@@ -115,7 +115,7 @@ _BY_ELEMENT = Elementwise()
 
 def has_route_kernel(routing: Routing) -> bool:
     """Whether generated kernels choose so."""
-    return routing.function != "root of softplus" and routing.vocabulary is None
+    return routing.function != "sqrtsoftplus" and routing.vocabulary is None
 
 
 def check_experts(table: Tensor, name: str, count: int) -> None:
@@ -149,7 +149,7 @@ def route(
             probabilities = scores.softmax(-1)
         case "sigmoid":
             probabilities = apply(scores, "sigmoid")
-        case "root of softplus":
+        case "sqrtsoftplus":
             probabilities = apply(scores, "softplus").sqrt_()
     if router.id_table is not None:
         assert ids is not None

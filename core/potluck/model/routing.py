@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ScoreFunction = Literal["softmax", "sigmoid", "root of softplus"]
+ScoreFunction = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 """What turns the router's products into probabilities: over all experts, or of each by itself."""
 
 
