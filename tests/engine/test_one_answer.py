@@ -44,6 +44,9 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 next, odd", False, "int4", "full"),
     ("command a", True, "int8", "full"),
     ("qwen 4, n-grams", True, "int4", "full"),
+    ("deepseek 4", True, "int4", "int8"),
+    ("kimi linear", True, "int8", "full"),
+    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",

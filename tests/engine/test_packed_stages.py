@@ -42,6 +42,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
             for variant in (
                 "gpt-oss",
                 "deepseek 3",
+                "deepseek 4",
+                "kimi linear",
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",

@@ -45,6 +45,8 @@ NEEDED = {
     "HeliumForCausalLM": {"num_key_value_heads": 8},
     # With the default, a model is one of those that are refused.
     "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    # It refuses its own number of them beside another one of heads.
+    "Glm5NextForCausalLM": {"num_key_value_heads": 32},
     "Qwen4ExpForCausalLM": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,

@@ -100,6 +100,7 @@ VARIANTS = [
     "falcon h1, normed",
     "nemotron h",
     "nemotron h, dense, biases",
+    "kimi linear",
     "qwen 3 next",
     "qwen 3.5",
     "qwen 3.5 moe",

@@ -7,7 +7,7 @@ import gguf
 from potluck.model.config import ModelConfig
 
 _EPSILONS = ("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
-LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str) -> None:
@@ -24,15 +24,19 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
         writer.add_feed_forward_length(size)
     if architecture not in ("step35", "laguna"):
         writer.add_head_count(heads)
-    lists_heads = is_hybrid or architecture in ("gemma4", "granitehybrid", "step35", "mimo2")
-    if not lists_heads:
+    if architecture == "kimi-linear":  # `KimiLinearModel.set_gguf_parameters`
+        kinds = config["layer_types"]
+        writer.add_head_count_kv([int(kind == "full_attention") for kind in kinds])
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_kda_head_dim(config["linear_head_dim"])
+    elif not (is_hybrid or architecture in ("gemma4", "granitehybrid", "step35", "mimo2")):
         writer.add_head_count_kv(config["num_key_value_heads"])
     if "layer_norm_eps" in config:
         writer.add_layer_norm_eps(config["layer_norm_eps"])
     else:
         epsilon = next(config[name] for name in _EPSILONS if name in config)
         writer.add_layer_norm_rms_eps(epsilon)
-    if everywhere:
+    if everywhere and architecture != "kimi-linear":
         writer.add_rope_freq_base(_theta(everywhere, head_dim))
     writer.add_vocab_size(config["vocab_size"])
     if architecture in LATENT:

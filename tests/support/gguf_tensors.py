@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from potluck.model.naming import decoder_names
+
 INTERLEAVED = (
     "llama",
     "arcee",
@@ -197,6 +199,8 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             continue
         if architecture == "falcon-h1":
             values = _multiplied(name, values, config)
+        if architecture == "kimi-linear":  # `KimiLinearModel.modify_tensors`
+            name = decoder_names([name])[name].replace(".dt_bias", ".dt_proj.bias")
         name = name.replace("_correction_bias", "_correction.bias")
         if name.endswith(("router_bias", "expert_bias")):
             name += ".bias"

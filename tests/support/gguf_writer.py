@@ -50,6 +50,7 @@ FAMILIES = {
     "DeepseekV3ForCausalLM": "deepseek2",
     "Glm4MoeLiteForCausalLM": "deepseek2",
     "GlmMoeDsaForCausalLM": "glm-dsa",
+    "KimiLinearForCausalLM": "kimi-linear",
     "GptOssForCausalLM": "gpt-oss",
     "NemotronHForCausalLM": "nemotron_h",
     "ArceeForCausalLM": "arcee",
@@ -73,6 +74,14 @@ FAMILIES = {
     "MuseGlimmerForConditionalGeneration": "muse-glimmer",
     "MellumForCausalLM": "mellum",
     "YoutuForCausalLM": "deepseek2",
+}
+# What Kimi Linear calls fields that others have too.
+_OWN_FIELDS = {
+    "model_max_length": "max_position_embeddings",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
 }
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 
@@ -107,6 +116,7 @@ def write_gguf(
         more_tensors: of something beside the model, in f32.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {ours: config[own] for own, ours in _OWN_FIELDS.items() if own in config}
     kinds_of_halves = config.get("layers_block_type", ())
     usual = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
     architecture = architecture or usual

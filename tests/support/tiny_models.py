@@ -213,6 +213,12 @@ def make_model(
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.25 * torch.randn(buffer.shape, generator=generator))
+            if name.endswith("tid2eid"):
+                few = [
+                    torch.randperm(model.config.n_routed_experts, generator=generator)
+                    for _ in buffer
+                ]
+                buffer.copy_(torch.stack(few)[:, : buffer.shape[1]])
             if name.endswith("layer_scalar"):
                 buffer.copy_(1.0 + 0.25 * torch.randn(buffer.shape, generator=generator))
     # In the Hub's format: transformers renames its own tensors, such as those of experts.

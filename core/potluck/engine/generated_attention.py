@@ -14,10 +14,12 @@ from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.pooled import PooledSpec
 from potluck.model.short_convolution import ConvolutionSpec
 
 
@@ -124,12 +126,16 @@ def _pieces(position: int, tokens: int, size: int) -> list[int]:
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
+        case (
+            AttentionSpec() | DeltaNetSpec() | ChannelDeltaSpec() | MambaSpec() | ConvolutionSpec()
+        ):
             return True
         case BesideSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)
+        case PooledSpec():
+            return False
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

@@ -11,6 +11,7 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.beside import Beside
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.channel_delta import ChannelDeltaNet
 from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
@@ -71,6 +72,8 @@ class MixerWeights(TypedDict):
     rope: NotRequired[int | None]
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
+    gates: NotRequired[Weight]
+    decay_up: NotRequired[Tensor]
     mamba: NotRequired[MambaTensors]
     convolution: NotRequired[ConvolutionTensors]
     space: NotRequired[Space]
@@ -220,6 +223,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = _latent(latent, whole, cache), whole.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
+        case ChannelDeltaNet() as channel_delta:
+            mixer, heads = _channel_delta(channel_delta), delta_heads(channel_delta.spec)
         case Mamba() as mamba:
             mixer, heads = _between(mamba), mamba_heads(mamba.spec)
             mixer = mixer and {**mixer, "mamba": mamba.tensors}
@@ -314,6 +319,20 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     if qkv is None or output is None:
         return None
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
+
+
+def _channel_delta(mixer: ChannelDeltaNet) -> MixerWeights | None:
+    first, gates, output = (_weight(one) for one in mixer.matrices)
+    if first is None or gates is None or output is None:
+        return None
+    return {
+        "qkv": first,
+        "output": output,
+        "rope": None,
+        "delta_net": mixer.tensors,
+        "gates": gates,
+        "decay_up": mixer.tensors.decay_up,
+    }
 
 
 def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:

@@ -22,7 +22,7 @@ from potluck.engine.ranks import Exchange
 from potluck.engine.rotary import Rotary
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import StreamMix
+from potluck.engine.streams import FinalNorm
 
 
 class TokenStep:
@@ -126,9 +126,7 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
     return linear.kernels
 
 
-def _head(
-    kernels: GeneratedKernels, norm: RmsNorm | StreamMix | None, lm_head: Linear
-) -> Head | None:
+def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
     if lm_head.bias is not None:

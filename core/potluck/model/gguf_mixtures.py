@@ -207,6 +207,23 @@ def _indexer(keys: Keys, config: Config) -> None:
     }
 
 
+def kimi_linear(keys: Keys, config: Config) -> None:
+    """Set what Kimi Linear has: layers without heads of keys are delta nets."""
+    deepseek2(keys, config)
+    layers, shapes = cast("int", config["num_hidden_layers"]), keys.file.shapes
+    heads = keys.each("attention.head_count_kv", layers)
+    config |= {
+        "architectures": ["KimiLinearForCausalLM"],
+        "layer_types": ["full_attention" if count else "linear_attention" for count in heads],
+        "linear_num_heads": config["num_attention_heads"],
+        "linear_head_dim": keys.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
+        # llama.cpp always normalises (src/models/kimi-linear.cpp)
+        "norm_topk_prob": True,
+        ORDERED: any(name.endswith(".attn_k_b.weight") for name in shapes),
+    }
+
+
 def deepseek_router(keys: Keys, config: Config) -> None:
     """Set the router of V3 where it is one of sigmoids, and else that of V2; Youtu has none."""
     if not keys.integer("expert_count", 0):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.block_index import read_block_index, read_head_index
+from potluck.model.channel_delta import channel_delta_layers, read_channel_delta
 from potluck.model.common_fields import (
     read_fact,
     read_kinds,
@@ -20,9 +21,10 @@ from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mamba import mamba_layers, read_mamba
 from potluck.model.mixers import WEIGHED, AttentionSpec, BesideSpec, Mixer
+from potluck.model.pooled import read_pooled
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
-from potluck.model.rope import Rope, listed_ropes, read_ropes
+from potluck.model.rope import Rope, listed_ropes, read_named_ropes, read_ropes, unturned_rope
 from potluck.model.short_convolution import convolution_layers, read_convolution
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
@@ -48,8 +50,10 @@ def read_mixers(
 
     `stored` says how files hold the matrices.
     """
+    if family.pooled:
+        return _pooled(fields, family, hidden, max_position)
     if family.latent:
-        return _latents(fields, family, hidden, max_position)
+        return _latents(fields, family, hidden, max_position, stored)
     attention = _attention(fields, family, hidden, stored)
     windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     full = _full_attention(fields, family, attention, windows)
@@ -106,24 +110,49 @@ def read_mixers(
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
-def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+def _latents(
+    fields: Fields,
+    family: Family,
+    hidden: int,
+    max_position: int,
+    stored: Quantization | None,
+) -> Mixers:
     spec, count = (
         read_latent(fields, family, hidden),
         fields.integer("num_hidden_layers", 1, MAX_LAYERS),
     )
-    ropes = read_ropes(
-        fields,
-        family,
-        head_dim=spec.rotary_dim,
-        max_position=max_position,
-        windows=(None,) * count,
-    )
+    turned = (0,) * count
+    if family.latent_unturned:
+        distinct = (unturned_rope(spec.rotary_dim),)
+    else:
+        ropes = read_ropes(
+            fields,
+            family,
+            head_dim=spec.rotary_dim,
+            max_position=max_position,
+            windows=(None,) * count,
+        )
+        distinct, turned = ropes.distinct, ropes.layers
     follower, follow = replace(spec, indexer=None, follows=spec.sees), [False] * count
     if spec.indexer is not None:
         follow = read_followers(fields, count)
-    pairs = zip(ropes.layers, follow, strict=True)
-    layers = tuple(replace(follower if follows else spec, rope=rope) for rope, follows in pairs)
-    return Mixers(layers=layers, ropes=ropes.distinct, head_dim=spec.query_dim)
+        if spec.indexer.has_pools and any(follow):
+            raise invalid("indexer_types", "shared", "must be full where an indexer chooses pools")
+    pairs = zip(turned, follow, strict=True)
+    layers: list[Mixer] = [
+        replace(follower if follows else spec, rope=rope) for rope, follows in pairs
+    ]
+    if (net := read_channel_delta(fields, family, hidden, stored)) is not None:
+        are_nets = channel_delta_layers(fields, family, count)
+        layers = [net if is_net else one for one, is_net in zip(layers, are_nets, strict=True)]
+    return Mixers(layers=tuple(layers), ropes=distinct, head_dim=spec.query_dim)
+
+
+def _pooled(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+    layers = read_pooled(fields, hidden, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
+    dim = layers[0].rotary_dim
+    ropes = read_named_ropes(fields, family, dim, max_position)
+    return Mixers(layers=layers, ropes=ropes, head_dim=layers[0].head_dim)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

@@ -13,10 +13,12 @@ from potluck.model.caches import (
     RowsAndStateCache,
     WindowCache,
 )
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import OutputGate, QkNormKind
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
+from potluck.model.pooled import PooledSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
@@ -232,5 +234,14 @@ class BesideSpec:
         return replace(self, attention=self.attention.kind)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec | BesideSpec
+Mixer = (
+    AttentionSpec
+    | LatentSpec
+    | PooledSpec
+    | DeltaNetSpec
+    | ChannelDeltaSpec
+    | MambaSpec
+    | ConvolutionSpec
+    | BesideSpec
+)
 """The part of a layer that mixes a token with those before it."""

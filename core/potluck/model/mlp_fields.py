@@ -35,9 +35,7 @@ def read_dense(
     names, rows = (gate, up), (size, size)
     if family.fused or family.fused_mlp:
         names, rows = ("gate_up_proj",), (2 * size,)
-    activation: Activation = _activation(fields, family)
-    if family.clamped_swiglu == "everywhere":
-        activation = _clamped_swiglu(fields, has_pairs=False)
+    activation = _activation(fields, family)
     if activation in UNGATED:
         names, rows = (up,), (size,)
     if family.mlp_names is not None and not splits_gates:
@@ -57,7 +55,7 @@ def read_expert_activation(
     fields: Fields, family: Family, experts: Experts
 ) -> ClampedSwiglu | None:
     """The activation that only the experts have; None: they have that of other layers."""
-    if not family.clamped_swiglu:
+    if family.clamped_swiglu in (False, "plain"):
         return None
     return _clamped_swiglu(fields, has_pairs=experts.facts.fused is not None)
 
@@ -116,7 +114,19 @@ def _size(fields: Fields, family: Family) -> int:
     return size
 
 
-def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
+def _activation(fields: Fields, family: Family) -> Activation:
+    function = _function(fields, family)
+    if family.clamped_swiglu == "everywhere":
+        return _clamped_swiglu(fields, has_pairs=False)
+    if family.clamped_swiglu != "plain" or "swiglu_limit" not in fields:
+        return function
+    if function != "silu":
+        raise invalid(family.activation, function, "must be silu, of which swiglu_limit is")
+    limit = fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER)
+    return ClampedSwiglu(alpha=1.0, limit=limit, has_pairs=False, more=0.0)
+
+
+def _function(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
         case "silu":

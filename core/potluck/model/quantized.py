@@ -189,7 +189,7 @@ def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, 
             return (_part(WEIGHT, ("F8_E4M3",), shape), _byte_scale(quantization.block, shape))
         case "fp4":
             return (
-                _either((".weight_packed", WEIGHT), ("U8",), (rows, -(-inputs // 2))),
+                _either((".weight_packed", WEIGHT), ("U8", "I8"), (rows, -(-inputs // 2))),
                 _part(".weight_scale", ("F8_E4M3", *_POWERS), (rows, groups)),
                 _either(
                     (".weight_scale_2", ".weight_global_scale"), ("F32",), (), (1,), optional=True

@@ -197,6 +197,25 @@ def _with_thetas(rope: Rope, thetas: Sequence[float | None]) -> Ropes:
     )
 
 
+def read_named_ropes(
+    fields: Fields, family: Family, dim: int, max_position: int
+) -> tuple[Rope, Rope]:
+    """The ropes of layers without pools, and of the others (DeepSeek V4): `main` and `compress`, or by two thetas.
+
+    Scaling is that of the second one. It does not change how large its cosines and sines are.
+    """
+    parameters = _parameters(fields)
+    if "main" in parameters and "compress" in parameters:
+        first, second = parameters.fields("main"), parameters.fields("compress")
+    else:
+        theta = fields.number("compress_rope_theta", 1.0, MAX_THETA)
+        first, second = _NO_FIELDS, parameters.having({"rope_theta": theta})
+    second = second.over({"attention_factor": 1.0})
+    plain = Fields({name: fields.value(name) for name in ("rope_theta",)})
+    main, compress = (_rope(plain, one, family, dim, max_position) for one in (first, second))
+    return main, compress
+
+
 def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
     """A rope that turns nothing, and scales queries (Llama 4); None: layers without rope have no such scale."""
     switch = family.unturned_scale
@@ -208,8 +227,12 @@ def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
         original_max_position=fields.integer("floor_scale", 1, MAX_POSITION),
         first=1,
     )
-    nothing = ProportionalScaling(pairs=0, factor=1.0)
-    return Rope(dim=head_dim, scaling=nothing, query_scale=scale)
+    return unturned_rope(head_dim, scale)
+
+
+def unturned_rope(dim: int, scale: QueryScale | None = None) -> Rope:
+    """A rope that turns nothing."""
+    return Rope(dim=dim, scaling=ProportionalScaling(pairs=0, factor=1.0), query_scale=scale)
 
 
 def _parameters(fields: Fields) -> Fields:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ScoreFunction = Literal["softmax", "sigmoid"]
+ScoreFunction = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 """What turns the router's products into probabilities: over all experts, or of each by itself."""
 
 
@@ -14,11 +14,12 @@ LEAST_SUM = 1e-20  # is added to the sum of the chosen ones' probabilities, whic
 class Routing:
     """What is chosen of the products of a token and the router's rows, and what its factors are.
 
-    probabilities = softmax or sigmoid of the products
+    probabilities = softmax, sigmoid or the root of softplus of the products
     choice = probabilities + bias, of the experts in the best groups; or products + bias (`biases_products`)
     factors = scale · those of the `per_token` highest choices (/ their sum)
 
-    Factors multiply what experts give, or what they read (`scales_input`, Llama 4).
+    Factors multiply what experts give, or what they read (`scales_input`, Llama 4). Instead of those with the highest
+    choices, a table may say which experts a token has, by its id (`vocabulary`, DeepSeek V4).
 
     Experts in sequence form groups of equal size. A group is as good as its highest choice (DeepSeek-V2), or its
     two highest choices together (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
@@ -38,6 +39,7 @@ class Routing:
     scale: float = 1.0
     scales_input: bool = False
     shared_scale: float = 1.0  # of what the shared expert gives, unless it has a gate
+    vocabulary: int | None = None  # ids of tokens whose experts a table says; None: there is none
     has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
 
     @property

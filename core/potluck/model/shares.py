@@ -20,6 +20,7 @@ from functools import lru_cache
 from math import inf
 from typing import Literal
 
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import UNGATED, ClampedSwiglu
@@ -28,6 +29,7 @@ from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.pooled import PooledSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
@@ -149,9 +151,9 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case (
-            MambaSpec() | ConvolutionSpec() | BesideSpec()
-        ):  # a norm of all heads together; next to no time
+        case MambaSpec() | BesideSpec() | ConvolutionSpec() | ChannelDeltaSpec() | PooledSpec():
+            # State spaces have a norm of all heads together, and convolutions take next to no time; of the others,
+            # what heads share is cut nowhere yet.
             return None
 
 

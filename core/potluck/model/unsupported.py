@@ -25,13 +25,8 @@ _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _CONVOLUTIONS = "layers with short convolutions of their own kind"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
 _STREAMS = "several residual streams of its own kind"
-_CHANNELS = "a delta net with a decay for each channel"
 _LATENT_WINDOWS = "latent attention with windows"
 _RELATIVE = "short convolutions beside attention, and scores by distance"
-_DEEPSEEK_4 = (
-    "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
-)
-_GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -48,16 +43,16 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "Lfm3ForCausalLM": Missing("a gate for each head of attention", "Lfm2ForCausalLM"),
     "Gemma3nForCausalLM": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
-    "DeepseekV4ForCausalLM": Missing(_DEEPSEEK_4, _SPARSE),
-    "Glm5NextForConditionalGeneration": Missing(_GLM_5_NEXT, _SPARSE),
-    "KimiLinearForCausalLM": Missing(_CHANNELS, _DEEPSEEK),
+    "BailingHybridForCausalLM": Missing(
+        "latent attention with a gate for each head, and decays that are made in one step",
+        "KimiLinearForCausalLM",
+    ),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
     "HYV4ForCausalLM": Missing(f"{_STREAMS}, and latent attention with sinks and gates", _SPARSE),
     "LongcatFlashForCausalLM": Missing(
         "two latent attentions in each layer, and experts that give back what they read", _DEEPSEEK
     ),
     "AXK2ForCausalLM": Missing("norms with gates of their own", _SPARSE),
-    "BailingHybridForCausalLM": Missing(_CHANNELS, _DEEPSEEK),
     "Dots3NoteForCausalLM": Missing(_LATENT_WINDOWS, _SPARSE),
     "Dots3NoteForConditionalGeneration": Missing(_LATENT_WINDOWS, _SPARSE),
     "MistralLarge4ForConditionalGeneration": Missing(

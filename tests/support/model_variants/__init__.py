@@ -4,6 +4,7 @@ from typing import Any
 
 from model_variants.cohere import COHERE_VARIANTS
 from model_variants.common import SHAPE
+from model_variants.deepseek import DEEPSEEK_VARIANTS
 from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.falcon import FALCON_VARIANTS
@@ -43,6 +44,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **MIXTURES_VARIANTS,
     **MINIMAX_VARIANTS,
     **LATENT_VARIANTS,
+    **DEEPSEEK_VARIANTS,
     **NEMOTRON_VARIANTS,
     **FALCON_VARIANTS,
     **LIQUID_VARIANTS,

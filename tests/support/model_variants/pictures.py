@@ -23,6 +23,14 @@ TINY_QWEN_EYE = {
     "num_heads": 2,
     "deepstack_visual_indexes": [0],
 }
+TINY_GLM_EYE = {
+    "hidden_size": 16,
+    "intermediate_size": 8,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 48,
+    "projection_intermediate_size": 8,
+}
 TINY_QWEN_3_5_EYE = {
     name: size for name, size in TINY_QWEN_EYE.items() if name != "deepstack_visual_indexes"
 }
@@ -40,6 +48,7 @@ WHOLE_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}
 WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # a family's name here: the configs of its text, of the whole and of its eye
     "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
+    "Glm5Next with pictures": ("Glm5NextTextConfig", "Glm5Next", TINY_GLM_EYE),
     "Llama4 with pictures": ("Llama4TextConfig", "Llama4", TINY_LLAMA_EYE),
     "Mistral with pictures": ("MistralConfig", "Mistral3", TINY_EYE),
     "Ministral 3 with pictures": ("Ministral3Config", "Mistral3", TINY_EYE),

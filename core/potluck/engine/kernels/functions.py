@@ -99,6 +99,7 @@ EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "gelu_pytorch_tanh": emit_gelu_tanh,
     "sigmoid": emit_sigmoid,
     "softplus": emit_softplus,
+    "exponential": emit_exp,
 }
 
 
@@ -106,7 +107,8 @@ def emit_clamped_swiglu(e: Emitter, gate: Value, up: Value, function: ClampedSwi
     """Return what `ClampedSwiglu` says; NaN for NaN."""
     low, high = (e.value(constant(gate.type, sign * function.limit)) for sign in (-1, 1))
     gate, up = high.at_most(gate), high.at_most(low.at_least(up))
-    return gate / (1.0 + emit_exp(e, gate * -function.alpha)) * (up + 1.0)
+    up = up + function.more if function.more else up
+    return gate / (1.0 + emit_exp(e, gate * -function.alpha)) * up
 
 
 def emit_clamped_silu(e: Emitter, gate: Value, up: Value, function: ClampedSilu) -> Value:

@@ -438,12 +438,27 @@ class _Layer:
         """Write what a delta net's rates are computed of, and the input of its first product."""
         step, layer, width = self.step, self.layer, self.shape.hidden
         normed = self.router.normed(step.hidden, width, layer.before_attention, self.shape.epsilon)
-        rows = 2 * heads.value_heads
+        rows = heads.value_heads + heads.decays_step
         self.router.multiply(layer.rates, normed, step.rates, NULL, rows, width)
+        if heads.has_channel_decays:
+            size, decays = heads.key_size, step.rates + heads.value_heads
+            few = self._few(decays, size)
+            self.router.multiply(layer.decay_up, few, decays, NULL, heads.decays_size, size)
         return form.as_is(normed, width)
+
+    def _few(self, numbers: Pointer, count: int) -> Pointer:
+        """Copy few numbers, in place of which others are written that are made of them."""
+        few = self.step.few
+        for span in self.e.spans(count, LANES):
+            few[span] = numbers[span]
+        return few
 
     def _delta_net(self, heads: DeltaHeads) -> None:
         (kernel,), step = self.called.mix, self.step
+        if (held := self.shape.gates_format) is not None:
+            form, size, gates = self.forms[held], heads.value_size, step.wide + heads.channels
+            few = form.as_is(self._few(gates, size), size)
+            form.multiply(self.layer.gates, few, gates, NULL, heads.values_size, size)
         places = {"inputs": step.wide, "rates": step.rates, "out": step.attended}
         call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
 

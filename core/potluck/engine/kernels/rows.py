@@ -109,7 +109,7 @@ def read_row(
             return lambda span: (x[span] - mean) * inverse * weight[span]
         case "softcapped":
             return lambda span: emit_tanh(e, x[span] / number) * number
-        case "silu" | "gelu_pytorch_tanh" | "sigmoid" | "softplus":
+        case "silu" | "gelu_pytorch_tanh" | "sigmoid" | "softplus" | "exponential":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
         case ClampedSilu():

@@ -10,24 +10,29 @@ from potluck.model.routing import ScoreFunction
 T = TypeVar("T")
 U = TypeVar("U")
 
-GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid", "softplus"]
-"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer."""
+GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid", "softplus", "exponential"]
+"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer.
+
+The last one is no gate of any model: it is for what is computed like one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClampedSwiglu:
-    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up between -limit and limit.
+    """g · sigmoid(alpha g) · (u + more), with g = min(gate, limit) and u = up between -limit and limit.
 
-    gpt-oss has it (https://arxiv.org/abs/2508.10925, section 2.2).
+    gpt-oss has it with one more (https://arxiv.org/abs/2508.10925, section 2.2), DeepSeek V4 with none.
     """
 
     alpha: float
     limit: float
     has_pairs: bool  # whether gates and ups alternate, and do not stand gates before ups
+    more: float = 1.0
 
     def __str__(self) -> str:
         pairs = "_pairs" if self.has_pairs else ""
-        return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
+        more = "" if self.more == 1.0 else f"_{self.more:g}"
+        return f"swiglu_{self.alpha:g}_{self.limit:g}{more}{pairs}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +180,13 @@ where `sliding_window` is null; `windowed or dense`: those too without experts, 
 `prefix_dense_sliding_window_pattern` is 1; `named`: all where `position_embedding_type` is rope."""
 
 
-IndexerRope = Literal["halves", "pairs"]
-"""What rope turns together in the heads of an indexer, as files have them."""
+StreamsKind = Literal["gated", "balanced", "averaged"]
+"""How blocks read and write several residual streams (`model/streams.py`); the last two are the same, but for what
+the head sees."""
+
+IndexerRope = Literal["halves", "pairs", "pools"]
+"""What rope turns together in the heads of an indexer, as files have them; `pools`: nothing, and it chooses pools of
+tokens."""
 
 DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
@@ -220,6 +230,7 @@ class ExpertFacts:
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
     function_field: str | None = None  # or the field that says it; those of a softmax add up to one
+    id_table: str | None = None  # the name, below the block, of the experts of each token's id
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
     bias_beside: bool = False  # that name is below the layer
@@ -286,8 +297,8 @@ class Family:
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
-    # Experts have it, by `swiglu_alpha` and `swiglu_limit`; or MLPs too.
-    clamped_swiglu: bool | Literal["everywhere"] = False
+    # Experts have it, by `swiglu_alpha` and `swiglu_limit`; or MLPs too; or it is silu with `swiglu_limit` alone, in both.
+    clamped_swiglu: bool | Literal["everywhere", "plain"] = False
     # The fields that list for each layer what limits the products of its experts, and of the one that all tokens go
     # through; 0 or null: nothing.
     expert_limits: tuple[str, str] | None = None
@@ -299,6 +310,8 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
+    # Those that `layer_types` or `linear_attn_config` say are delta nets with a decay for each channel; bounded by a field.
+    channel_delta: Literal["plain", "bounded"] | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
     beside: bool = False  # each layer has attention beside the state space
@@ -307,7 +320,10 @@ class Family:
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
     # Layers that `layer_types` calls so have an indexer that chooses blocks for each head of keys.
     head_index: str | None = None
+    pooled: bool = False  # attention sees the last tokens, and pools of all before
     latent: bool = False  # attention is latent (MLA)
+    latent_unturned: bool = False  # it has no rope
+    latent_norm_eps: bool = False  # the norms of latents add what all norms do
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
 
@@ -355,8 +371,8 @@ class Family:
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
 
-    # There are several residual streams, in place of all norms but those inside.
-    streams: bool = False
+    # There are several residual streams. Gated ones stand in place of all norms but those inside.
+    streams: StreamsKind | None = None
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])

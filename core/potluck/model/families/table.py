@@ -10,6 +10,7 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 from collections.abc import Mapping
 
 from potluck.model.families.cohere import COHERE
+from potluck.model.families.deepseek import DEEPSEEK
 from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
@@ -47,6 +48,7 @@ FAMILIES: Mapping[str, Family] = {
     **MIXTURES,
     **MINIMAX,
     **LATENT,
+    **DEEPSEEK,
     **NEMOTRON,
     **FALCON,
     **LIQUID,
@@ -60,6 +62,7 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
+    "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
