@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -232,8 +233,7 @@ class Trial:
         )
         _expect(_ANSWER in chat, "`potluck chat` answers")
         self._see_window(root, window)
-        for process in root.processes():
-            os.kill(process, 15)
+        root.end(signal.SIGTERM)
         until(lambda: not root.processes(), 60, "everything ends")
 
     def _install_engine(self, root: Root, tree: str) -> None:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _OURS = "potluck: "  # before each sentence that a command prints when it fails
 START_S = 20.0  # the first start on a slow disk compiles every module
+NEW_START_S = 60.0  # of a version that has never come up: none is left for a disk that is busy
 HEALTH_S = 5.0
 POLL_S = 0.05
 
@@ -101,6 +102,8 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
         if found is not None:
             return found
         versions = Versions.of_this()
+        if versions is not None and versions.is_on_trial:
+            wait_s = max(wait_s, NEW_START_S)
         return started(lambda: _start(folders, wait_s, versions), versions, NodeStartError)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -43,8 +44,7 @@ class Root:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes():
-            os.kill(process, signal.SIGKILL)
+        self.end(signal.SIGKILL)
         for where in reversed(self._mounted):
             run("umount", "--lazy", str(where))
         self._mounted.clear()
@@ -68,6 +68,12 @@ class Root:
             if root == self.folder:
                 found.append(int(entry.name))
         return found
+
+    def end(self, by: signal.Signals) -> None:
+        """Send a signal to all that runs in it."""
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(process, by)
 
     def command(self, *words: str, user: str | None = USER, **environ: str) -> list[str]:
         """Return the command that runs a command in it."""

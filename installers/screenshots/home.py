@@ -1,8 +1,8 @@
 """The invented home of the pictures: its computers, its model, and what it says in each state."""
 
 from msgspec.structs import replace
+from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER
 
-from potluck.api.doctor import Diagnosis
 from potluck.api.engine import Engine
 from potluck.api.schema import (
     ClusterState,
@@ -20,10 +20,6 @@ from potluck.api.schema import (
     StageView,
     Transfer,
 )
-from potluck.doctor.sentences import say
-from potluck.errors import EngineError
-from potluck.runtime.choice import Machine, choose
-from potluck.runtime.lock import Environment
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -353,83 +349,6 @@ def lent(*, asked: bool = False) -> ClusterState:
 
 def _device(kind: str, name: str, total: float, free: float) -> Device:
     return Device(kind=kind, name=name, memory_total=int(total * GB), memory_free=int(free * GB))
-
-
-DIAGNOSIS = Diagnosis(
-    findings=(
-        say(
-            "firewall_blocks",
-            "sudo ufw allow 47777/tcp && sudo ufw allow 5353/udp",
-            firewall="ufw",
-            port="47777",
-        ),
-        say("network_ok", networks="192.168.1.0/24", adapters="Wi-Fi"),
-        say("multicast_ok", adapters="Wi-Fi"),
-        say("vpn_none"),
-    )
-)
-
-WELL = Diagnosis(
-    findings=(
-        say("network_ok", networks="192.168.1.0/24", adapters="Ethernet"),
-        say("multicast_ok", adapters="Ethernet"),
-        say("firewall_lets_in", firewall="ufw"),
-        say("vpn_none"),
-        say("computers_connected", names="MacBook Air, Old laptop"),
-        say("versions_ok", version="0.1.0"),
-        say("clock_ok", names="MacBook Air"),
-        say("disk_ok", free="212 GB"),
-    )
-)
-MANY = Diagnosis(
-    findings=(
-        say("vpn_home", adapters="wg0", networks="192.168.1.0/24"),
-        say("disk_full", free="820 MB"),
-        say("network_several", networks="192.168.1.0/24, 10.0.0.0/24"),
-        say(
-            "multicast_nobody",
-            adapters="Wi-Fi",
-        ),
-        say("computers_none"),
-        *WELL.findings[2:3],
-        *WELL.findings[5:7],
-    )
-)
-BLOCKED = (
-    "The computer cannot be reached at 192.168.1.31:47777: nothing answers there. Is it switched on,"
-    " in the same network, and does its firewall let Potluck in?"
-)
-OTHER_VERSION = (
-    "Living-room PC runs Potluck 0.1.0 (protocol 2) and Kitchen mini PC runs Potluck 0.0.9 (protocol 1),"
-    " which do not understand each other. Update Potluck on Kitchen mini PC."
-)
-TOGETHER = (
-    "Desk, Attic and Living-room PC work together: about 21.4 tokens/s for one user. A token takes 43 ms of"
-    " computing and 3.7 ms on the links.\nDesk and Attic together have layers 0 to 39, each a share of every"
-    " layer (50 %, 50 %): a layer takes them 0.6 ms with its sums, and Desk alone 1.0 ms.\n"
-    "Living-room PC has layers 40 to 63: its memory holds no more."
-)
-NOT_STARTED = (
-    "Potluck could not be started in the background. An error of its own ended it. More is in"
-    " /home/anna/.local/state/potluck."
-)
-MISSING = Engine(phase="missing", message="", variant="cpu", version="2.9.1", nbytes=190 * 10**6)
-FETCHING = replace(MISSING, phase="fetching", done=71 * 10**6, source="MacBook Air")
-
-
-def no_engine() -> Engine:
-    """Return the engine of a computer for which there is none."""
-    machine = Machine(
-        system="Darwin",
-        processor="x86_64",
-        gpus=None,
-        environment=Environment(markers={}, tags=()),
-    )
-    try:
-        choose({}, machine)
-    except EngineError as error:
-        return Engine(phase="none", message=error.message)
-    raise AssertionError("there is an engine for every computer")
 
 
 def with_notice(state: ClusterState) -> ClusterState:

@@ -174,6 +174,26 @@ def test_a_gpu_reads_much_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _Reader(matrices[:3], torch.device("cuda"), 1).nbytes == 3 * 64
 
 
+def test_the_fastest_way_to_read_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def taking(seconds: float) -> Callable[[torch.Tensor], None]:
+        def read(part: torch.Tensor) -> None:
+            nonlocal now
+            assert len(part) == 1 << 14
+            now += seconds
+
+        return read
+
+    ways = [taking(2.0), taking(1.0), taking(3.0)]
+    monkeypatch.setattr("potluck.engine.measuring._ways_to_read", lambda: ways)
+    monkeypatch.setattr("potluck.engine.measuring.time.perf_counter", lambda: now)
+
+    reader = _Reader([torch.zeros(1 << 14, dtype=torch.uint8)], CPU, 1)
+
+    assert reader() == 1 << 14
+
+
 def test_a_cache_that_has_no_room_is_an_error_of_its_own(
     llama: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:

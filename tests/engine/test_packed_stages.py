@@ -51,7 +51,6 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "nemotron h, narrow experts",
                 "apertus",
                 "lfm 2",
-                "falcon h1, normed",
                 "laguna",
                 "mimo 2 flash",
             )

@@ -330,7 +330,12 @@ def test_where_torch_has_a_part_there_are_none(
         "falcon h1",
         *(
             pytest.param(variant, marks=pytest.mark.slow)  # a second to compile
-            for variant in ("nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+")
+            for variant in (
+                "nemotron h, narrow experts",
+                "lfm 2 moe",
+                "apertus",
+                "command a+, softmax, sum",
+            )
         ),
     ],
 )

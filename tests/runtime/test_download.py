@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,9 @@ def test_a_stopped_download_keeps_what_came(store, wheel) -> None:
 def test_a_full_store_is_an_error_in_words(tmp_path, wheel) -> None:
     with ChunkStore(tmp_path / "small", 1000, reserve=0) as store, pytest.raises(DiskFullError):
         fetch(store, wheel)
+
+
+def test_a_package_of_potluck_is_in_no_index_and_comes_from_its_address(store, wheel) -> None:
+    package = replace(wheel, tags=frozenset())
+
+    assert fetch(store, package, index="http://127.0.0.1:9/simple") == wheel.nbytes

@@ -67,7 +67,7 @@ def test_experts_are_held_in_4_bits_as_they_are(
         for linear, values in ((expert.gate_up, split), (expert.down, theirs.down_proj[index].T)):
             # What is below the least scale, 2^-126, becomes zero.
             assert (linear.weight.dequantise() - values).abs().max() < 1e-37
-    attention = weights.blocks[0].mixer.matrices[-1]
+    attention = weights.blocks[0].mixer_matrices[-1]
     assert isinstance(attention, PackedLinear)
     assert attention.weight.format is INT8
 

@@ -109,7 +109,7 @@ class ChatView(QWidget):
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
         chat.busy_changed.connect(self.composer.set_busy)
-        chat.busy_changed.connect(lambda _is_busy: self._forget_awaited())
+        chat.busy_changed.connect(self._forget_awaited)
         chat.shown_changed.connect(self._forget_awaited)
         chat.waits.connect(self._on_waits)
         chat.replied.connect(self._speak)
@@ -258,7 +258,7 @@ class ChatView(QWidget):
             self._awaited = found
             self._show_awaited()
 
-    def _forget_awaited(self) -> None:
+    def _forget_awaited(self, _is_busy: bool = False) -> None:
         self._awaited = Awaited()
         self._show_awaited()
 

@@ -65,8 +65,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Potluck")
         self.setWindowIcon(resources.app_icon())
         size = QSize(preferences.current.width, preferences.current.height)
-        fit = ScreenFit(self, size, theme.least(MINIMUM))
-        theme.changed.connect(lambda: fit.need(theme.least(MINIMUM)))
+        ScreenFit(self, size, MINIMUM, theme)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_share, self._on_close = preferences, on_share, on_close
         self._offer_start, self._log = offer_start, log

@@ -314,9 +314,9 @@ class Waiting(QWidget):
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
-        self.setMaximumWidth(420)
         self.line = label(READING, "body2", wrap=True, name="reply-progress")
         self.meter = Meter(theme, "Progress of the model")
+        self.meter.setMaximumWidth(420)  # not the line: it would be as high as if it were wider
         vbox(self.line, self.meter, parent=self, spacing=8)
         self.meter.hide()
 

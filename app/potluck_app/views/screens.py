@@ -4,6 +4,8 @@ from PySide6.QtCore import QEvent, QObject, QSize
 from PySide6.QtGui import QScreen
 from PySide6.QtWidgets import QWidget
 
+from potluck_app.theme import Theme
+
 _FRAME = QSize(16, 40)  # logical pixels for the border and the title bar that the desktop adds
 
 
@@ -18,20 +20,17 @@ class ScreenFit(QObject):
     Args:
         window: gets its size at once.
         wanted: its size where there is room, such as the one that was remembered.
-        least: the person cannot make it smaller, except on a screen that has less.
+        least: the person cannot make it smaller, except on a screen that has less. It grows with the text.
+        theme: has the size of the text.
     """
 
-    def __init__(self, window: QWidget, wanted: QSize, least: QSize) -> None:
+    def __init__(self, window: QWidget, wanted: QSize, least: QSize, theme: Theme) -> None:
         super().__init__(window)
-        self._window, self._least = window, least
+        self._window, self._usual, self._theme = window, least, theme
         self._screen: QScreen | None = None
         self._fit(wanted)
         window.installEventFilter(self)
-
-    def need(self, least: QSize) -> None:
-        """Let the window be no smaller than this from now on, such as with larger text."""
-        self._least = least
-        self._fit(self._window.size())
+        theme.changed.connect(self._refit)  # a method of this object: it ends with the window
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() in (QEvent.Type.Show, QEvent.Type.ScreenChangeInternal):
@@ -60,6 +59,6 @@ class ScreenFit(QObject):
 
     def _fit(self, wanted: QSize) -> None:
         most = room(self._window)
-        least = self._least.boundedTo(most)
+        least = self._theme.least(self._usual).boundedTo(most)
         self._window.setMinimumSize(least)
         self._window.resize(wanted.boundedTo(most).expandedTo(least))

@@ -106,8 +106,7 @@ class WorkerWindow(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setWindowTitle("Potluck")
         size = QSize(WIDTH, HEIGHT)
-        fit = ScreenFit(self, theme.least(size), theme.least(size))
-        theme.changed.connect(lambda: fit.need(theme.least(size)))
+        ScreenFit(self, size, size, theme)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = self._without_node()
         self._problem, self._notices = "", Notices()

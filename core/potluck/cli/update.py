@@ -9,12 +9,12 @@ from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
-from potluck.errors import format_bytes
+from potluck.errors import PotluckError, format_bytes
 from potluck.launch import find_or_start
 from potluck.settings import Folders
 
 POLL_S = 0.3
-SWITCH_S = 90.0  # for the node to end, and for the new version to come up or to be left again
+SWITCH_S = 150.0  # for the node to end, and for the new version to come up or to be left again
 _DOES = {
     "looking": "Looking for a newer version",
     "fetching": "Fetching the new version",
@@ -57,17 +57,22 @@ def _follow(client: Client, state: Update, again: Callable[[], Client]) -> Updat
 
 def _states(client: Client, again: Callable[[], Client]) -> Iterator[Update]:
     """The states until nothing is done any more; the node may be another one in the end."""
-    ends_at = float("inf")
+    ends_at = 0.0
     while True:
         time.sleep(POLL_S)
         try:
             state = _state(client)
         except NodeGoneError:
-            ends_at = min(ends_at, time.monotonic() + SWITCH_S)
+            ends_at = ends_at or time.monotonic() + SWITCH_S
+            try:
+                client = again()
+            except PotluckError:  # it is being started by the node before it
+                if time.monotonic() > ends_at:
+                    raise
             if time.monotonic() > ends_at:
                 raise
-            client = again()
             continue
+        ends_at = 0.0
         yield state
         if not state.is_working:
             return

@@ -42,6 +42,7 @@ _ON_A_GPU = (
 )  # bytes that a GPU reads in a call: with as few as a matrix has, it does not reach its rate
 _PIECE = 1 << 12  # bytes: threads divide memory by whole pages
 _MS = 1000.0
+_Read = Callable[[Tensor], object]
 _TICK = 1e-9  # seconds; the least time that a measurement gives, so that no rate divides by zero
 
 
@@ -167,16 +168,26 @@ class _Reader:
         self._device = device
         if device.type == "cpu":
             shares = [_share(memory, number, threads) for number in range(threads)]
-            self._read, self._shares = _fastest_reading(), shares
+            ways: list[_Read] = _ways_to_read()
+            self._shares = shares
             self._once = partial(self._read_share, shares[0])
             self._pool = ThreadPoolExecutor(threads, "read") if threads > 1 else None
         else:
             nbytes = min(_ON_A_GPU, max(one.nbytes for one in memory) * len(memory))
             whole = [torch.zeros(nbytes, dtype=torch.uint8, device=device)]
-            self._read, self._shares = _add_up, [whole]
+            ways, self._shares = [_add_up], [whole]
             self._pool = None
             self._once = partial(self._read_share, whole)
         self.nbytes = sum(part.nbytes for share in self._shares for part in share)
+        self._read = ways[0]
+        if (
+            len(ways) > 1
+        ):  # each twice: the first pass may find pages that were not used for a while
+            self._read = max(ways * 2, key=self._rate)
+
+    def _rate(self, way: _Read) -> float:
+        self._read = way
+        return self()
 
     def __call__(self) -> float:
         """Read everything once; gives bytes per second."""
@@ -204,14 +215,16 @@ def _share(memory: Sequence[Tensor], number: int, of: int) -> list[Tensor]:
     return [part for part in parts if len(part)]
 
 
-def _fastest_reading() -> Callable[[Tensor], object]:
+def _ways_to_read() -> list[_Read]:
+    """Which of these is the fastest depends on the processor."""
     kernels = best_kernels()
     if isinstance(kernels, ReferenceKernels):
-        return _combine
+        return [_combine]
     from potluck.engine.kernels.generated import GeneratedKernels
+    from potluck.engine.kernels.stream_kernel import READ_AHEAD
 
     assert isinstance(kernels, GeneratedKernels)
-    return kernels.read
+    return [partial(kernels.read, ahead=ahead) for ahead in READ_AHEAD]
 
 
 def _combine(part: Tensor) -> object:

@@ -66,7 +66,11 @@ class Internet:
 
     def server(self, wheel: Wheel) -> str:
         """The name of the server that it comes from; empty: there is no place to ask for it."""
-        return _hostname(self._index or wheel.url or wheel.index)
+        return _hostname(self._index_of(wheel) or wheel.url or wheel.index)
+
+    def _index_of(self, wheel: Wheel) -> str | None:
+        """The owner's index, which lists wheels, and no packages of Potluck."""
+        return self._index if wheel.tags else None
 
     def fetch(self, wheel: Wheel, arrived: Arrived, stopped: threading.Event) -> int:
         """Bring a wheel into the store. Returns how many bytes came for it.
@@ -81,7 +85,7 @@ class Internet:
         with open_client(self._patience.silent_s) as client:
             try:
                 return _Fetch(client, self._store, wheel, arrived, stopped).run(
-                    self._index, self._patience
+                    self._index_of(wheel), self._patience
                 )
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 raise HubError(

@@ -33,6 +33,7 @@ class Wheel:
     Attributes:
         name: of the package, normalised.
         filename: as the index calls it; never used as a path before it was checked.
+        tags: of the Pythons that take it; none: it is a package of Potluck, which no index lists.
         url: where it lies on the Internet; None: only a computer of the home or an index of the owner has it.
         index: the simple index that lists it; None: it is not said.
     """

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
-from screenshots import home
+from screenshots import home, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
@@ -171,7 +171,7 @@ def cluster_add_token(stage: Stage) -> QWidget:
 def cluster_doctor(stage: Stage) -> QWidget:
     """The doctor, which found a firewall in the way and says what to do."""
     dialog = _cluster(stage, home.alone()).cluster.open_doctor()
-    dialog.doctor._on_diagnosis(home.DIAGNOSIS)
+    dialog.doctor._on_diagnosis(said.DIAGNOSIS)
     return dialog
 
 
@@ -276,7 +276,7 @@ def cluster_add_looking(stage: Stage) -> QWidget:
 def cluster_doctor_well(stage: Stage) -> QWidget:
     """The doctor, which found nothing in the way."""
     dialog = _cluster(stage, home.alone()).cluster.open_doctor()
-    dialog.doctor._on_diagnosis(home.WELL)
+    dialog.doctor._on_diagnosis(said.WELL)
     return dialog
 
 
@@ -284,5 +284,5 @@ def cluster_doctor_well(stage: Stage) -> QWidget:
 def cluster_doctor_many(stage: Stage) -> QWidget:
     """The doctor, which found several things, the worst first."""
     dialog = _cluster(stage, home.alone()).cluster.open_doctor()
-    dialog.doctor._on_diagnosis(home.MANY)
+    dialog.doctor._on_diagnosis(said.MANY)
     return dialog

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
-from screenshots import home, models
+from screenshots import home, models, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
@@ -51,14 +51,14 @@ def first_starting(stage: Stage) -> QWidget:
 def first_problem(stage: Stage) -> QWidget:
     """The first start on a computer where Potluck cannot be started in the background."""
     window = stage.main(is_first=True)
-    stage.backend.fail(home.NOT_STARTED)
+    stage.backend.fail(said.NOT_STARTED)
     return window
 
 
 @scene
 def first_engine(stage: Stage) -> QWidget:
     """The first start on a computer that has to install the engine, PyTorch."""
-    stage.backend.say(home.with_engine(home.alone(), home.MISSING))
+    stage.backend.say(home.with_engine(home.alone(), said.MISSING))
     return stage.main(is_first=True)
 
 
@@ -66,7 +66,7 @@ def first_engine(stage: Stage) -> QWidget:
 def chat_failed_start(stage: Stage) -> QWidget:
     """The chat when Potluck cannot be started in the background."""
     window = stage.talking()
-    stage.backend.fail(home.NOT_STARTED)
+    stage.backend.fail(said.NOT_STARTED)
     return window
 
 
@@ -89,29 +89,29 @@ def _engine(stage: Stage, engine: Engine) -> QWidget:
 @scene
 def engine_missing(stage: Stage) -> QWidget:
     """The engine, PyTorch, is not installed: how much is fetched, and the button for it."""
-    return _engine(stage, home.MISSING)
+    return _engine(stage, said.MISSING)
 
 
 @scene
 def engine_fetching(stage: Stage) -> QWidget:
     """The engine is fetched from a computer of the home that has it."""
-    return _engine(stage, home.FETCHING)
+    return _engine(stage, said.FETCHING)
 
 
 @scene
 def engine_unpacking(stage: Stage) -> QWidget:
     """The engine is unpacked and tried."""
-    return _engine(stage, replace(home.FETCHING, phase="unpacking", done=190 * 10**6))
+    return _engine(stage, replace(said.FETCHING, phase="unpacking", done=190 * 10**6))
 
 
 @scene
 def engine_failed(stage: Stage) -> QWidget:
     """The engine could not be installed, and why."""
-    failed = replace(home.MISSING, phase="failed", message=no_room(190 * 10**6, 44 * 10**6).message)
+    failed = replace(said.MISSING, phase="failed", message=no_room(190 * 10**6, 44 * 10**6).message)
     return _engine(stage, failed)
 
 
 @scene
 def engine_none(stage: Stage) -> QWidget:
     """A computer for which there is no engine."""
-    return _engine(stage, home.no_engine())
+    return _engine(stage, said.no_engine())

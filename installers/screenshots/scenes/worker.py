@@ -5,7 +5,7 @@ from time import time
 
 from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
-from screenshots import home, models
+from screenshots import home, models, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
@@ -124,7 +124,7 @@ def worker_starting(stage: Stage) -> QWidget:
 def worker_failed(stage: Stage) -> QWidget:
     """The window of a helper when Potluck cannot be started in the background."""
     window = stage.worker(None)
-    stage.backend.fail(home.NOT_STARTED)
+    stage.backend.fail(said.NOT_STARTED)
     return window
 
 
@@ -132,14 +132,14 @@ def worker_failed(stage: Stage) -> QWidget:
 def worker_engine(stage: Stage) -> QWidget:
     """A helper that has to install the engine, PyTorch, before it can help."""
     state = replace(home.lent(asked=True), pairings=())
-    return stage.worker(home.with_engine(state, home.MISSING))
+    return stage.worker(home.with_engine(state, said.MISSING))
 
 
 @scene
 def worker_engine_fetching(stage: Stage) -> QWidget:
     """A helper that fetches the engine from another computer of the home."""
     state = replace(home.lent(asked=True), pairings=())
-    return stage.worker(home.with_engine(state, home.FETCHING))
+    return stage.worker(home.with_engine(state, said.FETCHING))
 
 
 @scene

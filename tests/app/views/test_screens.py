@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from chat_page import pages_of
 from fake_backend import computer
-from PySide6.QtCore import QPoint, QRect, QSize, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QRect, QSize, Qt
 from PySide6.QtWidgets import QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
@@ -238,3 +238,17 @@ def test_with_larger_text_windows_and_dialogs_are_larger(
 
     theme.set_text_size(14)
     assert window.minimumSize() == MINIMUM
+
+
+def test_a_window_that_is_gone_does_not_follow_the_text(
+    theme: Theme, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    worker = WorkerWindow(
+        theme, backend, on_close=lambda: True, on_stop=lambda: None, on_chat=lambda: None
+    )
+    worker.deleteLater()
+    QCoreApplication.sendPostedEvents(worker, QEvent.Type.DeferredDelete.value)
+
+    theme.set_text_size(20)  # no exception comes out of a slot
+
+    theme.set_text_size(14)

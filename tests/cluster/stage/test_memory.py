@@ -84,7 +84,9 @@ def test_little_is_taken_beside_weights_and_caches_after_a_profile_a_load_and_a_
         finally:
             await node.handle.stop()
         # One token more than the prompt made room for twice as many.
-        spec = config.layers[0].mixer.cache(CacheSizes(number_bytes=2))
+        mixer = config.layers[0].mixer
+        assert mixer is not None
+        spec = mixer.cache(CacheSizes(number_bytes=2))
         cache = config.num_layers * spec.nbytes(2 * PROMPT)
         assert profiled - started < MOST
         assert answered - loaded.memory_bytes - cache - started < MOST

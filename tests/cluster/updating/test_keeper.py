@@ -288,6 +288,24 @@ def test_nobody_is_asked_before_it_is_allowed(
     assert len(computer.server.asked) == 1
 
 
+def test_a_computer_without_the_internet_says_nothing_of_a_look_that_nobody_asked_for(
+    computer: Computer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.is_allowed = True
+    keeper = computer.keeper(installed(computer.root, OWN, index="http://127.0.0.1:9/release.json"))
+
+    async def starting() -> None:
+        task = asyncio.create_task(keeper.start())
+        await until(lambda: any(state.phase == "looking" for state in computer.states))
+        await done(keeper)
+        task.cancel()
+
+    run(starting)
+
+    assert (keeper.state.phase, keeper.state.failed) == ("quiet", False)
+
+
 def test_a_version_that_runs_has_come_up(
     computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

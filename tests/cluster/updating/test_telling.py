@@ -60,9 +60,23 @@ def test_each_computer_of_the_home_is_told_and_its_answer_is_kept(home: Home) ->
     }
 
 
-def test_nobody_is_told_twice_within_a_minute(home: Home) -> None:
+def test_one_that_runs_that_version_is_told_no_more(home: Home) -> None:
+    desk, sofa = home.add("desk"), home.add("sofa")
+    told = [listen(desk, ""), listen(sofa, "It asks its owner.")]
+    main, _ = telling(home, desk, sofa, again_s=0.0)
+
+    async def twice() -> None:
+        await main.look()
+        await main.look()
+
+    home.run(twice)
+
+    assert [len(each) for each in told] == [1, 2]
+
+
+def test_nobody_is_told_again_at_once(home: Home) -> None:
     desk = home.add("desk")
-    told = listen(desk, "")
+    told = listen(desk, "It asks its owner.")
     main, _ = telling(home, desk)
 
     async def twice() -> None:

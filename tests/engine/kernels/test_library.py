@@ -25,7 +25,7 @@ from potluck.engine.kernels.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.product_kernel import emit_product
 from potluck.engine.kernels.quantise_kernel import emit_quantise
 from potluck.engine.kernels.row_kernel import emit_rows
-from potluck.engine.kernels.stream_kernel import emit_read
+from potluck.engine.kernels.stream_kernel import READ_AHEAD, emit_read
 from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 from potluck.model.routing import Routing
 
@@ -103,6 +103,7 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_decode, MOE_LAYER),
     (emit_serve,),
     (emit_read,),
+    (emit_read, READ_AHEAD[1]),
 ]
 
 

@@ -31,7 +31,7 @@ from potluck.cluster.updating.sentences import (
     SAYS,
     UNEXPECTED,
 )
-from potluck.errors import IntegrityError, PotluckError, StoreError, UsageError
+from potluck.errors import IntegrityError, OfflineError, PotluckError, StoreError, UsageError
 from potluck.files import recall, remember, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
@@ -186,7 +186,7 @@ class UpdateKeeper:
         while True:
             due = self._here.clock() - self._seen.looked_at >= DAY_S
             if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
-                self._begin(self._look())
+                self._begin(self._look_by_itself())
             await asyncio.sleep(DAY_S / 24)
 
     # --- what a person asks for
@@ -257,6 +257,14 @@ class UpdateKeeper:
             self._say("offered")
         else:
             self._say("quiet", message=NEWEST)
+
+    async def _look_by_itself(self) -> None:
+        """Look, and say nothing of a server that does not answer: nobody has asked."""
+        try:
+            await self._look()
+        except OfflineError as error:
+            logger.info("no look for a newer version: %s", error)
+            self._say(self._at_rest)
 
     async def _install_newest(self) -> None:
         if self._release is None or not is_newer(self._release.version, __version__):

@@ -1,6 +1,7 @@
 """Tells the computers of the own home of a newer release, until each of them runs it."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -13,9 +14,7 @@ from potluck.ids import NodeId
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 5.0  # between two looks whether there is something to tell
-AGAIN_S: Final = (
-    60.0  # until a computer is told again: it may have been off, or have another owner's consent
-)
+AGAIN_S: Final = 600.0  # until one is told again that has something left to do about it
 
 
 class Telling:
@@ -61,6 +60,8 @@ class Telling:
         except PotluckError as error:
             logger.info("%s was not told of a newer release: %s", source.name, error)
             return
+        if not answer.message:  # it runs that version, or a newer one
+            self._due[source.node_id] = math.inf
         self._answers[source.node_id] = HomesVersion(
             name=source.name, version=answer.version, message=answer.message
         )

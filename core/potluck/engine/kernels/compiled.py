@@ -19,9 +19,12 @@ class CompiledKernels:
         self._library: Library = library(path.name)
         self._pool = Pool(self._library, threads) if threads > 1 else None
 
-    def read(self, memory: Tensor) -> int:
-        """Read these bytes and do nothing else, to time what no product with them can be faster than."""
-        return self._library.get(emit_read)(memory.data_ptr(), memory.nbytes)
+    def read(self, memory: Tensor, ahead: int = 0) -> int:
+        """Read these bytes and do nothing else, to time what no product with them can be faster than.
+
+        `ahead` is one of `READ_AHEAD`.
+        """
+        return self._library.get(emit_read, ahead)(memory.data_ptr(), memory.nbytes)
 
     @property
     def path(self) -> Path:

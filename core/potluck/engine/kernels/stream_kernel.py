@@ -12,10 +12,13 @@ _AT_ONCE = 8  # vectors read at a time; each is added to a sum of its own
 # Memory, its number of bytes → a number that depends on all of them.
 READ = ir.FunctionType(I32, [POINTER, I64])
 
+# Bytes from what is read to what is prefetched; 0: nothing is. Which is faster depends on the processor: one core of an
+# Intel Xeon reads 15.0 and 16.8 GB/s, and an AMD EPYC (Zen 5) products with int8 at 40 and 37.
+READ_AHEAD = (0, 2048)
 READ_STEP = _AT_ONCE * VECTOR  # bytes read at a time; what is left at the end is not read
 
 
-def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
+def emit_read(module: ir.Module, name: str, path: Path, ahead: int = 0) -> ir.Function:
     """Add up all 32-bit integers."""
     e = Emitter(ir.Function(module, READ, name), path)
     memory, nbytes = e.arguments
@@ -24,6 +27,9 @@ def emit_read(module: ir.Module, name: str, path: Path) -> ir.Function:
     with e.loop(0, nbytes & -READ_STEP, READ_STEP) as offset:
         here = memory.of(typ).skip(offset)
         for index, sum_ in enumerate(sums):
+            if ahead:
+                here.skip(ahead + VECTOR * index).prefetch()
+                e.keep_order()
             sum_.value = sum_.value + here[index]
     total = e.value(constant(typ, 0))
     for sum_ in sums:
