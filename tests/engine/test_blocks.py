@@ -16,6 +16,7 @@ from potluck.engine.blocks import DecoderLayer
 from potluck.engine.device import find_devices
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.norms import RmsNorm
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import POST_NORMS, PRE_NORMS, SANDWICH_NORMS, LayerNorms
 
@@ -29,7 +30,8 @@ DELTA_NET_TOLERANCE = 1e-4
 
 
 def tolerance(reference: Reference) -> float:
-    has_state = any(isinstance(layer.mixer, DeltaNetSpec) for layer in reference.config.layers)
+    nets = DeltaNetSpec | ChannelDeltaSpec
+    has_state = any(isinstance(layer.mixer, nets) for layer in reference.config.layers)
     return DELTA_NET_TOLERANCE if has_state else TOLERANCE
 
 

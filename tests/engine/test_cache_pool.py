@@ -175,7 +175,7 @@ def test_what_grew_before_another_layer_could_not_is_counted(
 
     _, second = cache.layers
     with monkeypatch.context() as patch:
-        patch.setattr(kvcache, "_empty", _without_memory_for(second.both))
+        patch.setattr(kvcache, "empty_rows", _without_memory_for(second.both))
         with pytest.raises(MemoryError):
             pool.reserve(A, 2 * GRANULE)
 
@@ -200,7 +200,7 @@ def test_what_a_failed_growth_left_goes_before_a_conversation_does(
     growing.length = GRANULE
     _, second = failed.layers
     with monkeypatch.context() as patch:
-        patch.setattr(kvcache, "_empty", _without_memory_for(second.both))
+        patch.setattr(kvcache, "empty_rows", _without_memory_for(second.both))
         with pytest.raises(MemoryError):
             pool.reserve(B, GRANULE)
     assert failed.capacity == 0 < failed.nbytes
@@ -214,7 +214,7 @@ def test_what_a_failed_growth_left_goes_before_a_conversation_does(
 
 def _without_memory_for(cache: Tensor) -> Callable[[Tensor, tuple[int, ...]], Tensor]:
     """What gives every layer memory but this one."""
-    give = kvcache._empty
+    give = kvcache.empty_rows
 
     def empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
         if like is cache:

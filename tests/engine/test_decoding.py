@@ -15,7 +15,8 @@ from potluck.engine.attention import Step
 from potluck.engine.blocks import LayerRun, Run
 from potluck.engine.generated_run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kvcache import LayerCache, new_cache
+from potluck.engine.kvcache import LayerCache
+from potluck.engine.new_cache import new_cache
 from potluck.engine.rotary import Rotary
 from potluck.engine.stage_weights import StageWeights
 from potluck.model.caches import CacheSizes, KeysAndValues

@@ -8,14 +8,8 @@ import pytest
 import torch
 from cache_pools import CPU, FULL, ROW, WINDOW, A, B, make_pool
 
-from potluck.engine.kvcache import (
-    GRANULE,
-    IndexedCache,
-    LatentCache,
-    LayerCache,
-    StateCache,
-    new_cache,
-)
+from potluck.engine.kvcache import GRANULE, IndexedCache, LatentCache, LayerCache, StateCache
+from potluck.engine.new_cache import new_cache
 from potluck.model.caches import (
     CacheSpec,
     FullCache,

@@ -12,9 +12,10 @@ from potluck.engine.attention import Step
 from potluck.engine.generated_latent import GeneratedLatentAttention, has_latent_kernels
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels.generated import GeneratedKernels, host_paths
-from potluck.engine.kvcache import LayerCache, new_cache
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, PackedLinear
+from potluck.engine.new_cache import new_cache
 from potluck.engine.norms import BiasedLayerNorm, RmsNorm
 from potluck.engine.rotary import Rotary
 from potluck.model.caches import CacheSizes

@@ -1,16 +1,19 @@
 """Rows of a table come from the files that have them, and what cannot be read is said."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 from torch import Tensor
 
 from potluck.engine import ngram_table
 from potluck.engine.ngram_table import NgramTable
 from potluck.errors import BrokenModelError, EngineError
 from potluck.model.ngrams import NgramSpec
+from potluck.model.quantized import GGUF
 from potluck.model.streams import Streams
 
 ROWS, WIDTH, SHARDS = 23, 6, 5
@@ -69,6 +72,24 @@ def test_a_table_whose_files_differ_in_their_numbers_is_read_too(tmp_path: Path)
     table.place(1, write(tmp_path, 1, VALUES[5:10].float()))
 
     assert torch.equal(table.read(torch.arange(ROWS)), VALUES.float())
+
+
+def test_a_table_may_be_in_blocks_of_gguf_that_end_with_a_row(tmp_path: Path) -> None:
+    spec = replace(SPEC, size=2 * 32, shards=1)
+    values = torch.randn(ROWS, 32, generator=torch.Generator().manual_seed(1))
+    blocks = quantize(values.numpy(), GGMLQuantizationType.Q8_0)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"x" * 8 + blocks.tobytes())
+    table = NgramTable(spec)
+    table.place(0, File("table", GGUF + "Q8_0", blocks.nbytes, path, 8))
+    rows = torch.tensor([3, 22, 3])
+
+    read = table.read(rows)
+
+    held = torch.from_numpy(dequantize(blocks, GGMLQuantizationType.Q8_0))
+    assert torch.equal(read, held[rows])
+    with pytest.raises(BrokenModelError, match="blocks of GGUF that end with a row"):
+        table.place(0, File("table", GGUF + "Q4_K", blocks.nbytes, path, 8))
 
 
 def test_a_file_that_was_deleted_is_named_with_what_to_do(tmp_path: Path) -> None:

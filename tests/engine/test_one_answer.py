@@ -31,6 +31,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama 4 scout", True, "int4", "full"),
     ("granite 4", True, "int8", "full"),
     ("nemotron h", True, "int8", "full"),
+    ("mimo 2 flash", True, "int8", "int8"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
@@ -43,6 +44,9 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 next, odd", False, "int4", "full"),
     ("command a", True, "int8", "full"),
     ("qwen 4, n-grams", True, "int4", "full"),
+    ("deepseek 4", True, "int4", "int8"),
+    ("kimi linear", True, "int8", "full"),
+    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
@@ -51,6 +55,8 @@ FAMILIES = [
     "qwen 3 next", "ernie 4.5 moe", "granite 4, dense, groups, rope", "glm 4", "hunyuan a13b", "qwen 3.5 moe",
     "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "bamba", "falcon h1",
     "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
+    "laguna", "trinity", "step 3.5, no scaling, text of a model with pictures", "hy 3", "a.x k1",
+    "minimax m3, text of a model with pictures",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]

@@ -42,6 +42,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
             for variant in (
                 "gpt-oss",
                 "deepseek 3",
+                "deepseek 4",
+                "kimi linear",
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",
@@ -49,6 +51,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "nemotron h, narrow experts",
                 "apertus",
                 "lfm 2",
+                "laguna",
+                "mimo 2 flash",
             )
         ),
     ],

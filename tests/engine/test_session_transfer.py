@@ -85,6 +85,10 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         pytest.param("granite 4", "bf16", "full", marks=pytest.mark.slow),
         pytest.param("qwen 4, n-grams", "f32", "full", marks=pytest.mark.slow),
         pytest.param("nemotron h", "int8", "full", marks=pytest.mark.slow),
+        pytest.param(
+            "minimax m3, text of a model with pictures", "f32", "full", marks=pytest.mark.slow
+        ),
+        pytest.param("mimo 2 flash", "int4", "int8", marks=pytest.mark.slow),
     ],
 )
 def test_an_answer_is_what_the_stages_that_read_the_prompt_would_have_said(

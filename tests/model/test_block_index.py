@@ -22,7 +22,7 @@ def attention_of(config: ModelConfig) -> AttentionSpec:
 
 def index_of(**changes: Any) -> BlockIndexSpec:
     index = attention_of(ModelConfig.from_dict({**FLASH, **changes})).index
-    assert index is not None
+    assert isinstance(index, BlockIndexSpec)
     return index
 
 

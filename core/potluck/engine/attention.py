@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.choosing import Choice
+from potluck.engine.gates import GATE_FUNCTIONS
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
@@ -174,18 +175,23 @@ class Attention:
         return self.output(self.mix(self.project(x), cache, step))
 
     def project(self, x: Tensor) -> Tensor:
-        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K), each query with its gate behind it if there are gates.
+        """(T, D) → queries, keys and values (T, (H + 2 Hkv)·K), with gates behind each query or behind all.
 
-        Without values where they are the keys.
+        Without values where they are the keys; narrower ones have fewer numbers.
         """
         return self.qkv(x)
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """What `project` gave → (T, H·K). Keys and values are written from `step.position` on."""
         T, H = step.tokens, self.num_heads
-        gates = None
+        gates, function = None, torch.sigmoid
         if self.spec.has_gate:
             rows, gates = self._without_gates(rows)
+        elif (gate := self.spec.gate) is not None:
+            gates, function = self._gates(rows), GATE_FUNCTIONS[gate.function]
+            rows = rows[:, : -self.spec.gate_rows]
+        if self.spec.value_dim < self.head_dim or self.spec.value_scale != 1.0:
+            rows = self._with_whole_values(rows)
         if self.spec.keys_are_values:
             rows = torch.cat([rows, rows[:, self.spec.q_size :]], -1)
         qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
@@ -203,7 +209,23 @@ class Attention:
             self._norm_heads(qk)
         cache.write(step.position, qkv[:, H:])
         mixed = self.attend(qkv[:, :H], cache, step)
-        return mixed if gates is None else mixed * gates.sigmoid()
+        if self.spec.value_dim < self.head_dim:
+            mixed = mixed.view(T, H, self.head_dim)[..., : self.spec.value_dim].flatten(1)
+        return mixed if gates is None else mixed * function(gates)
+
+    def _gates(self, rows: Tensor) -> Tensor:
+        """The gates behind all values, one for each number of the result: (T, H·K)."""
+        gates = rows[:, -self.spec.gate_rows :]
+        assert self.spec.gate is not None
+        return gates.repeat_interleave(self.spec.value_dim, 1) if self.spec.gate.of_heads else gates
+
+    def _with_whole_values(self, rows: Tensor) -> Tensor:
+        """The same with scaled values, and zeros behind them that make them as wide as keys."""
+        spec = self.spec
+        keys, values = rows.split((spec.q_size + spec.kv_size, spec.values_size), 1)
+        values = (values * spec.value_scale).view(len(rows), spec.kv_heads, spec.value_dim)
+        padded = F.pad(values, (0, spec.head_dim - spec.value_dim))
+        return torch.cat([keys, padded.flatten(1)], 1)
 
     def _rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> None:
         """Rotate heads (T, H, dim) in place."""

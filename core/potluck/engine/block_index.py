@@ -1,4 +1,4 @@
-"""Attention to blocks of tokens that an indexer chooses; `model/block_index.py` has its formulas.
+"""Attention to blocks of tokens that an indexer chooses; `model/block_index.py` has the formulas.
 
 Rows of the cache have a head of their own for the indexer: where others have a key, that of the token, and
 where others have a value, in the row of a block's last token, the key of the block. A query that sees all tokens is computed
@@ -9,6 +9,7 @@ bits depend on which tokens it sees, and on nothing else.
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.attention import Attention, ExpandedAttention, Span, Step
@@ -18,9 +19,19 @@ from potluck.engine.kvcache import IndexedCache, LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import RmsNorm
 from potluck.engine.products import Product
-from potluck.model.block_index import BlockIndexSpec
+from potluck.model.block_index import BlockIndexSpec, HeadIndexSpec
 from potluck.model.footprint import INDEXED_QUERIES
 from potluck.model.powers import power
+
+
+def turned(x: Tensor, angles: Angles, dim: int, which: slice = slice(None)) -> Tensor:
+    """(T, H, K) with rope of the first `dim` numbers; of these angles, those of `which`.
+
+    In two steps, which all processors round alike.
+    """
+    turning, rest = x[..., :dim], x[..., dim:]
+    cosines, sines = angles.cosines[which].float(), angles.sines[which].float()
+    return torch.cat(((turning * cosines).add_(turning.roll(dim // 2, -1) * sines), rest), -1)
 
 
 class BlockIndex:
@@ -56,11 +67,11 @@ class BlockIndex:
                 total += tokens[:, index]
             angles = step.rotaries[self.rope].angles(first, last - first)
             pooled = self._key_norm(total.div_(block))[:, None]
-            of_blocks = self._turned(pooled, angles, slice(None, None, block))[:, 0]
+            of_blocks = turned(pooled, angles, self.rotary_dim, slice(None, None, block))[:, 0]
             cache.write_index(1, first + block - 1, of_blocks, block)
         normed = self._query_norm(queries.reshape(-1, spec.head_dim))
         angles = step.rotaries[self.rope].angles(step.position, step.tokens)
-        return self._turned(normed.view(-1, spec.heads, spec.head_dim), angles)
+        return turned(normed.view(-1, spec.heads, spec.head_dim), angles, self.rotary_dim)
 
     def choose(self, queries: Tensor, position: int, cache: IndexedCache) -> Tensor:
         """For each query (T, H, K) from a position on which whole blocks it sees, (T, blocks)."""
@@ -97,13 +108,70 @@ class BlockIndex:
     def nbytes(self) -> int:
         return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
 
-    def _turned(self, x: Tensor, angles: Angles, which: slice = slice(None)) -> Tensor:
-        """(T, H, K) with rope; of these angles, those of `which`. In two steps, which all processors round alike."""
-        dim = self.rotary_dim
-        turning, rest = x[..., :dim], x[..., dim:]
-        cosines, sines = angles.cosines[which].float(), angles.sines[which].float()
-        turned = (turning * cosines).add_(turning.roll(dim // 2, -1) * sines)
-        return torch.cat((turned, rest), -1)
+
+class HeadIndex:
+    """Keeps the keys of tokens, and chooses blocks for each head of keys."""
+
+    __slots__ = ("_key_norm", "_product", "_query_norm", "input", "rope", "rotary_dim", "spec")
+
+    def __init__(
+        self,
+        spec: HeadIndexSpec,
+        input: Linear,  # noqa: A002 - as the specification calls it
+        query_norm: RmsNorm,
+        key_norm: RmsNorm,
+        *,
+        rope: int,
+        rotary_dim: int,
+        product: Product,
+    ) -> None:
+        """Put the parts together; `product` multiplies numbers of f32."""
+        self.spec, self.input, self.rope, self.rotary_dim = spec, input, rope, rotary_dim
+        self._query_norm, self._key_norm, self._product = query_norm, key_norm, product
+
+    def note(self, rows: Tensor, cache: IndexedCache, step: Step) -> Tensor:
+        """Cache the keys of some tokens, (T, …) of `HeadIndexSpec.input`, and return their queries (T, H, K), f32."""
+        spec = self.spec
+        queries, keys = rows.float().split((spec.q_size, spec.head_dim), -1)
+        angles = step.rotaries[self.rope].angles(step.position, step.tokens)
+        normed = self._key_norm(keys.contiguous())[:, None]
+        cache.write_index(0, step.position, turned(normed, angles, self.rotary_dim)[:, 0])
+        normed = self._query_norm(queries.reshape(-1, spec.head_dim))
+        return turned(normed.view(-1, spec.heads, spec.head_dim), angles, self.rotary_dim)
+
+    def choose(self, queries: Tensor, position: int, cache: IndexedCache) -> Tensor:
+        """For each query (T, H, K) from a position on which blocks each head sees, (T, H, blocks)."""
+        spec, end = self.spec, position + len(queries)
+        blocks = -(-end // spec.block)
+        keys = cache.read_index(0, 0, end)
+        at = torch.arange(position, end, device=keys.device)[:, None]
+        is_later = torch.arange(end, device=keys.device) > at  # (T, tokens)
+        numbers = torch.arange(blocks, device=keys.device)
+        is_last = (numbers <= at // spec.block) & (numbers > at // spec.block - spec.last)
+        found: list[Tensor] = []
+        parts = (each.split(INDEXED_QUERIES) for each in (queries, is_later, is_last))
+        for some, later, last in zip(*parts, strict=True):
+            products = self._product(some.reshape(-1, spec.head_dim), keys, None)
+            scores = products.view(len(some), spec.heads, end)
+            scores = scores.masked_fill(later[:, None], -torch.inf)
+            scores = F.pad(scores, (0, blocks * spec.block - end), value=-torch.inf)
+            scores = scores.view(len(some), spec.heads, blocks, spec.block).amax(-1)
+            is_seen = scores > -torch.inf
+            scores = scores.masked_fill(last[:, None], torch.inf).flatten(0, 1)
+            chosen = choose(scores, min(spec.chosen, blocks)).view(is_seen.shape)
+            found.append(chosen & is_seen)
+        return torch.cat(found)
+
+    def seen(self, chosen: Tensor, position: int) -> Tensor:
+        """Which tokens queries from a position on see that chose these blocks: (T, H, tokens)."""
+        end = position + len(chosen)
+        tokens = torch.arange(end, device=chosen.device)
+        queries = torch.arange(position, end, device=chosen.device)[:, None, None]
+        return chosen.repeat_interleave(self.spec.block, 2)[..., :end] & (tokens <= queries)
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
 
 
 class WithIndex(Attention):
@@ -111,9 +179,9 @@ class WithIndex(Attention):
 
     __slots__ = ()
 
-    index: BlockIndex
+    index: BlockIndex | HeadIndex
 
-    def __init__(self, *args: Any, index: BlockIndex, **more: Any) -> None:
+    def __init__(self, *args: Any, index: BlockIndex | HeadIndex, **more: Any) -> None:
         """Make it as the other base, and of its indexer."""
         super().__init__(*args, **more)
         self.index = index
@@ -149,7 +217,17 @@ class IndexedAttention(WithIndex, ExpandedAttention):
             return super().mix(rows, cache, step)
         assert isinstance(cache, IndexedCache)
         chosen = self.index.choose(queries, step.position, cache)
-        return super().mix(rows, cache, _Chosen(step, self.index.seen(chosen, step.position)))
+        seen = self.index.seen(chosen, step.position)
+        if isinstance(self.index, HeadIndex):
+            seen = self._of_heads(seen)
+        return super().mix(rows, cache, _Chosen(step, seen))
+
+    def _of_heads(self, seen: Tensor) -> Tensor:
+        """(T, Hkv, tokens) → as torch's operator takes it: (Hkv, 1, tokens) of one token, (H, T, tokens) of many."""
+        mask = seen.transpose(0, 1)
+        if len(seen) == 1:
+            return mask
+        return mask.repeat_interleave(self.num_heads // self.num_kv_heads, 0)
 
 
 class _Chosen(Step):

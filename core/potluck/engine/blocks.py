@@ -82,13 +82,13 @@ class DecoderLayer:
         """
         norms, read = self.norms, x
         if self.mixer is not None:
-            read = _normed(x, norms.before_mixer)
+            read = normed(x, norms.before_mixer)
             mixed = self._mixed(self.mixer, read, caches, steps)
-            x = self._add(x, _normed(mixed, norms.after_mixer))
+            x = self._add(x, normed(mixed, norms.after_mixer))
         if self.mlp is not None:
             if not self.spec.is_side_by_side:
-                read = _normed(x, norms.before_mlp)
-            x = self._add(x, _normed(self._fed_forward(self.mlp, read, steps), norms.after_mlp))
+                read = normed(x, norms.before_mlp)
+            x = self._add(x, normed(self._fed_forward(self.mlp, read, steps), norms.after_mlp))
         return x if self.scale is None else x.mul_(self.scale)
 
     def _mixed(
@@ -105,6 +105,9 @@ class DecoderLayer:
         exchange = steps[0].exchange if self.spec.sums_feed_forward else None
         if isinstance(mlp, ParallelMoE):  # which has norms after the sums
             return mlp(x, exchange)
+        if isinstance(mlp, MoE) and self.spec.needs_ids:
+            ids = [step.ids for step in steps if step.ids is not None]
+            return summed(mlp(x, ids=torch.cat(ids)), exchange)
         return summed(mlp(x), exchange)
 
     @property
@@ -156,5 +159,6 @@ def _mix(mixer: Mixer, rows: Tensor, caches: Sequence[LayerCache], steps: Sequen
     return torch.cat([mixer.mix(*each) for each in zip(parts, caches, steps, strict=True)])
 
 
-def _normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
+def normed(x: Tensor, norm: RmsNorm | None) -> Tensor:
+    """The norm of hidden states; without one, themselves."""
     return x if norm is None else norm(x)

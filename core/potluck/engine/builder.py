@@ -15,49 +15,54 @@ from torch import Tensor
 from potluck.engine.accelerator import experts_of, find_graphs
 from potluck.engine.attention import Attention, EagerAttention
 from potluck.engine.beside import Beside
-from potluck.engine.block_index import BlockIndex, IndexedAttention
+from potluck.engine.block_index import BlockIndex, HeadIndex, IndexedAttention
 from potluck.engine.blocks import DecoderLayer
-from potluck.engine.delta_net import DeltaNet, empty_tensors, finish_tensors
 from potluck.engine.device import cache_dtype
 from potluck.engine.expansion import make_ups
 from potluck.engine.experts import make_together
 from potluck.engine.filling import Fill, Filling
-from potluck.engine.gates import finish_learned, gate
+from potluck.engine.gates import Elementwise, finish_learned
 from potluck.engine.indexer import Indexer
 from potluck.engine.kernels import Router
 from potluck.engine.latent import LatentAttention
 from potluck.engine.linear import FloatLinear, Linear, PackedLinear
-from potluck.engine.mamba import Mamba
-from potluck.engine.mamba import empty_tensors as mamba_tensors
-from potluck.engine.mamba import finish_tensors as finish_mamba
-from potluck.engine.matrices import MatrixBuilder
-from potluck.engine.mlp import GatedMlp, Mlp, MoE, PackedMlp, route
-from potluck.engine.ngram_table import NgramTable, TableTarget
-from potluck.engine.ngrams import Ngrams
-from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm, RmsNorm
+from potluck.engine.mlp import (
+    GatedMlp,
+    Mlp,
+    MoE,
+    PackedMlp,
+    Route,
+    check_experts,
+    has_route_kernel,
+    route,
+)
+from potluck.engine.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
 from potluck.engine.parallel import ParallelMoE
-from potluck.engine.recurrent import finish_convolution
+from potluck.engine.pool_indexer import PoolIndexer
+from potluck.engine.pooled_builder import PooledBuilder
+from potluck.engine.recurrent_builder import RecurrentBuilder
 from potluck.engine.runs import make_runs
-from potluck.engine.short_convolution import ShortConvolution
-from potluck.engine.short_convolution import empty_tensors as convolution_tensors
-from potluck.engine.singles import as_generated, make_singles
+from potluck.engine.singles import make_singles
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import StreamLayer, StreamMix, StreamNorm
+from potluck.engine.stream_builder import StreamBuilder
+from potluck.engine.streams import StreamLayer
 from potluck.engine.vision.tower import Tower
+from potluck.model.block_index import BlockIndexSpec, HeadIndexSpec
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.indexer import KEY_NORM, KEY_NORM_BIAS, IndexerSpec
+from potluck.model.indexer import GATE_BIAS, KEY_NORM, KEY_NORM_BIAS, IndexerSpec
 from potluck.model.latent import LATENT_NORM, QUERY_NORM, LatentSpec
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, BesideSpec
-from potluck.model.naming import EMBEDDING, FINAL_NORM
-from potluck.model.ngrams import NgramSpec
+from potluck.model.naming import EMBEDDING
+from potluck.model.pooled import PooledSpec
 from potluck.model.powers import power
+from potluck.model.routing import Routing
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
 from potluck.model.short_convolution import ConvolutionSpec
-from potluck.model.streams import StreamMixSpec, Streams
 from potluck.model.tensor_formats import tensor_format
 
 _TOWER_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -143,7 +148,7 @@ def build_weights(
     )
 
 
-class _Builder(MatrixBuilder):
+class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
     """Makes layers."""
 
     def layer(self, index: int) -> DecoderLayer:
@@ -158,6 +163,8 @@ class _Builder(MatrixBuilder):
                 mixer = self._latent(prefix, latent)
             case DeltaNetSpec() as delta_net:
                 mixer = self._delta_net(prefix, delta_net)
+            case ChannelDeltaSpec() as channel_delta:
+                mixer = self._channel_delta(prefix, channel_delta)
             case MambaSpec() as mamba:
                 mixer = self._mamba(prefix, mamba)
             case BesideSpec(attention=attention, mamba=mamba) as beside:
@@ -165,6 +172,8 @@ class _Builder(MatrixBuilder):
                 mixer = Beside(beside, first, self._mamba(prefix, mamba), dtype=self.dtype)
             case ConvolutionSpec() as convolution:
                 mixer = self._convolution(prefix, convolution)
+            case PooledSpec() as pooled:
+                mixer = self._pooled(prefix, pooled)
         match spec.feed_forward:
             case None:
                 pass
@@ -174,16 +183,20 @@ class _Builder(MatrixBuilder):
                 mlp = self._moe(prefix, moe)
             case ParallelSpec() as parallel:
                 mlp = self._parallel(prefix, parallel, spec.norm_eps)
+        eps, kind = spec.norm_eps, spec.norm_kind
+        after = spec.norms.after_mixer, spec.norms.after_mlp
+        after_eps = eps if spec.after_norm_eps is None else spec.after_norm_eps
+        norms = spec.norms.map(
+            lambda name: self.norm(
+                f"{prefix}{name}.weight", after_eps if name in after else eps, kind=kind
+            )
+        )
         if (streams := spec.streams) is not None:
             assert mixer is not None
             assert mlp is not None
-            first, second = (self._stream_mix(prefix, one, spec.norm_eps) for one in streams.blocks)
-            before = (
-                None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, spec.norm_eps)
-            )
-            return StreamLayer(spec, mixer, mlp, first, second, before)
-        eps, kind = spec.norm_eps, spec.norm_kind
-        norms = spec.norms.map(lambda name: self.norm(f"{prefix}{name}.weight", eps, kind=kind))
+            first, second = (self._mix(prefix, one, eps) for one in streams.blocks)
+            before = None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, eps)
+            return StreamLayer(spec, mixer, mlp, norms, first, second, before)
         return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
 
     def tower(self) -> Tower | None:
@@ -196,50 +209,6 @@ class _Builder(MatrixBuilder):
             memory = torch.empty(shape, dtype=held, device=self._device)
             tensors[name] = self._filling.tensor(name, memory)
         return Tower(spec, tensors, self._device)
-
-    def final_norm(self) -> RmsNorm | StreamMix:
-        """What makes the head's input of the last layer's output."""
-        config = self._config
-        if (mix := config.final_mix) is not None:
-            return self._stream_mix("", mix, config.rms_norm_eps)
-        return self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind)
-
-    def _stream_mix(self, prefix: str, spec: StreamMixSpec, eps: float) -> StreamMix:
-        streams, injection = spec.streams, None
-        if spec.injection is not None:
-            injection = torch.empty(streams.count, streams.width, device=self._device)
-            for name, _ in spec.injection.tensors():
-                self._filling.tensor(prefix + name, injection)
-        generated = self.generated
-        return StreamMix(
-            spec,
-            self._stream_norm(prefix + spec.norm, streams, eps),
-            down=self._linear(prefix, spec.down),
-            up=self._linear(prefix, spec.up),
-            injection=injection,
-            apply=gate if generated is None else generated.gate,
-            product=F.linear if generated is None else generated.multiply_plain,
-        )
-
-    def _stream_norm(self, name: str, streams: Streams, eps: float) -> StreamNorm:
-        weight = self._filling.tensor(name, self._norm_weight(streams.width))
-        ones = torch.ones(streams.hidden_size, device=self._device)
-        return StreamNorm(weight, self._norm_of(ones, eps))
-
-    def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
-        table, width = NgramTable(spec), spec.streams.width
-        for shard, (name, shape) in enumerate(spec.table()):
-            self._filling.add(prefix + name, TableTarget(table, shard, *shape))
-        convolution = torch.empty(width, 1, spec.inputs, device=self._device)
-        return Ngrams(
-            spec,
-            table,
-            key=self._linear(prefix, spec.key),
-            value=self._linear(prefix, spec.value),
-            norms=[self._stream_norm(prefix + name, spec.streams, eps) for name in spec.norms],
-            convolution=self._filling.tensor(prefix + spec.convolution, convolution),
-            apply=gate if self.generated is None else self.generated.gate,
-        )
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         qkv, qk_norm = self._linear(prefix, spec.qkv), self._qk_norm(prefix, spec)
@@ -268,21 +237,20 @@ class _Builder(MatrixBuilder):
         kind = EagerAttention if spec.holds_scores else self._ops.attention
         return kind(spec, qkv, qk_norm, output, sinks)
 
-    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex:
+    def _block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex | HeadIndex:
         index = spec.index
         assert index is not None
         query_norm, key_norm = (
             self.norm(prefix + name, index.norm_eps, index.head_dim) for name in index.small_tensors
         )
-        return BlockIndex(
-            index,
-            self._linear(prefix, index.input),
-            query_norm,
-            key_norm,
-            rope=spec.rope or 0,
-            rotary_dim=spec.rotary_dim,
-            product=F.linear if self.generated is None else self.generated.multiply_plain,
-        )
+        parts = self._linear(prefix, index.input), query_norm, key_norm
+        product = F.linear if self.generated is None else self.generated.multiply_plain
+        rope, turned = spec.rope or 0, spec.rotary_dim
+        match index:
+            case BlockIndexSpec():
+                return BlockIndex(index, *parts, rope=rope, rotary_dim=turned, product=product)
+            case HeadIndexSpec():
+                return HeadIndex(index, *parts, rope=rope, rotary_dim=turned, product=product)
 
     def _latent(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         queries = None
@@ -320,13 +288,30 @@ class _Builder(MatrixBuilder):
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
         weights = FloatLinear(self._filled(prefix + name, *shape), None, product)
-        return Indexer(spec, queries, keys, norm, weights)
+        if not spec.has_pools:
+            return Indexer(spec, queries, keys, norm, weights)
+        bias = self._filled(prefix + GATE_BIAS, spec.pool, spec.head_dim)
+        gates = self._linear(prefix, spec.gates)
+        generated = self.generated
+        return PoolIndexer(
+            spec, queries, keys, norm, weights, gates, bias,
+            product=F.linear if generated is None else generated.multiply_plain,
+            apply=Elementwise(None if generated is None else generated.gate),
+        )  # fmt: skip
 
     def _latent_kind(self, spec: LatentSpec) -> Callable[..., LatentAttention]:
         if self.generated is None:
             return LatentAttention
         from potluck.engine.generated_latent import GeneratedLatentAttention, has_latent_kernels
+        from potluck.engine.generated_pool_latent import (
+            GeneratedPoolLatentAttention,
+            has_pool_latent_kernels,
+        )
 
+        if has_pool_latent_kernels(spec, self._cache_dtype):
+            return partial(
+                GeneratedPoolLatentAttention, kernels=self.generated, cache=self._cache_dtype
+            )
         if not has_latent_kernels(spec):
             return LatentAttention
         return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache_dtype)
@@ -350,45 +335,6 @@ class _Builder(MatrixBuilder):
         norm = HeadNorm(weight, heads, spec.qk_norm_eps, self._ops.norm)
         self._filling.then(norm.spread)
         return norm
-
-    def _delta_net(self, prefix: str, spec: DeltaNetSpec) -> DeltaNet:
-        first = self._linear(prefix, spec.input)
-        tensors, memory = empty_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_tensors(tensors, spec))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return DeltaNet(spec, first, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_delta_net import GeneratedDeltaNet
-
-        return GeneratedDeltaNet(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
-
-    def _mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
-        first = self._linear(prefix, spec.input)
-        tensors, memory = mamba_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_mamba(tensors, spec))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return Mamba(spec, first, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_mamba import GeneratedMamba
-
-        return GeneratedMamba(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
-
-    def _convolution(self, prefix: str, spec: ConvolutionSpec) -> ShortConvolution:
-        first = self._linear(prefix, spec.input)
-        tensors, memory = convolution_tensors(spec, self._device)
-        for name, part in memory.items():
-            self._filling.tensor(prefix + name, part)
-        self._filling.then(lambda: finish_convolution(tensors))
-        output = self._linear(prefix, spec.output)
-        if (kernels := as_generated(self.run_kernels)) is None:
-            return ShortConvolution(spec, first, tensors, output, dtype=self.dtype)
-        from potluck.engine.generated_convolution import GeneratedConvolution
-
-        return GeneratedConvolution(spec, first, tensors, output, dtype=self.dtype, kernels=kernels)
 
     def _mlp(self, prefix: str, spec: DenseSpec) -> Mlp:
         gate_up, down = self._linear(prefix, spec.gate_up), self._linear(prefix, spec.down)
@@ -424,7 +370,7 @@ class _Builder(MatrixBuilder):
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             narrow=self._narrow(prefix, spec),
-            route=route if self.generated is None else self.generated.route,
+            route=self._route(routing),
             together=together or placed,
             waits=placed is None,
         )
@@ -434,6 +380,14 @@ class _Builder(MatrixBuilder):
             return None
         first, last = spec.narrow
         return self._linear(prefix, first), self._linear(prefix, last)
+
+    def _route(self, routing: Routing) -> Route:
+        generated = self.generated
+        if generated is None:
+            return route
+        if has_route_kernel(routing):
+            return generated.route
+        return partial(route, product=generated.multiply_plain, apply=Elementwise(generated.gate))
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe
@@ -460,4 +414,15 @@ class _Builder(MatrixBuilder):
                 self._filling.tensor(f"{prefix}{name}.bias", part)
         small = (spec.choice_bias, spec.expert_scales)
         bias, scales = (self._vector(prefix, name, routing.count) for name in small)
-        return Router(matrix, bias, routing, addend, scales)
+        return Router(matrix, bias, routing, addend, scales, self._id_table(prefix, spec))
+
+    def _id_table(self, prefix: str, spec: MoeSpec) -> Tensor | None:
+        """The experts of each token's id, (ids, chosen); None: they are not chosen so."""
+        routing = spec.experts.routing
+        if (name := spec.id_table) is None or routing.vocabulary is None:
+            return None
+        shape = routing.vocabulary, routing.per_token
+        table = torch.empty(shape, dtype=torch.int32, device=self._device)
+        self._filling.tensor(prefix + name, table)
+        self._filling.then(lambda: check_experts(table, prefix + name, routing.count))
+        return table

@@ -45,6 +45,8 @@ class Choice:
         """(T, count), integers."""
         if self._places is None:
             assert self._mask is not None
+            if len(self._mask) == 1 and int(self._mask.sum()) != self.count:
+                return self._mask[0].nonzero()[None, :, 0]  # of pools, the last is not always whole
             seen = self._mask.to(torch.int8)
             order = torch.sort(seen, dim=-1, descending=True, stable=True).indices
             self._places = order[:, : self.count]

@@ -43,6 +43,7 @@ from potluck.errors import BrokenModelError
 from potluck.model.quantized import GGUF, Method, Quantization, gguf_bytes
 
 FLOATS = {plain.dtype: dtype for plain, dtype in DTYPES.items()}
+INTEGERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8}
 PART_DTYPES: Mapping[str, torch.dtype] = {
     **FLOATS,
     "I32": torch.int32,
@@ -61,7 +62,8 @@ class StoredRows:
 
     def __init__(self, dtype: str, width: int) -> None:
         self._dtype, self._width = dtype, width
-        nbytes = FLOATS[dtype].itemsize * width if dtype in FLOATS else gguf_bytes(dtype, (width,))
+        plain = (FLOATS | INTEGERS).get(dtype)
+        nbytes = gguf_bytes(dtype, (width,)) if plain is None else plain.itemsize * width
         assert nbytes is not None, f"{dtype} of {width}"
         self.nbytes = nbytes  # of a row
 
@@ -70,6 +72,10 @@ class StoredRows:
         if self._dtype in FLOATS:
             numbers = torch.frombuffer(data, dtype=FLOATS[self._dtype])
             target.fill(first, numbers.view(-1, self._width))
+            return
+        if self._dtype in INTEGERS:  # numbers of experts, which f32 holds exactly
+            integers = torch.frombuffer(data, dtype=INTEGERS[self._dtype])
+            target.fill(first, integers.view(-1, self._width).float())
             return
         blocks = torch.frombuffer(data, dtype=torch.uint8).view(-1, self.nbytes)
         kind = self._dtype.removeprefix(GGUF)

@@ -161,6 +161,8 @@ class ForwardPass:
         together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         if self._weights.embedding is not None:
             x = self._weights.embedding(together)
+            if (eps := self._weights.config.embedding_norm_eps) is not None:
+                x = torch.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
             if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)

@@ -14,10 +14,12 @@ from potluck.engine.kernels.generated import GeneratedKernels
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.norms import QkNorm
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
 from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.pooled import PooledSpec
 from potluck.model.short_convolution import ConvolutionSpec
 
 
@@ -48,10 +50,12 @@ class GeneratedAttention(Attention):
         kernels = self._kernels
         kernels.rope_and_cache(self._heads, rows, *place, angles, self._norm, cache.first)
         mixed = self.attend(rows, cache, step)
-        if not self.spec.has_gate:
-            return mixed
-        _, gates = self._without_gates(rows)
-        return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+        if self.spec.has_gate:
+            _, gates = self._without_gates(rows)
+            return kernels.gate(torch.cat([gates, mixed], 1), "sigmoid")
+        if (gate := self.spec.gate) is not None:
+            return kernels.gate(torch.cat([self._gates(rows), mixed], 1), gate.function)
+        return mixed
 
     def attend(self, q: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Attention of tokens whose rows of `project` have norm and rope: (T, H·K)."""
@@ -122,12 +126,16 @@ def _pieces(position: int, tokens: int, size: int) -> list[int]:
 def has_kernels(spec: Mixer) -> bool:
     """Whether the kernels compute mixers of this specification, for one token and for many."""
     match spec:
-        case AttentionSpec() | DeltaNetSpec() | MambaSpec() | ConvolutionSpec():
+        case (
+            AttentionSpec() | DeltaNetSpec() | ChannelDeltaSpec() | MambaSpec() | ConvolutionSpec()
+        ):
             return True
         case BesideSpec():
             return True
         case LatentSpec():
             return has_latent_kernels(spec)
+        case PooledSpec():
+            return False
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
@@ -150,4 +158,8 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         qk_norm_after_rope=spec.qk_norm_after_rope,
         value_norm=spec.value_norm,
         keys_are_values=spec.keys_are_values,
+        value_numbers=spec.value_numbers,
+        value_scale=spec.value_scale,
+        gate_rows=spec.gate_rows,
+        gate_function="sigmoid" if spec.gate is None else spec.gate.function,
     )

@@ -33,10 +33,17 @@ class GeneratedIndexedAttention(WithIndex, GeneratedAttention):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _one(self, row: Tensor, seen: Tensor, cache: IndexedCache) -> Tensor:
-        """The result of a token that sees these cached ones."""
-        memory = cache.gather(seen.nonzero()[:, 0])
+        """The result of a token that sees these cached ones: (tokens,), or those of each head of keys."""
+        memory = cache.gather(seen.nonzero()[:, 0]) if seen.dim() == 1 else _of_heads(cache, seen)
         place = memory, memory.shape[2] - 1, None, 0, None
         return self._kernels.attend(self._heads, row[None], *place, self.sinks)
+
+
+def _of_heads(cache: IndexedCache, seen: Tensor) -> Tensor:
+    """What each head of keys sees, (Hkv, tokens), of which all see as many."""
+    counts = seen.sum(-1)
+    assert bool((counts == counts[0]).all())
+    return cache.gather_heads(seen.nonzero()[:, 1].view(len(seen), -1))
 
 
 class _Indexed(Step):

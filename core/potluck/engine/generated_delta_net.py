@@ -39,6 +39,6 @@ class GeneratedDeltaNet(DeltaNet):
         return delta_net(self._kernels, self._heads, rows, self.tensors, *state).to(self._dtype)
 
 
-def delta_heads(spec: DeltaNetSpec) -> DeltaHeads:
+def delta_heads(spec: DeltaHeads) -> DeltaHeads:
     """The parameters of the kernels."""
     return DeltaHeads(**{field.name: getattr(spec, field.name) for field in fields(DeltaHeads)})

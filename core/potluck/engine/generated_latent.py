@@ -74,8 +74,8 @@ class GeneratedLatentAttention(LatentAttention):
             absorbed[:, head, : spec.rank] = self._multiply(self.key_up, plain[:, head], head)
         queries = absorbed.view(T, -1)
         of_index = rows[:, spec.q_size + spec.row :]
-        if self._index is not None:
-            self._cache_keys(of_index, cache, step)
+        if self.indexer is not None:
+            self._note(of_index, cache, step)
         if spec.sees is None:
             mixed = self._attend_all(queries, cache, step.position)
         else:
@@ -125,7 +125,7 @@ class GeneratedLatentAttention(LatentAttention):
             position = step.position + token
             yield choose(of_index[token], weights[token], position, here, places[token])
 
-    def _cache_keys(self, rows: Tensor, cache: LayerCache, step: Step) -> None:
+    def _note(self, rows: Tensor, cache: LayerCache, step: Step) -> None:
         """Cache the indexer's keys of the tokens."""
         assert self.indexer is not None
         assert self._index is not None
@@ -152,7 +152,13 @@ class GeneratedLatentAttention(LatentAttention):
 
 
 def has_latent_kernels(spec: LatentSpec) -> bool:
-    """Whether the kernels compute it: of odd sizes, a vector or block would belong to two parts."""
+    """Whether the kernels compute it, an indexer included."""
+    has_pools = spec.indexer is not None and spec.indexer.has_pools
+    return not has_pools and has_latent_sizes(spec)
+
+
+def has_latent_sizes(spec: LatentSpec) -> bool:
+    """Whether they do by its sizes: of odd ones, a vector or block would belong to two parts."""
     return spec.rank % LANES == 0 and spec.rank % ROWS == 0 and spec.value_dim % ROWS == 0
 
 
@@ -169,7 +175,7 @@ def latent_heads(spec: LatentSpec, cache: torch.dtype) -> LatentHeads:
         softcap=None,
         cache_kind=KINDS[cache],
         rank=spec.rank,
-        index_dim=0 if spec.indexer is None else spec.indexer.head_dim,
+        index_dim=0 if spec.indexer is None else spec.indexer.cached_numbers,
     )
     return LatentHeads(
         attention=attention,
@@ -181,7 +187,7 @@ def latent_heads(spec: LatentSpec, cache: torch.dtype) -> LatentHeads:
 
 def index_heads(spec: LatentSpec, cache: torch.dtype) -> IndexHeads | None:
     """The parameters of the indexer's kernels; None: there is no indexer."""
-    if (indexer := spec.indexer) is None:
+    if (indexer := spec.indexer) is None or indexer.has_pools:
         return None
     return IndexHeads(
         cached=latent_heads(spec, cache).attention,

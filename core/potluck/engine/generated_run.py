@@ -11,6 +11,7 @@ from torch import Tensor
 from potluck.engine.attention import Attention, Step
 from potluck.engine.beside import Beside
 from potluck.engine.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.channel_delta import ChannelDeltaNet
 from potluck.engine.choosing import Choice
 from potluck.engine.delta_net import DeltaNet
 from potluck.engine.generated_attention import has_kernels, kernel_heads
@@ -49,7 +50,8 @@ from potluck.engine.parallel import ParallelMoE
 from potluck.engine.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.short_convolution import ShortConvolution
-from potluck.model.layers import DenseSpec, LayerSpec, ParallelSpec
+from potluck.model.families.facts import Activation
+from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mixers import AttentionSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
@@ -70,6 +72,8 @@ class MixerWeights(TypedDict):
     rope: NotRequired[int | None]
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
+    gates: NotRequired[Weight]
+    decay_up: NotRequired[Tensor]
     mamba: NotRequired[MambaTensors]
     convolution: NotRequired[ConvolutionTensors]
     space: NotRequired[Space]
@@ -219,6 +223,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = _latent(latent, whole, cache), whole.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
+        case ChannelDeltaNet() as channel_delta:
+            mixer, heads = _channel_delta(channel_delta), delta_heads(channel_delta.spec)
         case Mamba() as mamba:
             mixer, heads = _between(mamba), mamba_heads(mamba.spec)
             mixer = mixer and {**mixer, "mamba": mamba.tensors}
@@ -236,14 +242,20 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         weights,
         heads,
         epsilon=spec.norm_eps,
+        after_epsilon=spec.after_norm_eps,
         multiplier=spec.residual_multiplier,
         activation="silu" if spec.feed_forward is None else spec.feed_forward.activation,
+        shared_activation=_shared_activation(spec.feed_forward),
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
         sums_mixer=spec.sums_mixer,
         sums_feed_forward=spec.sums_feed_forward,
     )
     return shape, weights
+
+
+def _shared_activation(feed_forward: FeedForward | None) -> Activation | None:
+    return feed_forward.shared_activation if isinstance(feed_forward, MoeSpec) else None
 
 
 def is_generable(spec: LayerSpec) -> bool:
@@ -307,6 +319,20 @@ def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
     if qkv is None or output is None:
         return None
     return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
+
+
+def _channel_delta(mixer: ChannelDeltaNet) -> MixerWeights | None:
+    first, gates, output = (_weight(one) for one in mixer.matrices)
+    if first is None or gates is None or output is None:
+        return None
+    return {
+        "qkv": first,
+        "output": output,
+        "rope": None,
+        "delta_net": mixer.tensors,
+        "gates": gates,
+        "decay_up": mixer.tensors.decay_up,
+    }
 
 
 def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:

@@ -42,7 +42,7 @@ class Indexer:
         self.spec, self.queries, self.keys = spec, queries, keys
         self.norm, self.weights = norm, weights
 
-    def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, ...]:
         """Normed hidden states (T, D) and queries' latents → queries (T, H·K), keys (T, K), weights (T, H)."""
         return self.queries(latents), self.keys(x), self.weights(x.float()).to(x.dtype)
 
@@ -54,6 +54,9 @@ class Indexer:
         both = torch.cat((q.view(T, spec.heads, -1), k[:, None]), 1)  # (T, H + 1, K)
         rotate(both[..., : spec.rotary_dim], angles.cosines, angles.sines)
         return Turned(both[:, :-1], both[:, -1], weights.float() * spec.scale)
+
+    def note(self, cache: LayerCache, step: Step) -> None:
+        """Finish what is cached of a step's tokens, whose keys are there."""
 
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
         """For each token which cached ones it sees, of those up to itself."""

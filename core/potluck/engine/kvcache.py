@@ -13,7 +13,6 @@ from torch import Tensor
 from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.pages import map_pages
 from potluck.model.caches import (
-    CacheSpec,
     Held,
     KeysAndValues,
     Latent,
@@ -102,7 +101,7 @@ class LayerCache:
     def resize(self, rows: int, length: int) -> None:
         """Make memory for so many rows. The first `length` keep their values."""
         two, heads, _, K = self.both.shape
-        grown = _empty(self.both, (two, heads, rows, K))
+        grown = empty_rows(self.both, (two, heads, rows, K))
         if grown.device.type == "cpu":
             # The system takes a page from free memory when it is first written. Written now, no
             # other program can get it. That takes 0.4 s for each gigabyte, else spent by later
@@ -148,7 +147,7 @@ class LayerCache:
             length: how many tokens are cached.
         """
         two, heads, rows, K = self.both.shape
-        shared = _empty(self.both, (two, heads, tokens, K))
+        shared = empty_rows(self.both, (two, heads, tokens, K))
         shared.copy_(self.both[:, :, :tokens])
         self._set(self.both[:, :, tokens:])
         self.resize(rows - tokens, length - tokens)  # gives the memory of the others back
@@ -215,6 +214,16 @@ class IndexedCache(LayerCache):
         shared = self.shared[:, :-1].index_select(2, positions[positions < first])
         return torch.cat([shared, own], 2)
 
+    def gather_heads(self, positions: Tensor) -> Tensor:
+        """Keys and values of ascending positions of each head, (Hkv, n): as a cache of them alone, (2, Hkv, n, K)."""
+        first, width = self.first, self._pairs.shape[3]
+        places = positions[None, :, :, None].expand(2, -1, -1, width)
+        if self.shared is None:
+            return self._pairs.gather(2, places)
+        shared = self.shared[:, :-1]
+        own = self._pairs.gather(2, (places - first).clamp(min=0))
+        return torch.where(places < first, shared.gather(2, places.clamp(max=first - 1)), own)
+
     def _set(self, both: Tensor) -> None:
         self.both = both
         self._pairs = both[:, :-1]
@@ -258,8 +267,37 @@ class LatentCache(LayerCache):
 
     def read_index(self, length: int) -> Tensor:
         """The indexer's keys of the first positions, (length, index), f32."""
-        keys = self._rows(0, length)[0, 0, :, sum(self._widths[:2]) :]
-        return dequantise_heads(keys).float() if keys.dtype == torch.int8 else keys.float()
+        return self.read_part(2, 0, length)
+
+    def read_part(self, part: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """A part of each `step`-th row from a position on, (n, numbers), f32; also of rows that are shared."""
+        begin = sum(self._widths[:part])
+        columns, first = slice(begin, begin + self._widths[part]), self.first
+        rows: list[Tensor] = []
+        if self.shared is not None and start < first:
+            rows.append(self.shared[0, 0, start : min(stop, first) : step, columns])
+            start += len(rows[0]) * step
+        if start < stop:
+            rows.append(self.both[0, 0, start - first : stop - first : step, columns])
+        found = rows[0] if len(rows) == 1 else torch.cat(rows)
+        return dequantise_heads(found).float() if found.dtype == torch.int8 else found.float()
+
+    def write_part(self, part: int, position: int, numbers: Tensor, step: int) -> None:
+        """Write a part (n, numbers) of each `step`-th row from a position on; these rows are the session's own."""
+        begin, row = sum(self._widths[:part]), position - self.first
+        if self.both.dtype == torch.int8:
+            numbers = quantise_heads(numbers)
+        target = self.both[0, 0, row : row + step * len(numbers) : step]
+        target[:, begin : begin + self._widths[part]].copy_(numbers)
+
+    def gather(self, positions: Tensor) -> Tensor:
+        """The rows of these ascending positions, as a cache of them alone: (1, 1, n, numbers)."""
+        first = self.first
+        own = self.both.index_select(2, positions[positions >= first] - first)
+        if self.shared is None:
+            return own
+        shared = self.shared.index_select(2, positions[positions < first])
+        return torch.cat([shared, own], 2)
 
     def _rows(self, start: int, length: int) -> Tensor:
         return self.both.narrow(2, start - self.first, length)
@@ -360,22 +398,7 @@ class RowsAndState(LayerCache):
         self.held = (0, *self.state.held)
 
 
-def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:
-    """An empty cache of a layer. What is cached of tokens has this dtype."""
-    row = spec.row
-    if isinstance(spec, RecurrentCache):
-        return StateCache(spec, device)
-    if isinstance(spec, RowsAndStateCache):
-        return RowsAndState(spec, dtype, device)
-    if isinstance(row, Latent):
-        return LatentCache(row, dtype, device)
-    assert isinstance(row, KeysAndValues)
-    if row.index:
-        return IndexedCache(row, dtype, device)
-    return LayerCache(row.heads, row.size, dtype, device)
-
-
-def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def empty_rows(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Memory of this shape for a cache. On a CPU it is mapped: glibc would keep it when freed."""
     if like.device.type != "cpu":
         return like.new_empty(shape)

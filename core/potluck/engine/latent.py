@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.indexer import Indexer
+from potluck.engine.indexer import Indexer, Turned
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import FloatLinear, Linear
 from potluck.engine.norms import RmsNorm
@@ -78,20 +78,27 @@ class LatentAttention:
             index = self.indexer.turn(rows[:, own:], step.angles[spec.rope or 0])
             rows = rows[:, :own]
         plain, turned = self._cache_rows(rows, None if index is None else index.keys, cache, step)
+        if self.indexer is not None:
+            self.indexer.note(cache, step)
         keys, values = cache.read(0, step.end, rows.dtype)  # (1, 1, length, row), (…, rank)
         cached, mask = (keys[0, 0], values[0, 0]), step.causal if step.tokens > 1 else None
         if spec.sees is not None and step.end > spec.sees:
-            if self.indexer is not None and index is not None:
-                step.choice = self.indexer.choose(index, cache, step)
-            assert step.choice is not None
-            if step.tokens == 1:
-                places = step.choice.places[0].to(keys.device, torch.int64)
-                cached = cached[0][places], cached[1][places]
-            else:
-                mask = step.choice.mask(step.causal)
+            cached, mask = self._visible(index, cached, cache, step)
         attend = self._absorbed if step.tokens < spec.expands_from else self._expanded
         out = attend(plain, turned, cached, mask)
         return out.transpose(0, 1).reshape(step.tokens, -1)
+
+    def _visible(
+        self, index: Turned | None, cached: tuple[Tensor, Tensor], cache: LayerCache, step: Step
+    ) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """The rows that a single token sees; or all, and a mask of what each of several tokens sees."""
+        if self.indexer is not None and index is not None:
+            step.choice = self.indexer.choose(index, cache, step)
+        assert step.choice is not None
+        if step.tokens > 1:
+            return cached, step.choice.mask(step.causal)
+        places = step.choice.places[0].to(cached[0].device, torch.int64)
+        return (cached[0][places], cached[1][places]), None
 
     @property
     def matrices(self) -> Sequence[Linear]:

@@ -119,9 +119,12 @@ class MatrixBuilder:
         size: int | None = None,
         *,
         kind: NormKind = "root mean square",
+        is_whole: bool = False,
     ) -> RmsNorm:
-        """The norm of `size` numbers; None: of hidden states."""
-        weight = self._filling.tensor(name, self._norm_weight(size or self._config.hidden_size))
+        """The norm of `size` numbers; None: of hidden states. `is_whole`: the family's 1 + weight is not its."""
+        size = size or self._config.hidden_size
+        empty = torch.empty(size, device=self._device) if is_whole else self._norm_weight(size)
+        weight = self._filling.tensor(name, empty)
         return self._norm_of(weight, eps, kind)
 
     def _norm_of(self, weight: Tensor, eps: float, kind: NormKind = "root mean square") -> RmsNorm:

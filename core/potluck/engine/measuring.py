@@ -23,10 +23,11 @@ from potluck.engine.choosing import some_choice
 from potluck.engine.device import synchronize
 from potluck.engine.head import StageHead
 from potluck.engine.kernels import ReferenceKernels, best_kernels
-from potluck.engine.kvcache import LayerCache, new_cache
+from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.memory import out_of_memory
 from potluck.engine.mlp import Mlp, MoE
+from potluck.engine.new_cache import new_cache
 from potluck.engine.parallel import ParallelMoE
 from potluck.engine.rotary import Rotaries
 from potluck.engine.sampler import Sampler
@@ -69,7 +70,8 @@ class StageMeter:
         with out_of_memory("measure this stage", self._device):
             self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
-            self._step = Step(position, 1, rotaries.at(position + 1), self._device)
+            ids = torch.zeros(1, dtype=torch.int32)
+            self._step = Step(position, 1, rotaries.at(position + 1), self._device, ids)
             if weights.follows is not None:
                 self._step.choice = some_choice(weights.follows, position, 1, self._device)
             self._hidden = torch.randn(1, config.width).to(self._device, weights.dtype)

@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.gates import gate
+from potluck.engine.gates import Elementwise, gate, in_order
 from potluck.engine.kernels import QuantisedInput, Router
 from potluck.engine.linear import Linear, PackedLinear
 from potluck.engine.pages import Scratch
+from potluck.engine.products import Product
+from potluck.errors import BrokenModelError
 from potluck.model.families.facts import Activation
 from potluck.model.routing import LEAST_SUM, Routing
 
@@ -129,31 +131,72 @@ class PackedMlp:
 
 Together = Callable[[Tensor, Tensor, int, Tensor | None], Tensor | None]
 """How all experts are computed at once: `PackedExperts`."""
-Route = Callable[[Tensor, Router], Tensor]
-"""How experts are chosen: see `route`."""
+Route = Callable[..., Tensor]
+"""How experts are chosen: see `route`. Only a router with a table of ids is given ids."""
+
+_BY_ELEMENT = Elementwise()
 
 
-def route(x: Tensor, router: Router) -> Tensor:
+def has_route_kernel(routing: Routing) -> bool:
+    """Whether generated kernels choose so."""
+    return routing.function != "sqrtsoftplus" and routing.vocabulary is None
+
+
+def check_experts(table: Tensor, name: str, count: int) -> None:
+    """Refuse a table of ids that has experts which are not there."""
+    if not 0 <= int(table.min()) <= int(table.max()) < count:
+        raise BrokenModelError(
+            f"The table {name} names experts beyond the {count} that the model has: the files are damaged. Download"
+            " the model again.",
+            tensor=name,
+        )
+
+
+def route(
+    x: Tensor,
+    router: Router,
+    ids: Tensor | None = None,
+    *,
+    product: Product = F.linear,
+    apply: Elementwise = _BY_ELEMENT,
+) -> Tensor:
     """Return what each expert's output is multiplied with, (T, rows), f32; negative where it is not chosen.
 
-    The last column is the factor of the shared expert, if that has one.
+    The last column is the factor of the shared expert, if that has one. `ids` are those of the tokens, (T,), if a table
+    says their experts; `product` multiplies with matrices of f32, and `apply` computes functions.
     """
     routing = router.routing
-    products = F.linear(x.float(), router.matrix, router.addend)
+    products = product(x.float(), router.matrix, router.addend)
     scores, shared = products[:, : routing.count], products[:, routing.count :].sigmoid()
-    probabilities = scores.softmax(-1) if routing.function == "softmax" else scores.sigmoid()
+    match routing.function:
+        case "softmax":
+            probabilities = scores.softmax(-1)
+        case "sigmoid":
+            probabilities = apply(scores, "sigmoid")
+        case "sqrtsoftplus":
+            probabilities = apply(scores, "softplus").sqrt_()
+    if router.id_table is not None:
+        assert ids is not None
+        chosen = router.id_table[ids.to(router.id_table.device).long()].long()
+    else:
+        chosen = _best(scores, probabilities, router)  # (T, k)
+    factors = probabilities.gather(1, chosen)
+    if routing.normalise:
+        factors /= in_order(factors, -1, keepdim=True) + LEAST_SUM
+    factors *= routing.scale
+    result = torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
+    return torch.cat([result, shared], 1) if routing.has_shared_gate else result
+
+
+def _best(scores: Tensor, probabilities: Tensor, router: Router) -> Tensor:
+    """The experts with the highest choices, (T, k)."""
+    routing = router.routing
     choice = scores if routing.chooses_products else probabilities
     if router.bias is not None:
         choice = choice + router.bias
     if routing.groups > 1:
         choice = _in_best_groups(choice, routing)
-    chosen = choice.topk(routing.per_token, -1).indices  # (T, k)
-    factors = probabilities.gather(1, chosen)
-    if routing.normalise:
-        factors /= factors.sum(-1, keepdim=True) + LEAST_SUM
-    factors *= routing.scale
-    result = torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
-    return torch.cat([result, shared], 1) if routing.has_shared_gate else result
+    return choice.topk(routing.per_token, -1).indices
 
 
 def _in_best_groups(choice: Tensor, routing: Routing) -> Tensor:
@@ -206,12 +249,15 @@ class MoE:
         self.narrow = narrow
         self._route, self._together, self.waits = route, together, waits
 
-    def __call__(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, routed: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """(T, D) → (T, D). Each expert is computed once, for all the tokens that chose it.
 
-        The router reads `routed`, or x as the experts do.
+        The router reads `routed`, or x as the experts do, and a table the tokens' `ids`.
         """
-        factors = self._route(x if routed is None else routed, self.router)
+        by_id = () if self.router.id_table is None else (ids,)
+        factors = self._route(x if routed is None else routed, self.router, *by_id)
         if self.narrow is None:
             total = self._chosen(x, factors)
         else:
@@ -263,6 +309,7 @@ class MoE:
     @property
     def nbytes(self) -> int:
         router = self.router
-        parts = (router.matrix, router.bias, router.addend, router.scales, *(self.narrow or ()))
+        small = (router.bias, router.addend, router.scales, router.id_table)
+        parts = (router.matrix, *small, *(self.narrow or ()))
         own = sum(part.nbytes for part in parts if part is not None)
         return own + sum(mlp.nbytes for mlp in self.mlps)

@@ -16,13 +16,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from potluck.engine.gguf_blocks import block_numbers
 from potluck.engine.kernels.scaled import ScaledIntegers
 from potluck.errors import BrokenModelError, EngineError
 from potluck.model.ngrams import NgramSpec
+from potluck.model.quantized import GGUF, GGUF_BLOCKS
 from potluck.reasons import reason
 
 _OPEN = 64  # files that are kept open; a store has a file for each tensor
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BLOCKS = {GGUF + kind: kind for kind in GGUF_BLOCKS}  # dtypes of blocks of llama.cpp
 
 
 class Place(Protocol):
@@ -57,10 +60,13 @@ class NgramTable:
             BrokenModelError: it has no plain numbers.
             EngineError: it is not there, or not whole.
         """
-        if place.dtype not in _DTYPES:
+        kind = _BLOCKS.get(place.dtype)
+        if place.dtype not in _DTYPES and (
+            kind is None or self._spec.head_size % GGUF_BLOCKS[kind][0]
+        ):
             raise BrokenModelError(
                 f"The table {place.name} is stored as {place.dtype}, and its rows can be read as"
-                f" {', '.join(_DTYPES)} alone. Take the model in another form.",
+                f" {', '.join(_DTYPES)} or in blocks of GGUF that end with a row. Take the model in another form.",
                 tensor=place.name,
             )
         self._places[shard] = place
@@ -94,13 +100,12 @@ class NgramTable:
         found = [self._found(row) for row in wanted]
         self._announce(found)
         parts = [self._row(place, start, nbytes) for place, start, nbytes in found]
-        dtypes = [_DTYPES[place.dtype] for place, _, _ in found]
+        dtypes = [place.dtype for place, _, _ in found]
         if len(set(dtypes)) == 1:
-            table = torch.frombuffer(bytearray().join(parts), dtype=dtypes[0])
-            table = table.view(len(wanted), -1).float()
+            table = _numbers(bytearray().join(parts), dtypes[0], len(wanted))
         else:
             pairs = zip(parts, dtypes, strict=True)
-            table = torch.stack([torch.frombuffer(p, dtype=d).float() for p, d in pairs])
+            table = torch.cat([_numbers(part, dtype, 1) for part, dtype in pairs])
         if not bool(table.isfinite().all()):
             raise BrokenModelError(
                 f"A number in the table {found[0][0].name} and what belongs to it is none. The files are"
@@ -113,7 +118,7 @@ class NgramTable:
         """The tensor that has a row, and where in its file, in bytes: the row's first one, and how many."""
         shard, index = divmod(row, self._spec.shard_rows)
         place = self._places[shard]
-        nbytes = self._spec.head_size * _DTYPES[place.dtype].itemsize
+        nbytes = _row_bytes(place.dtype, self._spec.head_size)
         return place, place.offset + index * nbytes, nbytes
 
     def _announce(self, found: Iterable[tuple[Place, int, int]]) -> None:
@@ -164,6 +169,21 @@ class TableTarget:
 
     def fill_integers(self, first: int, rows: ScaledIntegers) -> None:
         raise AssertionError("a table stays on the disk")
+
+
+def _row_bytes(dtype: str, size: int) -> int:
+    """Bytes of a row of so many numbers."""
+    if (kind := _BLOCKS.get(dtype)) is None:
+        return size * _DTYPES[dtype].itemsize
+    inputs, nbytes = GGUF_BLOCKS[kind]
+    return size // inputs * nbytes
+
+
+def _numbers(data: bytearray, dtype: str, rows: int) -> Tensor:
+    """(rows, numbers of a row), f32."""
+    if (kind := _BLOCKS.get(dtype)) is None:
+        return torch.frombuffer(data, dtype=_DTYPES[dtype]).view(rows, -1).float()
+    return block_numbers(kind, torch.frombuffer(data, dtype=torch.uint8).view(rows, -1))
 
 
 def _close(files: OrderedDict[Path, FileIO]) -> None:

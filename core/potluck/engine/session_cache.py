@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from potluck.engine.kvcache import new_cache
+from potluck.engine.new_cache import new_cache
 from potluck.model.caches import CacheSpec
 from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 

@@ -21,7 +21,6 @@ from potluck.model.caches import (
     FullCache,
     Held,
     RecurrentCache,
-    RowsAndStateCache,
 )
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
@@ -93,12 +92,12 @@ class MovedLayer(NamedTuple):
 
 
 def check_movable(specs: Iterable[CacheSpec]) -> None:
-    """Refuse layers whose rows and state would both have to be moved.
+    """Refuse layers whose cache stays where it is computed.
 
     Raises:
         InvalidStepError: there are some.
     """
-    if any(isinstance(spec, RowsAndStateCache) for spec in specs):
+    if not all(spec.moves for spec in specs):
         raise InvalidStepError("The cache of this model is not moved to other computers.")
 
 

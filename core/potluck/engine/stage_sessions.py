@@ -64,10 +64,11 @@ class StageSessions:
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
-        files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
+        files = files if keeps else None
         self._stretches = config.stretches
         self._pool = CachePool(
             self.caches,

@@ -10,10 +10,9 @@ from potluck.engine.beside import Beside
 from potluck.engine.blocks import DecoderLayer, Mixer, Run
 from potluck.engine.kernels import Kernels
 from potluck.engine.linear import Embedding, Linear
-from potluck.engine.norms import RmsNorm
 from potluck.engine.pages import Scratch
 from potluck.engine.singles import Singles
-from potluck.engine.streams import StreamMix
+from potluck.engine.streams import FinalNorm
 from potluck.engine.vision.tower import Tower
 from potluck.model.config import ModelConfig
 from potluck.model.shares import Share
@@ -28,7 +27,7 @@ class StageWeights:
     blocks: tuple[DecoderLayer, ...]
     runs: tuple[Run, ...]  # the same layers, as a single token goes through them
     embedding: Embedding | None
-    norm: RmsNorm | StreamMix | None  # the final one, or what stands in its place
+    norm: FinalNorm | None  # the final one, or what stands in its place
     lm_head: Linear | None
     is_tied: bool  # embedding and head are one matrix, in the same memory
     dtype: torch.dtype  # of hidden states
@@ -97,13 +96,16 @@ class StageWeights:
         if not self.is_generated:
             return False
         from potluck.engine.generated_attention import GeneratedAttention
+        from potluck.engine.generated_channel_delta import GeneratedChannelDeltaNet
         from potluck.engine.generated_convolution import GeneratedConvolution
         from potluck.engine.generated_delta_net import GeneratedDeltaNet
         from potluck.engine.generated_latent import GeneratedLatentAttention
         from potluck.engine.generated_mamba import GeneratedMamba
+        from potluck.engine.generated_pooled import GeneratedPooledAttention
 
-        attention = (GeneratedAttention, GeneratedLatentAttention)
-        generated = (*attention, GeneratedDeltaNet, GeneratedMamba, GeneratedConvolution)
+        attention = (GeneratedAttention, GeneratedLatentAttention, GeneratedPooledAttention)
+        nets = (GeneratedDeltaNet, GeneratedChannelDeltaNet)
+        generated = (*attention, *nets, GeneratedMamba, GeneratedConvolution)
         mixers = [one for block in self.blocks for one in _single(block.mixer)]
         return all(isinstance(one, generated) for one in mixers)
 

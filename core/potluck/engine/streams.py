@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer, Mixer
+from potluck.engine.blocks import DecoderLayer, Mixer, normed
 from potluck.engine.kvcache import LayerCache
 from potluck.engine.linear import Linear
 from potluck.engine.mlp import Mlp, MoE
@@ -111,6 +111,25 @@ class StreamMix:
         return total.div_(streams.count).to(dtype)
 
 
+class Around(Protocol):
+    """What stands around a block: it makes the block's input of all streams, and adds its result to them."""
+
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
+    def write(self, x: Tensor, result: Tensor, shares: Tensor) -> Tensor: ...
+    @property
+    def matrices(self) -> Sequence[Linear]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class FinalNorm(Protocol):
+    """What makes the head's input of the last layer's output, (T, width) → (T, D)."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
 class Before(Protocol):
     """What a layer adds to its streams before its two blocks."""
 
@@ -133,11 +152,12 @@ class StreamLayer(DecoderLayer):
         spec: LayerSpec,
         mixer: Mixer,
         mlp: Mlp | MoE | ParallelMoE,
-        around_mixer: StreamMix,
-        around_mlp: StreamMix,
+        norms: LayerNorms[RmsNorm],
+        around_mixer: Around,
+        around_mlp: Around,
         before: Before | None = None,
     ) -> None:
-        super().__init__(spec, mixer, mlp, LayerNorms())
+        super().__init__(spec, mixer, mlp, norms)
         self._mixer, self._mlp, self._before = mixer, mlp, before
         self._around_mixer, self._around_mlp = around_mixer, around_mlp
 
@@ -145,10 +165,13 @@ class StreamLayer(DecoderLayer):
         if self._before is not None:
             x = self._before(x, caches, steps)
         around = self._around_mixer
+        norms = self.norms
         mixed, shares = around.read(x)
-        x = around.write(x, self._mixed(self._mixer, mixed, caches, steps), shares)
+        mixed = self._mixed(self._mixer, normed(mixed, norms.before_mixer), caches, steps)
+        x = around.write(x, mixed, shares)
         mixed, shares = self._around_mlp.read(x)
-        return self._around_mlp.write(x, self._fed_forward(self._mlp, mixed, steps), shares)
+        mixed = self._fed_forward(self._mlp, normed(mixed, norms.before_mlp), steps)
+        return self._around_mlp.write(x, mixed, shares)
 
     @property
     def around(self) -> Sequence[Linear]:

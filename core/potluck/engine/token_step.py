@@ -22,7 +22,7 @@ from potluck.engine.ranks import Exchange
 from potluck.engine.rotary import Rotary
 from potluck.engine.session_cache import SessionCache
 from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import StreamMix
+from potluck.engine.streams import FinalNorm
 
 
 class TokenStep:
@@ -104,7 +104,8 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
         return None
     embedding = None
     if weights.embedding is not None:
-        if not isinstance(weights.embedding, PackedEmbedding):
+        has_norm = weights.config.embedding_norm_eps is not None
+        if has_norm or not isinstance(weights.embedding, PackedEmbedding):
             return None
         multiplier = weights.config.embedding_multiplier
         embedding = EmbeddingLookup(kernels, weights.embedding.weight, multiplier)
@@ -125,9 +126,7 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
     return linear.kernels
 
 
-def _head(
-    kernels: GeneratedKernels, norm: RmsNorm | StreamMix | None, lm_head: Linear
-) -> Head | None:
+def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
     if lm_head.bias is not None:

@@ -29,6 +29,9 @@ class DeltaHeads(RecurrentSizes):
     has_joined_inputs: bool  # files have all of a key head side by side, in one matrix
     has_joined_rates: bool  # likewise what decays and rates are computed of
     has_tiled_heads: bool = False  # value head i is of key head i modulo their number (llama.cpp)
+    has_channel_decays: bool = False  # each number of a key has a decay of its own
+    # Logarithms of decays are this · sigmoid(exp(A) · step), and not -exp(A) · softplus(step). None: they are not.
+    least_log: float | None = None
 
     @property
     def keys_size(self) -> int:
@@ -52,6 +55,16 @@ class DeltaHeads(RecurrentSizes):
     def rows(self) -> int:
         """Numbers of a token's input: all queries, keys and values, and gates of the result."""
         return self.channels + self.values_size
+
+    @property
+    def decays_size(self) -> int:
+        """Decays of a token."""
+        return self.value_heads * (self.key_size if self.has_channel_decays else 1)
+
+    @property
+    def decays_step(self) -> int:
+        """Numbers that a token's decays are made of."""
+        return self.key_size if self.has_channel_decays else self.value_heads
 
     @property
     def group(self) -> int:

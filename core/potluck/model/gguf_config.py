@@ -54,7 +54,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     """
     keys = Keys(file)
     family = family_of(keys)
-    heads = keys.same("attention.head_count")
+    size = keys.first if family.sizes_differ else keys.same
+    heads = size("attention.head_count")
     hidden = keys.integer("embedding_length")
     if heads < 1:
         raise keys.invalid("attention.head_count", "must be at least 1")
@@ -62,9 +63,8 @@ def read_gguf_config(file: GgufFile) -> Config:
     if head_dim < 1:
         raise keys.invalid("attention.key_length", "must be at least 1")
     is_same = keys.integer("attention.value_length", head_dim) == head_dim
-    if not is_same and not family.has_latents:
+    if not (is_same or family.has_latents or family.narrow_values):
         raise keys.invalid("attention.value_length", "must be that of the keys")
-    size = keys.first if family.sizes_differ else keys.same
     config: Config = {
         "architectures": [family.architecture],
         "vocab_size": keys.rows(_EMBEDDING),

@@ -1,27 +1,33 @@
 """What GGUF files say of each family, and what llama.cpp knows of it that no file says."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
-from potluck.model.gguf_hybrids import falcon_h1, lfm2, nemotron_h
+from potluck.model.gguf_hybrids import falcon_h1, lfm2, nemotron_h, state_spaces
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.gguf_mixtures import (
     deepseek2,
+    deepseek32,
     ernie_experts,
     experts,
     glm_dsa,
     gpt_oss,
     hunyuan_experts,
+    hy3,
+    kimi_linear,
     llama4,
     minimax,
+    minimax3,
+    mistral4,
     mixtral,
     partial_rotary,
     qwen2_experts,
     qwen3_experts,
     routed,
 )
-from potluck.model.limits import MAX_LAYERS
+from potluck.model.gguf_qwen import QWEN_4_NAMES, delta_net_experts, delta_nets, qwen_4
+from potluck.model.gguf_windows import laguna, mellum, mimo, muse, step, trinity, windows
 from potluck.model.quantized import Converted
 from potluck.model.unsupported import unknown_architecture
 
@@ -39,7 +45,12 @@ class GgufFamily:
         None  # how the converter writes delta nets, which then have whole decays
     )
     has_latents: bool = False  # keys and values may have different sizes
+    narrow_values: bool = False  # likewise, in attention that is not latent
     sizes_differ: bool = False  # between layers: `more` sets them
+    # What files call some parts: ours → theirs, the first of which a file has. Those of layers have no prefix, and
+    # theirs outside of layers begin with a slash. The `gguf` package knows others.
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    named_as: str | None = None  # the family whose names it has, if the package does not know it
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
 
@@ -60,29 +71,6 @@ def family_of(keys: Keys) -> GgufFamily:
     families = {family.architecture for family in GGUF_FAMILIES.values()}
     what = "The GGUF file's model"
     raise unknown_architecture(what, name, GGUF_FAMILIES, fields=fields, families=families)
-
-
-def _delta_nets(keys: Keys, config: Config) -> None:
-    partial_rotary(keys, config)
-    heads = keys.integer("ssm.time_step_rank")
-    if heads < 1:
-        raise keys.invalid("ssm.time_step_rank", "must be at least 1")
-    config |= {
-        # without the layers that guess further tokens
-        "num_hidden_layers": keys.integer("block_count") - keys.integer("nextn_predict_layers", 0),
-        "full_attention_interval": keys.integer("full_attention_interval", 4),
-        "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
-        "linear_key_head_dim": keys.integer("ssm.state_size"),
-        "linear_value_head_dim": keys.integer("ssm.inner_size") // heads,
-        "linear_num_key_heads": keys.integer("ssm.group_count"),
-        "linear_num_value_heads": heads,
-    }
-
-
-def _delta_net_experts(keys: Keys, config: Config) -> None:
-    _delta_nets(keys, config)
-    qwen2_experts(keys, config)
-    config["norm_topk_prob"] = True  # llama.cpp always normalises (src/models/qwen3next.cpp)
 
 
 def _exaone_moe(keys: Keys, config: Config) -> None:
@@ -118,11 +106,11 @@ def _gemma3(keys: Keys, config: Config) -> None:
         config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
     config["rope_local_base_freq"] = keys.number("rope.freq_base_swa", 10000.0)
     if "attention.sliding_window_pattern" in keys:
-        _windows(keys, config)
+        windows(keys, config)
 
 
 def _gemma4(keys: Keys, config: Config) -> None:
-    _windows(keys, config)
+    windows(keys, config)
     layers = keys.integer("block_count")
     kinds = cast("list[str]", config["layer_types"])
     heads = keys.each("attention.head_count_kv", layers)
@@ -167,7 +155,7 @@ def _ernie(keys: Keys, config: Config) -> None:
 def _olmo3(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
-        _windows(keys, config)
+        windows(keys, config)
 
 
 def _seed_oss(keys: Keys, config: Config) -> None:
@@ -197,6 +185,29 @@ def _granite(keys: Keys, config: Config) -> None:
         config[name] = keys.number(key, 1.0)
 
 
+def _granite_experts(keys: Keys, config: Config) -> None:
+    _granite(keys, config)
+    config |= {
+        "num_local_experts": keys.integer("expert_count", 0),
+        "num_experts_per_tok": keys.integer("expert_used_count", 0),
+        "shared_intermediate_size": keys.integer("expert_shared_feed_forward_length", 0),
+    }
+
+
+def _granite_hybrid(keys: Keys, config: Config) -> None:
+    """Set what has a state space, where a layer has no heads of keys, and whether there is a rope."""
+    _granite_experts(keys, config)
+    state_spaces(keys, config)
+    dense = cast("int", config["intermediate_size"])
+    heads = keys.each("attention.head_count_kv", keys.integer("block_count"))
+    config |= {
+        "layer_types": ["attention" if count else "mamba" for count in heads],
+        "num_key_value_heads": max(heads, default=0),
+        "shared_intermediate_size": config["shared_intermediate_size"] or dense,
+        "position_embedding_type": "rope" if keys.flag("rope.scaling.finetuned", True) else "nope",
+    }
+
+
 def _command(keys: Keys, config: Config) -> None:
     config["logit_scale"] = keys.number("logit_scale")
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
@@ -206,19 +217,40 @@ def _command(keys: Keys, config: Config) -> None:
 def _exaone4(keys: Keys, config: Config) -> None:
     config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
     if "attention.sliding_window_pattern" in keys:
-        _windows(keys, config)
+        windows(keys, config)
 
 
-def _windows(keys: Keys, config: Config) -> None:
-    """Set which layers have a window: by a flag for each, or by a number n: each n-th has none."""
-    name = f"{keys.architecture}.attention.sliding_window_pattern"
-    pattern = keys.file.metadata[name]
-    if not isinstance(pattern, list):
-        config["sliding_window_pattern"] = keys.integer("attention.sliding_window_pattern")
-        return
-    flags = cast("list[object]", pattern)[:MAX_LAYERS]
-    config["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in flags]
-
+# Of families whose names the package has for mixtures in all layers.
+_DENSE_NAMES: Mapping[str, tuple[str, ...]] = {
+    f"mlp.{part}_proj": (f"ffn_{part}",) for part in ("gate", "up", "down")
+}
+_MINIMAX_3_NAMES: Mapping[str, tuple[str, ...]] = _DENSE_NAMES | {
+    **{
+        f"block_sparse_moe.shared_experts.{part}_proj": (f"ffn_{part}_shexp",)
+        for part in ("gate", "up", "down")
+    },
+    **{
+        f"self_attn.index_{part}_{kind}": (f"indexer.{part}_{kind}",)
+        for part in ("q", "k")
+        for kind in ("proj", "norm")
+    },
+}
+_HY_3_NAMES: Mapping[str, tuple[str, ...]] = _DENSE_NAMES | {
+    "mlp.router.gate": ("ffn_gate_inp",),
+    "mlp.expert_bias": ("exp_probs_b", "exp_probs_b.bias"),
+}
+# Of experts without a block of their own.
+_EXPERT_NAMES: Mapping[str, tuple[str, ...]] = {
+    f"experts.{part}_proj": (f"ffn_{part}_exps",) for part in ("gate", "up", "down")
+}
+_GRANITE_NAMES: Mapping[str, tuple[str, ...]] = _EXPERT_NAMES | {
+    "block_sparse_moe.router.layer": ("ffn_gate_inp",),
+    # of a shared expert, or of an MLP alone
+    **{
+        f"shared_mlp.{part}_proj": (f"ffn_{part}_shexp", f"ffn_{part}")
+        for part in ("gate", "up", "down")
+    },
+}
 
 GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily(architecture="LlamaForCausalLM", interleaved_heads=True),
@@ -232,7 +264,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         architecture="Qwen3NextForCausalLM",
         norms_are_whole=True,
         delta_net="grouped",
-        more=_delta_net_experts,
+        more=delta_net_experts,
     ),
     "qwen2vl": GgufFamily(architecture="Qwen2ForCausalLM"),
     "qwen3vl": GgufFamily(architecture="Qwen3ForCausalLM"),
@@ -241,13 +273,21 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         architecture="Qwen3_5ForCausalLM",
         norms_are_whole=True,
         delta_net="tiled",
-        more=_delta_nets,
+        more=delta_nets,
     ),
     "qwen35moe": GgufFamily(
         architecture="Qwen3_5MoeForCausalLM",
         norms_are_whole=True,
         delta_net="tiled",
-        more=_delta_net_experts,
+        more=delta_net_experts,
+    ),
+    "qwen4exp": GgufFamily(
+        architecture="Qwen4ExpForCausalLM",
+        norms_are_whole=True,
+        delta_net="tiled",
+        names=QWEN_4_NAMES,
+        named_as="qwen35moe",
+        more=qwen_4,
     ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
     "arcee": GgufFamily(architecture="ArceeForCausalLM", interleaved_heads=True),
@@ -261,9 +301,62 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         architecture="NemotronHForCausalLM", sizes_differ=True, more=nemotron_h
     ),
     "minimax-m2": GgufFamily(architecture="MiniMaxM2ForCausalLM", more=minimax),
+    "minimax-m3": GgufFamily(
+        architecture="MiniMaxM3VLForCausalLM",
+        norms_are_whole=True,
+        names=_MINIMAX_3_NAMES,
+        named_as="minimax-m2",
+        more=minimax3,
+    ),
+    "muse-glimmer": GgufFamily(
+        architecture="MuseGlimmerForCausalLM",
+        interleaved_heads=True,
+        norms_are_whole=True,
+        names={"self_attn.gate_proj": ("attn_gate",)},
+        named_as="gemma3",
+        more=muse,
+    ),
+    "hy_v3": GgufFamily(
+        architecture="HYV3ForCausalLM", names=_HY_3_NAMES, named_as="hunyuan-moe", more=hy3
+    ),
+    "mellum": GgufFamily(
+        architecture="MellumForCausalLM", names=_DENSE_NAMES, named_as="qwen3moe", more=mellum
+    ),
     "glm4moe": GgufFamily(architecture="Glm4MoeForCausalLM", more=routed),
     "deepseek2": GgufFamily(architecture="DeepseekV2ForCausalLM", has_latents=True, more=deepseek2),
     "glm-dsa": GgufFamily(architecture="GlmMoeDsaForCausalLM", has_latents=True, more=glm_dsa),
+    "deepseek32": GgufFamily(
+        architecture="DeepseekV32ForCausalLM",
+        has_latents=True,
+        named_as="glm-dsa",
+        more=deepseek32,
+    ),
+    "mistral4": GgufFamily(architecture="Mistral4ForCausalLM", has_latents=True, more=mistral4),
+    "step35": GgufFamily(
+        architecture="Step3p5ForCausalLM",
+        norms_are_whole=True,
+        sizes_differ=True,
+        names=_EXPERT_NAMES,
+        more=step,
+    ),
+    "mimo2": GgufFamily(
+        architecture="MiMoV2FlashForCausalLM", narrow_values=True, sizes_differ=True, more=mimo
+    ),
+    "afmoe": GgufFamily(architecture="AfmoeForCausalLM", more=trinity),
+    "laguna": GgufFamily(
+        architecture="LagunaForCausalLM",
+        sizes_differ=True,
+        names={"mlp.experts.e_score_correction_bias": ("exp_probs_b.bias",)},
+        named_as="step35",
+        more=laguna,
+    ),
+    "kimi-linear": GgufFamily(
+        architecture="KimiLinearForCausalLM",
+        delta_net="grouped",
+        has_latents=True,
+        sizes_differ=True,
+        more=kimi_linear,
+    ),
     "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=routed),
     "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
     "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),
@@ -276,6 +369,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "hunyuan-dense": GgufFamily(architecture="HunYuanDenseV1ForCausalLM"),
     "hunyuan-moe": GgufFamily(architecture="HunYuanMoEV1ForCausalLM", more=hunyuan_experts),
     "glm4": GgufFamily(architecture="Glm4ForCausalLM", more=partial_rotary),
+    "chatglm": GgufFamily(architecture="GlmForCausalLM", more=partial_rotary),
     "gemma4": GgufFamily(architecture="Gemma4ForCausalLM", sizes_differ=True, more=_gemma4),
     "olmo2": GgufFamily(architecture="Olmo2ForCausalLM"),
     "olmo3": GgufFamily(architecture="Olmo3ForCausalLM", more=_olmo3),
@@ -284,6 +378,19 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         architecture="Ministral3ForCausalLM", interleaved_heads=True, more=_mistral3
     ),
     "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
+    "granitemoe": GgufFamily(
+        architecture="GraniteMoeSharedForCausalLM",
+        interleaved_heads=True,
+        names=_GRANITE_NAMES,
+        more=_granite_experts,
+    ),
+    "granitehybrid": GgufFamily(
+        architecture="GraniteMoeHybridForCausalLM",
+        interleaved_heads=True,
+        sizes_differ=True,
+        names=_GRANITE_NAMES,
+        more=_granite_hybrid,
+    ),
     "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
     "command-r": GgufFamily(architecture="CohereForCausalLM", more=_command),
     "cohere2": GgufFamily(architecture="Cohere2ForCausalLM", more=_command),

@@ -4,6 +4,7 @@ from typing import cast
 
 from potluck.model.gguf_keys import Config, Keys
 from potluck.model.latent import ORDERED
+from potluck.model.limits import MAX_LAYERS
 
 _SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
 
@@ -68,6 +69,55 @@ def minimax(keys: Keys, config: Config) -> None:
     partial_rotary(keys, config)
 
 
+def minimax3(keys: Keys, config: Config) -> None:
+    """Set what the indexers of MiniMax M3 have, which layers have one, and which have experts."""
+    minimax(keys, config)
+    shapes, layers = keys.file.shapes, keys.integer("block_count")
+    size, dense = cast("int", config["moe_intermediate_size"]), "blk.0.ffn_gate.weight"
+    config |= {
+        "intermediate_size": size,
+        "dense_intermediate_size": shapes[dense][0] if dense in shapes else size,
+        "shared_intermediate_size": size * keys.integer("expert_shared_count", 0),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+        "rotary_dim": keys.integer("rope.dimension_count"),
+        "index_n_heads": keys.integer("attention.indexer.head_count"),
+        "index_head_dim": keys.integer("attention.indexer.key_length"),
+        "index_topk_blocks": keys.integer("attention.indexer.top_k"),
+        "index_block_size": keys.integer("attention.indexer.block_size"),
+        "index_local_blocks": keys.integer("attention.indexer.local_blocks"),
+        "mlp_layer_types": mlp_types(keys, layers),
+        "layer_types": [
+            "minimax_m3_sparse"
+            if f"blk.{layer}.indexer.q_proj.weight" in shapes
+            else "full_attention"
+            for layer in range(min(layers, MAX_LAYERS))
+        ],
+    }
+
+
+def hy3(keys: Keys, config: Config) -> None:
+    """Set the mixture of Hy3 by the names that it has for it."""
+    experts(keys, config)
+    size = cast("int", config["moe_intermediate_size"])
+    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
+    config |= {
+        "num_hidden_layers": layers,
+        "mlp_layer_types": mlp_types(keys, layers),
+        "num_shared_experts": keys.integer("expert_shared_feed_forward_length", size)
+        // max(1, size),
+        "router_scaling_factor": keys.number("expert_weights_scale", 1.0),
+    }
+
+
+def mlp_types(keys: Keys, layers: int) -> list[str]:
+    """Whether each layer has experts: those that have a router."""
+    shapes = keys.file.shapes
+    return [
+        "sparse" if f"blk.{layer}.ffn_gate_inp.weight" in shapes else "dense"
+        for layer in range(min(layers, MAX_LAYERS))
+    ]
+
+
 def routed(keys: Keys, config: Config) -> None:
     """Set what routers like DeepSeek's have, and leave out the layers that guess further tokens."""
     experts(keys, config)
@@ -108,6 +158,12 @@ def deepseek2(keys: Keys, config: Config) -> None:
     if scaling is not None and "rope.scaling.yarn_log_multiplier" in keys:
         magnitude = 10 * keys.number("rope.scaling.yarn_log_multiplier")  # a tenth of it is stored
         scaling |= {"mscale": magnitude, "mscale_all_dim": magnitude}
+    if scaling is not None and "attention.temperature_scale" in keys:  # Mistral Large 3 and Small 4
+        scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale")
+        if "attention.temperature_length" in keys:
+            scaling["original_max_position_embeddings"] = keys.integer(
+                "attention.temperature_length"
+            )
     deepseek_router(keys, config)
 
 
@@ -120,17 +176,59 @@ def glm_dsa(keys: Keys, config: Config) -> None:
     else:
         shapes = keys.file.shapes
         are_full = [f"blk.{layer}.indexer.attn_k.weight" in shapes for layer in range(layers)]
+    _indexer(keys, config)
     config |= {
         "architectures": ["GlmMoeDsaForCausalLM"],
-        "index_n_heads": keys.integer("attention.indexer.head_count"),
-        "index_head_dim": keys.integer("attention.indexer.key_length"),
-        "index_topk": keys.integer("attention.indexer.top_k"),
         "indexer_types": ["full" if is_full else "shared" for is_full in are_full],
     }
 
 
+def deepseek32(keys: Keys, config: Config) -> None:
+    """Set what DeepSeek-V3.2's indexers have, of which each layer has one."""
+    deepseek2(keys, config)
+    _indexer(keys, config)
+    config["architectures"] = ["DeepseekV32ForCausalLM"]
+
+
+def mistral4(keys: Keys, config: Config) -> None:
+    """Set what Mistral Small 4 has: latent attention, and a router of a softmax."""
+    deepseek2(keys, config)
+    config["architectures"] = ["Mistral4ForCausalLM"]
+    # The family's own scaling is not that of a file without one.
+    scaling = cast("Config", config.pop("rope_scaling", {"rope_type": "default"}))
+    config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
+
+
+def _indexer(keys: Keys, config: Config) -> None:
+    config |= {
+        "index_n_heads": keys.integer("attention.indexer.head_count"),
+        "index_head_dim": keys.integer("attention.indexer.key_length"),
+        "index_topk": keys.integer("attention.indexer.top_k"),
+    }
+
+
+def kimi_linear(keys: Keys, config: Config) -> None:
+    """Set what Kimi Linear has: layers without heads of keys are delta nets."""
+    deepseek2(keys, config)
+    layers, shapes = cast("int", config["num_hidden_layers"]), keys.file.shapes
+    heads = keys.each("attention.head_count_kv", layers)
+    config |= {
+        "architectures": ["KimiLinearForCausalLM"],
+        "layer_types": ["full_attention" if count else "linear_attention" for count in heads],
+        "linear_num_heads": config["num_attention_heads"],
+        "linear_head_dim": keys.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
+        # llama.cpp always normalises (src/models/kimi-linear.cpp)
+        "norm_topk_prob": True,
+        ORDERED: any(name.endswith(".attn_k_b.weight") for name in shapes),
+    }
+
+
 def deepseek_router(keys: Keys, config: Config) -> None:
-    """Set the router of V3 where it is one of sigmoids, and else that of V2."""
+    """Set the router of V3 where it is one of sigmoids, and else that of V2; Youtu has none."""
+    if not keys.integer("expert_count", 0):
+        config["architectures"] = ["YoutuForCausalLM"]
+        return
     experts(keys, config)
     groups = keys.integer("expert_group_count", 1)
     config |= {
@@ -153,8 +251,7 @@ def partial_rotary(keys: Keys, config: Config) -> None:
     """Set which part of a head is turned."""
     head = cast("int", config["head_dim"])
     turned = keys.integer("rope.dimension_count", head)
-    if turned != head:
-        config["partial_rotary_factor"] = (turned + 0.5) / head  # the reader rounds down
+    config["partial_rotary_factor"] = min(1.0, (turned + 0.5) / head)  # the reader rounds down
 
 
 def ernie_experts(keys: Keys, config: Config) -> None:

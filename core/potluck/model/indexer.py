@@ -1,6 +1,6 @@
 """The indexer of sparse attention: what it is made of, and its fields in a config."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import read_kinds
 from potluck.model.fields import Fields, invalid
@@ -12,6 +12,8 @@ from potluck.model.row_order import PairedRows
 
 _BLOCK = "self_attn.indexer."
 KEY_NORM, KEY_NORM_BIAS = f"{_BLOCK}k_norm.weight", f"{_BLOCK}k_norm.bias"
+GATES, GATE_BIAS = f"{_BLOCK}index_kpool_compress_gate", f"{_BLOCK}index_kpool_compress_ape"
+_MOST_POOL = 256  # tokens; 16 are in use
 HEAD_WEIGHTS = f"{_BLOCK}weights_proj"
 _NORM_EPS = 1e-6  # of the keys' norm, whatever the model's others add
 
@@ -23,6 +25,9 @@ class IndexerSpec:
     It has small heads of its own. A query's score of a cached token is Σ w_h relu(q_h · k) over them, where all
     heads share the token's key, and the query's token gives the heads' weights. Attention then sees the
     tokens with the highest scores alone. Of equal ones, the earlier are chosen.
+
+    In GLM-5.3, the tokens of a pool have one key: Σ softmax(z + b)_t k_t over them, each number by itself, where z are gates
+    of each token. Attention sees the tokens of the pools with the highest scores, and those after the last whole one.
     """
 
     hidden_size: int
@@ -33,6 +38,18 @@ class IndexerSpec:
     chosen: int  # tokens that a query sees; up to so many it sees all
     is_paired: bool  # files have the numbers that rope turns together side by side
     norm_eps: float = _NORM_EPS
+    pool: int = 1  # tokens that share a key
+    has_pools: bool = False  # keys are those of pools, though these may have one token each
+
+    @property
+    def sees(self) -> int:
+        """The most tokens that a query sees."""
+        return self.chosen + self.pool - 1
+
+    @property
+    def cached_numbers(self) -> int:
+        """Numbers that are cached of a token: its key, and its gates if there are pools."""
+        return self.head_dim * (1 + self.has_pools)
 
     @property
     def q_size(self) -> int:
@@ -46,7 +63,7 @@ class IndexerSpec:
     @property
     def row(self) -> int:
         """Numbers that it makes of a token: queries, key and weights of the heads."""
-        return self.q_size + self.head_dim + self.heads
+        return self.q_size + self.head_dim * (1 + self.has_pools) + self.heads
 
     @property
     def queries(self) -> Projection:
@@ -59,18 +76,25 @@ class IndexerSpec:
         return Projection(parts=(f"{_BLOCK}wk",), rows=(self.head_dim,), width=self.hidden_size)
 
     @property
+    def gates(self) -> Projection:
+        """Hidden states → the gates of a token's key."""
+        return Projection(parts=(GATES,), rows=(self.head_dim,), width=self.hidden_size)
+
+    @property
     def weights(self) -> Projection:
         """Hidden states → the weights of the heads."""
         return Projection(parts=(HEAD_WEIGHTS,), rows=(self.heads,), width=self.hidden_size)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
-        return self.queries, self.keys, self.weights
+        gates = (self.gates,) if self.has_pools else ()
+        return self.queries, self.keys, self.weights, *gates
 
     @property
     def small_tensors(self) -> dict[str, Shape]:
-        """Weight and bias of the keys' norm, which is a LayerNorm."""
-        return {KEY_NORM: (self.head_dim,), KEY_NORM_BIAS: (self.head_dim,)}
+        """Weight and bias of the keys' norm, which is a LayerNorm, and what is added to gates."""
+        biases: dict[str, Shape] = {GATE_BIAS: (self.pool, self.head_dim)} if self.has_pools else {}
+        return {KEY_NORM: (self.head_dim,), KEY_NORM_BIAS: (self.head_dim,)} | biases
 
     @property
     def rope_rows(self) -> dict[str, PairedRows]:
@@ -102,6 +126,18 @@ def read_indexer(
     )
 
 
+def with_pools(fields: Fields, indexer: IndexerSpec) -> IndexerSpec:
+    """The same indexer, which chooses pools of tokens."""
+    pool = fields.integer("index_kpool", 1, _MOST_POOL)
+    if indexer.chosen % pool:
+        name, what = "index_topk", f"must be a multiple of {pool} tokens of a pool"
+        raise invalid(name, indexer.chosen, what)
+    name = "index_kpool_always_select_tail"
+    if not fields.flag(name, True):
+        raise invalid(name, False, "must be true: a token sees those after the last whole pool")
+    return replace(indexer, pool=pool, has_pools=True)
+
+
 def read_followers(fields: Fields, layers: int) -> list[bool]:
     """For each layer whether it sees what an earlier one has chosen (IndexCache, https://arxiv.org/abs/2603.12201)."""
     follow = _followers(fields, layers)
@@ -131,6 +167,11 @@ def _followers(fields: Fields, layers: int) -> list[bool]:
 def is_of_indexer(name: str) -> bool:
     """Whether a tensor belongs to an indexer."""
     return f".{_BLOCK}" in name
+
+
+def is_gate_bias(name: str) -> bool:
+    """Whether a tensor has what is added to the gates of a pool's tokens."""
+    return name.endswith(f".{GATE_BIAS}")
 
 
 def weighs_heads(name: str) -> bool:

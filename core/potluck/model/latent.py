@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache, Latent
-from potluck.model.common_fields import read_fact
+from potluck.model.common_fields import read_fact, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.indexer import IndexerSpec, read_indexer
+from potluck.model.indexer import IndexerSpec, read_indexer, with_pools
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN
 from potluck.model.powers import power
 from potluck.model.projection import Projection
@@ -60,7 +60,7 @@ class LatentSpec:
     @property
     def sees(self) -> int | None:
         """The most tokens that a query sees; None: it sees all."""
-        return self.follows if self.indexer is None else self.indexer.chosen
+        return self.follows if self.indexer is None else self.indexer.sees
 
     @property
     def row(self) -> int:
@@ -130,11 +130,21 @@ class LatentSpec:
 
     def cache(self, sizes: CacheSizes) -> CacheSpec:
         """What a session caches in this layer."""
-        index = 0 if self.indexer is None else self.indexer.head_dim
+        indexer, pool = self.indexer, 1
+        index = gates = 0
+        if indexer is not None:
+            index, pool = indexer.head_dim, indexer.pool
+            gates = index if indexer.has_pools else 0
         row = Latent(
-            rank=self.rank, rope=self.rotary_dim, index=index, number_bytes=sizes.number_bytes
+            rank=self.rank,
+            rope=self.rotary_dim,
+            index=index,
+            gates=gates,
+            number_bytes=sizes.number_bytes,
         )
-        return FullCache(row=row) if self.sees is None else ChosenCache(row=row, chosen=self.sees)
+        if self.sees is None:
+            return FullCache(row=row)
+        return ChosenCache(row=row, chosen=self.sees, pool=pool)
 
     @property
     def kind(self) -> "LatentSpec":
@@ -166,7 +176,7 @@ class LatentSpec:
 def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
     """What the latent attention of all layers has in common."""
     plain = fields.integer("qk_nope_head_dim", 1, MAX_HEAD_DIM)
-    rotary = fields.integer("qk_rope_head_dim", 2, MAX_HEAD_DIM)
+    rotary = fields.integer("qk_rope_head_dim", 0 if family.latent_unturned else 2, MAX_HEAD_DIM)
     if rotary % 2:
         raise invalid("qk_rope_head_dim", rotary, "must be even, since rope turns pairs")
     has_latent = "q_lora_rank" in fields
@@ -183,6 +193,7 @@ def read_latent(fields: Fields, family: Family, hidden: int) -> LatentSpec:
         rotary_dim=rotary,
         value_dim=fields.integer("v_head_dim", 1, MAX_HEAD_DIM),
         scale=power(plain + rotary, -0.5) * score_factor(fields),
+        norm_eps=read_norm_eps(fields) if family.latent_norm_eps else _NORM_EPS,
         is_ordered=fields.flag(ORDERED, False),
         has_bias=has_bias,
         indexer=_indexer(fields, family, hidden, query_rank, rotary),
@@ -197,6 +208,7 @@ def _indexer(
     if query_rank is None:
         raise invalid("q_lora_rank", None, "must be a number: an indexer reads the queries' latent")
     is_paired = family.indexer == "pairs"
-    return read_indexer(
+    indexer = read_indexer(
         fields, hidden=hidden, query_rank=query_rank, rotary_dim=rotary, is_paired=is_paired
     )
+    return with_pools(fields, indexer) if family.indexer == "pools" else indexer

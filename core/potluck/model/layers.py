@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
-from potluck.model.common_fields import read_dense_layers, same_integer
+from potluck.model.common_fields import read_dense_layers, read_kinds, same_integer
 from potluck.model.families.facts import (
     UNGATED,
     Activation,
@@ -12,6 +12,7 @@ from potluck.model.families.facts import (
     LayerNorms,
     NormKind,
     ParallelNorms,
+    gate_up_rows,
 )
 from potluck.model.fields import Fields, invalid
 from potluck.model.halves import MIXTURE, kinds_of_halves
@@ -76,6 +77,7 @@ class MoeSpec:
     hidden_size: int
     experts: Experts
     activation: Activation
+    shared_activation: Activation | None = None  # of the shared expert, if it is another one
 
     @property
     def router(self) -> Projection:
@@ -93,7 +95,15 @@ class MoeSpec:
     def choice_bias(self) -> str | None:
         """The name of the tensor that is added to the probabilities for choosing."""
         facts = self.experts.facts
-        return None if facts.bias is None else facts.name(facts.bias)
+        if facts.bias is None or not self.experts.routing.has_bias:
+            return None
+        return facts.bias if facts.bias_beside else facts.name(facts.bias)
+
+    @property
+    def id_table(self) -> str | None:
+        """The name of the table that says the experts of each token's id."""
+        facts, vocabulary = self.experts.facts, self.experts.routing.vocabulary
+        return None if vocabulary is None or facts.id_table is None else facts.name(facts.id_table)
 
     @property
     def router_norm(self) -> str | None:
@@ -108,9 +118,9 @@ class MoeSpec:
         return None if facts.expert_scales is None else facts.name(facts.expert_scales)
 
     def expert(self, index: int) -> DenseSpec:
-        fused = self.experts.facts.fused
-        width = self.experts.narrow_size or self.hidden_size
-        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, fused)
+        facts, width = self.experts.facts, self.experts.narrow_size or self.hidden_size
+        names = None if facts.fused is None else (facts.fused, facts.down)
+        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, names)
 
     @property
     def narrow(self) -> tuple[Projection, Projection] | None:
@@ -131,7 +141,8 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
+        whole = self._mlp(name, size, self.hidden_size, self.experts.facts.shared_names)
+        return replace(whole, activation=self.shared_activation or self.activation)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -143,8 +154,14 @@ class MoeSpec:
     @property
     def small_tensors(self) -> dict[str, Shape]:
         """Its tensors beside the projections."""
-        each, width = (self.experts.routing.count,), (self.hidden_size,)
-        named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
+        routing, width = self.experts.routing, (self.hidden_size,)
+        each, ids = (routing.count,), (routing.vocabulary or 0, routing.per_token)
+        named: tuple[tuple[str | None, Shape], ...] = (
+            (self.choice_bias, each),
+            (self.expert_scales, each),
+            (self.router_norm, width),
+            (self.id_table, ids),
+        )
         return {name: shape for name, shape in named if name is not None}
 
     def _mlp(
@@ -152,22 +169,22 @@ class MoeSpec:
         name: str,
         size: int,
         hidden: int,
-        fused: str | None = None,
-        names: tuple[str, str] | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> DenseSpec:
         facts = self.experts.facts
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
-        parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
-        last = facts.down
+        *first, last = names or (facts.gate, facts.up, facts.down)
         if self.activation in UNGATED:
-            parts, rows = parts[1:], rows[1:]
-        if names is not None:
-            fused, last = names
-        if fused is not None:
-            parts, rows = (prefix + fused,), (2 * size,)
+            first = first[-1:]
+        parts, rows = [prefix + one for one in first], gate_up_rows(self.activation, size)
         down = Projection(parts=(prefix + last,), rows=(hidden,), width=size, has_bias=has_bias)
         return DenseSpec(
-            gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+            gate_up=Projection(
+                parts=tuple(parts),
+                rows=(rows // len(parts),) * len(parts),
+                width=hidden,
+                has_bias=has_bias,
+            ),
             down=down,
             activation=self.activation,
         )
@@ -211,8 +228,8 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
-    With several residual streams, `streams` stands in place of norms. Of a rank's part of a layer, what mixer or
-    feed-forward give is summed over the ranks before anything else is done with it.
+    With several residual streams, `streams` stands in place of what is added, and unless they are balanced of norms. Of
+    a rank's part of a layer, what mixer or feed-forward give is summed over the ranks before anything else is done with it.
     """
 
     hidden_size: int
@@ -220,6 +237,9 @@ class LayerSpec:
     feed_forward: FeedForward | None
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
+    after_norm_eps: float | None = (
+        None  # of the norms after mixer and feed-forward, if it is another
+    )
     norm_kind: NormKind = "root mean square"
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
@@ -271,6 +291,13 @@ class LayerSpec:
         return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
 
     @property
+    def needs_ids(self) -> bool:
+        """Whether it looks at the tokens' ids."""
+        feed_forward = self.feed_forward
+        by_ids = isinstance(feed_forward, MoeSpec) and feed_forward.id_table is not None
+        return by_ids or self.ngrams is not None
+
+    @property
     def width(self) -> int:
         """Numbers of a token that come in, and that go out."""
         return self.hidden_size if self.streams is None else self.streams.width
@@ -302,7 +329,8 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     ):
         return None
     if splits_gates:
-        facts = replace(facts, fused=None)
+        in_one = facts.shared_names is not None and len(facts.shared_names) == 2
+        facts = replace(facts, fused=None, shared_names=None if in_one else facts.shared_names)
     size = fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE)
     shared = 0
     if facts.shared_size is not None:
@@ -345,6 +373,7 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
         function=function,
         has_bias=facts.bias is not None,
+        biases_products=facts.biases_products,
         groups=groups,
         groups_per_token=chosen,
         best_in_group=facts.best_in_group,
@@ -419,3 +448,20 @@ def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool,
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
+
+
+def read_id_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool, ...]:
+    """For each layer whether its experts are chosen by a token's id."""
+    if experts.facts.id_table is None:
+        return (False,) * layers
+    if "mlp_layer_types" in fields:
+        kinds = read_kinds(fields, "mlp_layer_types", ("hash_moe", "moe"), layers)
+        return tuple(kind == "hash_moe" for kind in kinds)
+    first = fields.integer("num_hash_layers", 0, MAX_LAYERS)
+    return tuple(layer < first for layer in range(layers))
+
+
+def chosen_by_id(moe: MoeSpec, vocabulary: int) -> MoeSpec:
+    """The same mixture with experts that are chosen by a token's id."""
+    routing = replace(moe.experts.routing, vocabulary=vocabulary, has_bias=False)
+    return replace(moe, experts=replace(moe.experts, routing=routing))

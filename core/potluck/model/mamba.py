@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from potluck.model.common_fields import read_kinds, read_norm_eps
@@ -119,11 +119,11 @@ class MambaSpec(MambaHeads):
     @property
     def kind(self) -> "MambaSpec":
         """This mixer as far as its cost depends on it."""
-        return self
+        return replace(self, has_whole_decays=False)
 
 
 def read_mamba(
-    fields: Fields, family: Family, hidden: int, stored: Quantization | None = None
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None
 ) -> MambaSpec | None:
     """The state space layers of a model; None: its family has none. `stored` says how files hold the matrices."""
     if family.mamba is None:

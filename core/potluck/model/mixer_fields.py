@@ -1,8 +1,10 @@
 """Read from a config which mixer each layer has."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.block_index import read_block_index
+from potluck.model.block_index import read_block_index, read_head_index
+from potluck.model.channel_delta import channel_delta_layers, read_channel_delta
 from potluck.model.common_fields import (
     read_fact,
     read_kinds,
@@ -11,17 +13,18 @@ from potluck.model.common_fields import (
     read_softcap,
 )
 from potluck.model.delta_net_fields import delta_net_layers, read_delta_net
-from potluck.model.families.facts import Family
+from potluck.model.families.facts import Family, OutputGate
 from potluck.model.fields import Fields, invalid
 from potluck.model.halves import FEED_FORWARDS, kinds_of_halves
 from potluck.model.indexer import read_followers
 from potluck.model.latent import read_latent
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mamba import mamba_layers, read_mamba
-from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixers import WEIGHED, AttentionSpec, BesideSpec, Mixer
+from potluck.model.pooled import read_pooled
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization
-from potluck.model.rope import Rope, listed_ropes, read_ropes
+from potluck.model.rope import Rope, listed_ropes, read_named_ropes, read_ropes, unturned_rope
 from potluck.model.short_convolution import convolution_layers, read_convolution
 
 _MAX_PATTERN = 64  # letters: EXAONE 4 has four
@@ -47,11 +50,15 @@ def read_mixers(
 
     `stored` says how files hold the matrices.
     """
+    if family.pooled:
+        return _pooled(fields, family, hidden, max_position)
     if family.latent:
-        return _latents(fields, family, hidden, max_position)
-    attention = _attention(fields, family, hidden)
+        return _latents(fields, family, hidden, max_position, stored)
+    attention = _attention(fields, family, hidden, stored)
     windows = _windows(fields, family, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
     full = _full_attention(fields, family, attention, windows)
+    if family.sinks == "windowed":
+        full = replace(full, has_sinks=False)
     ropes = read_ropes(
         fields,
         family,
@@ -61,8 +68,10 @@ def read_mixers(
         windows=windows,
     )
     attentions: list[AttentionSpec] = []
-    for window, rope in zip(windows, ropes.layers, strict=True):
-        spec = full if window is None else attention
+    specs = [full if window is None else attention for window in windows]
+    for spec, window, rope in zip(
+        _with_heads(fields, family, specs), windows, ropes.layers, strict=True
+    ):
         turned = spec.head_dim if rope is None else ropes.distinct[rope].dim
         if spec.index is not None and turned > spec.index.head_dim:
             raise invalid(
@@ -70,12 +79,14 @@ def read_mixers(
                 spec.index.head_dim,
                 f"must be at least {turned}, which rope turns",
             )
-        if spec.qk_norm_is_plain and rope != 0:
+        if family.qk_norm_is_plain is True and rope != 0:
             spec = replace(spec, qk_norm=None, qk_norm_is_plain=False, qk_norm_eps=0.0)
         in_chunks = family.chunk_size is not None and window is not None
         attentions.append(
             replace(spec, window=window, in_chunks=in_chunks, rope=rope, rotary_dim=turned)
         )
+    if family.head_index is not None:
+        attentions = _with_index(fields, family.head_index, attentions)
     layers: list[Mixer | None] = list(attentions)
     if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))
@@ -99,24 +110,49 @@ def read_mixers(
     return Mixers(layers=tuple(layers), ropes=ropes.distinct, head_dim=attention.head_dim)
 
 
-def _latents(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+def _latents(
+    fields: Fields,
+    family: Family,
+    hidden: int,
+    max_position: int,
+    stored: Quantization | None,
+) -> Mixers:
     spec, count = (
         read_latent(fields, family, hidden),
         fields.integer("num_hidden_layers", 1, MAX_LAYERS),
     )
-    ropes = read_ropes(
-        fields,
-        family,
-        head_dim=spec.rotary_dim,
-        max_position=max_position,
-        windows=(None,) * count,
-    )
+    turned = (0,) * count
+    if family.latent_unturned:
+        distinct = (unturned_rope(spec.rotary_dim),)
+    else:
+        ropes = read_ropes(
+            fields,
+            family,
+            head_dim=spec.rotary_dim,
+            max_position=max_position,
+            windows=(None,) * count,
+        )
+        distinct, turned = ropes.distinct, ropes.layers
     follower, follow = replace(spec, indexer=None, follows=spec.sees), [False] * count
     if spec.indexer is not None:
         follow = read_followers(fields, count)
-    pairs = zip(ropes.layers, follow, strict=True)
-    layers = tuple(replace(follower if follows else spec, rope=rope) for rope, follows in pairs)
-    return Mixers(layers=layers, ropes=ropes.distinct, head_dim=spec.query_dim)
+        if spec.indexer.has_pools and any(follow):
+            raise invalid("indexer_types", "shared", "must be full where an indexer chooses pools")
+    pairs = zip(turned, follow, strict=True)
+    layers: list[Mixer] = [
+        replace(follower if follows else spec, rope=rope) for rope, follows in pairs
+    ]
+    if (net := read_channel_delta(fields, family, hidden, stored)) is not None:
+        are_nets = channel_delta_layers(fields, family, count)
+        layers = [net if is_net else one for one, is_net in zip(layers, are_nets, strict=True)]
+    return Mixers(layers=tuple(layers), ropes=distinct, head_dim=spec.query_dim)
+
+
+def _pooled(fields: Fields, family: Family, hidden: int, max_position: int) -> Mixers:
+    layers = read_pooled(fields, hidden, fields.integer("num_hidden_layers", 1, MAX_LAYERS))
+    dim = layers[0].rotary_dim
+    ropes = read_named_ropes(fields, family, dim, max_position)
+    return Mixers(layers=layers, ropes=ropes, head_dim=layers[0].head_dim)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
@@ -178,12 +214,15 @@ def _repeated(fields: Fields, layers: int) -> list[bool]:
     return [*local[:-1], False]
 
 
-def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
+def _attention(
+    fields: Fields, family: Family, hidden: int, stored: Quantization | None
+) -> AttentionSpec:
     """What the attention of all layers has in common."""
     heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
     head_dim = _head_dim(fields, hidden, heads)
     switch = family.qk_norm_switch
     qk_norm = family.qk_norm if switch is None or fields.flag(switch, False) else None
+    is_plain = family.qk_norm_is_plain is not False and not fields.flag(WEIGHED, False)
     return AttentionSpec(
         hidden_size=hidden,
         block=family.attention_block,
@@ -198,15 +237,80 @@ def _attention(fields: Fields, family: Family, hidden: int) -> AttentionSpec:
         qk_norm_eps=0.0 if qk_norm is None else read_norm_eps(fields),
         qk_norm_names=family.qk_norm_names,
         qk_norm_after_rope=family.qk_norm_after_rope,
-        qk_norm_is_plain=family.qk_norm_is_plain and qk_norm is not None,
+        qk_norm_is_plain=is_plain and qk_norm is not None,
         value_norm=family.value_norm,
         qkv_bias=read_fact(fields, family.qkv_bias),
         output_bias=read_fact(fields, family.output_bias),
-        has_sinks=family.sinks,
+        has_sinks=family.sinks is not False,
+        sinks_name=family.sinks_name,
         is_fused=family.fused,
         has_gate=read_fact(fields, family.attention_gate),
-        index=read_block_index(fields, hidden, head_dim) if family.block_index else None,
+        gate=_output_gate(fields, family),
+        value_numbers=_value_numbers(fields, family, head_dim),
+        value_scale=read_multiplier(fields, family.value_scale),
+        index=read_block_index(fields, hidden, head_dim, stored) if family.block_index else None,
     )
+
+
+def _output_gate(fields: Fields, family: Family) -> OutputGate | None:
+    gate = family.output_gate
+    if gate is None:
+        return None
+    if read_fact(fields, family.qkv_bias):
+        raise invalid("attention_bias", True, "must be false beside gates of attention")
+    if (name := family.gate_kind) is None or fields.value(name) is True:
+        return gate
+    kind = fields.text(name)
+    if kind not in ("per-head", "per-element"):
+        raise invalid(name, kind, "must be true, per-head or per-element")
+    return replace(gate, of_heads=kind == "per-head")
+
+
+def _value_numbers(fields: Fields, family: Family, head_dim: int) -> int | None:
+    if family.value_dim is None:
+        return None
+    size = fields.integer(family.value_dim, 1, head_dim, head_dim)
+    return None if size == head_dim else size
+
+
+def _with_index(
+    fields: Fields, name: str, attentions: Sequence[AttentionSpec]
+) -> list[AttentionSpec]:
+    """The same, with an indexer in the layers that `layer_types` calls so."""
+    kinds = read_kinds(fields, "layer_types", ("full_attention", name), len(attentions))
+    first = attentions[0]
+    index = read_head_index(fields, first.hidden_size, first.head_dim, first.kv_heads)
+    if first.rotary_dim > index.head_dim:
+        what = f"must be at least {first.rotary_dim}, which rope turns"
+        raise invalid("index_head_dim", index.head_dim, what)
+    pairs = zip(attentions, kinds, strict=True)
+    return [replace(spec, index=index if kind == name else None) for spec, kind in pairs]
+
+
+def _with_heads(
+    fields: Fields, family: Family, specs: Sequence[AttentionSpec]
+) -> Iterator[AttentionSpec]:
+    """The attention of all layers, with as many heads as lists of them say."""
+    listed = [
+        _listed_heads(fields, name, len(specs))
+        for name in (family.layer_heads, family.layer_kv_heads)
+    ]
+    for layer, spec in enumerate(specs):
+        heads, kv_heads = (None if one is None else one[layer] for one in listed)
+        heads, kv_heads = heads or spec.heads, kv_heads or spec.kv_heads
+        if heads % kv_heads:
+            what = f"{heads} heads with {kv_heads} heads of keys"
+            raise invalid(family.layer_heads or "", what, "must divide the heads by those of keys")
+        yield replace(spec, heads=heads, kv_heads=kv_heads)
+
+
+def _listed_heads(fields: Fields, name: str | None, layers: int) -> tuple[int, ...] | None:
+    if name is None or name not in fields:
+        return None
+    listed = fields.integers(name, 1, MAX_HEADS, MAX_LAYERS)
+    if len(listed) < layers:
+        raise invalid(name, len(listed), f"must have one entry for each of {layers} layers")
+    return listed
 
 
 def _full_attention(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.block_index import BlockIndexSpec
+from potluck.model.block_index import BlockIndexSpec, HeadIndexSpec
 from potluck.model.caches import (
     CacheSizes,
     CacheSpec,
@@ -13,14 +13,18 @@ from potluck.model.caches import (
     RowsAndStateCache,
     WindowCache,
 )
+from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.families.facts import QkNormKind
+from potluck.model.families.facts import OutputGate, QkNormKind
 from potluck.model.latent import LatentSpec
 from potluck.model.mamba import MambaSpec
+from potluck.model.pooled import PooledSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
 from potluck.model.short_convolution import ConvolutionSpec
+
+WEIGHED = "qk_norm_has_weights"  # the field, which no file of the Hub has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,15 @@ class AttentionSpec:
     output_bias: bool = False
     # Each head has a score beside those of the tokens, with a value of zero.
     has_sinks: bool = False
+    sinks_name: str = "sinks"
     is_fused: bool = False  # files have queries, keys and values in one matrix
     has_gate: bool = False  # each head's query has a gate of its result behind it
-    index: BlockIndexSpec | None = None  # chooses which tokens a query sees; None: it sees all
+    gate: OutputGate | None = None  # gates behind queries, keys and values
+    value_numbers: int | None = None  # of a head's value, where it has fewer than its key
+    value_scale: float = 1.0  # of values
+    index: BlockIndexSpec | HeadIndexSpec | None = (
+        None  # chooses which tokens a query sees; None: it sees all
+    )
 
     @property
     def q_size(self) -> int:
@@ -71,13 +81,38 @@ class AttentionSpec:
         return self.kv_heads * self.head_dim
 
     @property
+    def value_dim(self) -> int:
+        """Numbers of a head's value."""
+        return self.head_dim if self.value_numbers is None else self.value_numbers
+
+    @property
+    def values_size(self) -> int:
+        """Numbers of all values of a token."""
+        return self.kv_heads * self.value_dim
+
+    @property
+    def mixed_size(self) -> int:
+        """Numbers of the result."""
+        return self.heads * self.value_dim
+
+    @property
+    def gate_rows(self) -> int:
+        """Numbers of `gate`."""
+        if self.gate is None:
+            return 0
+        return self.heads if self.gate.of_heads else self.mixed_size
+
+    @property
     def qkv(self) -> Projection:
+        """Queries, keys and values, and gates if they have a matrix of their own."""
         queries = self.q_size + self.gate_size
-        parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.kv_size)
+        parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.values_size)
         if self.keys_are_values:
             parts, rows = parts[:2], rows[:2]
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
+        if self.gate is not None:
+            parts, rows = (*parts, self.gate.matrix), (*rows, self.gate_rows)
         return Projection(
             parts=tuple(f"{self.block}.{part}" for part in parts),
             rows=rows,
@@ -90,7 +125,7 @@ class AttentionSpec:
         return Projection(
             parts=(f"{self.block}.{self.output_name}",),
             rows=(self.hidden_size,),
-            width=self.q_size,
+            width=self.mixed_size,
             has_bias=self.output_bias,
         )
 
@@ -112,7 +147,10 @@ class AttentionSpec:
     @property
     def kind(self) -> "AttentionSpec":
         """This attention as far as its cost depends on it. Rope costs next to nothing."""
-        return replace(self, rope=None, rotary_dim=0)
+        index = self.index
+        if isinstance(index, BlockIndexSpec):
+            index = replace(index, is_split=False)
+        return replace(self, rope=None, rotary_dim=0, index=index)
 
     @property
     def holds_scores(self) -> bool:
@@ -129,7 +167,7 @@ class AttentionSpec:
     @property
     def sinks(self) -> str:
         """The name of the sinks' tensor."""
-        return f"{self.block}.sinks"
+        return f"{self.block}.{self.sinks_name}"
 
     @property
     def qk_norm_sizes(self) -> tuple[int, ...]:
@@ -196,5 +234,14 @@ class BesideSpec:
         return replace(self, attention=self.attention.kind)
 
 
-Mixer = AttentionSpec | LatentSpec | DeltaNetSpec | MambaSpec | ConvolutionSpec | BesideSpec
+Mixer = (
+    AttentionSpec
+    | LatentSpec
+    | PooledSpec
+    | DeltaNetSpec
+    | ChannelDeltaSpec
+    | MambaSpec
+    | ConvolutionSpec
+    | BesideSpec
+)
 """The part of a layer that mixes a token with those before it."""

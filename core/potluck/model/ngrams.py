@@ -26,9 +26,12 @@ from potluck.model.streams import Streams
 _BLOCK = "ple."
 _TABLE = _BLOCK + "ple_embedding.ngram_embedding."
 OWN_END = "text_eos_token_id"  # what the text of a larger model calls its end, whatever the larger one does
+# Fields of a file that says the numbers themselves, not what they are made of. No file of the Hub has them.
+GIVEN_MULTIPLIERS, GIVEN_SIZES, GIVEN_ROWS = "ngram_multipliers", "ngram_sizes", "ngram_rows"
 _MOST_ORDER = 8  # tokens of the longest n-gram; Qwen 4 has three
 _MOST_INPUTS = 16  # of the convolution; Qwen 4 has four
 _MOST_ROWS = 1 << 28  # of one head; Qwen 4 has 20 million
+_MOST_TABLE = _MOST_ROWS * MAX_HEADS  # rows
 _MOST_SHARDS = 4096  # tensors of one table; Qwen 4 has 512
 _MOST_SEED = (1 << 63) - 1
 
@@ -132,7 +135,7 @@ def read_ngrams(fields: Fields, streams: Streams, layers: int) -> dict[int, Ngra
     numbers = sorted(set(listed))
     if len(numbers) * heads > MAX_HEADS:
         raise invalid(name, len(numbers), f"must have at most {MAX_HEADS} heads in all layers")
-    primes = _primes(fields.integer("ngram_vocab_size_base", 2, _MOST_ROWS), len(numbers) * heads)
+    primes = _sizes(fields, len(numbers) * heads)
     multiple = fields.integer("make_ngram_vocab_size_divisible_by", 1, _MOST_ROWS)
     seed = fields.integer("seed", 0, _MOST_SEED)
     own = OWN_END if OWN_END in fields else "eos_token_id"
@@ -147,12 +150,35 @@ def read_ngrams(fields: Fields, streams: Streams, layers: int) -> dict[int, Ngra
             size=size,
             order=order,
             sizes=sizes,
-            multipliers=_multipliers(vocabulary, order, seed + _LAYER_STEP * index),
+            multipliers=_given_multipliers(fields, order)
+            or _multipliers(vocabulary, order, seed + _LAYER_STEP * index),
             end=ends[0],
-            rows=-(-sum(sizes) // multiple) * multiple,
+            rows=fields.integer(
+                GIVEN_ROWS, sum(sizes), _MOST_TABLE, -(-sum(sizes) // multiple) * multiple
+            ),
             shards=fields.integer("split_ngram_parts", 1, _MOST_SHARDS),
             inputs=fields.integer("ple_conv_kernel_size", 2, _MOST_INPUTS),
         )
+    return found
+
+
+def _sizes(fields: Fields, heads: int) -> tuple[int, ...]:
+    """Rows of all heads: those of a list, or primes."""
+    if GIVEN_SIZES not in fields:
+        return _primes(fields.integer("ngram_vocab_size_base", 2, _MOST_ROWS), heads)
+    sizes = fields.integers(GIVEN_SIZES, 1, _MOST_ROWS, MAX_HEADS)
+    if len(sizes) != heads:
+        raise invalid(GIVEN_SIZES, len(sizes), f"must have one entry for each of {heads} heads")
+    return sizes
+
+
+def _given_multipliers(fields: Fields, order: int) -> tuple[int, ...]:
+    """The multipliers that a file says; empty if it says none."""
+    if GIVEN_MULTIPLIERS not in fields:
+        return ()
+    found = fields.integers(GIVEN_MULTIPLIERS, 1, _MOST_SEED, _MOST_ORDER)
+    if len(found) != order:
+        raise invalid(GIVEN_MULTIPLIERS, len(found), f"must have {order} entries")
     return found
 
 

@@ -7,10 +7,10 @@ Two forms of the fields are read: `rope_theta` with `rope_scaling`, and since tr
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_dense_layers
+from potluck.model.common_fields import read_dense_layers, read_each
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_FACTOR, MAX_LAYERS, MAX_POSITION, MAX_THETA, MIN_FACTOR
@@ -159,6 +159,10 @@ def read_ropes(
     `local_head_dim` is that of layers with a window where their theta is their own; None: it is the same.
     """
     parameters = _parameters(fields)
+    if family.layer_thetas is not None and family.layer_thetas in fields:
+        rope = _rope(fields, parameters, family, head_dim, max_position)
+        thetas = read_each(fields, family.layer_thetas, 1.0, MAX_THETA, len(windows))
+        return _with_thetas(rope, thetas)
     if family.local_theta is None:
         distinct, unturned = [_rope(fields, parameters, family, head_dim, max_position)], None
         if (scaled := _unturned(fields, family, head_dim)) is not None:
@@ -184,6 +188,34 @@ def read_ropes(
     )
 
 
+def _with_thetas(rope: Rope, thetas: Sequence[float | None]) -> Ropes:
+    """This rope with a theta for each layer."""
+    distinct = sorted({theta for theta in thetas if theta is not None})
+    return Ropes(
+        distinct=tuple(replace(rope, theta=theta) for theta in distinct) or (rope,),
+        layers=tuple(None if theta is None else distinct.index(theta) for theta in thetas),
+    )
+
+
+def read_named_ropes(
+    fields: Fields, family: Family, dim: int, max_position: int
+) -> tuple[Rope, Rope]:
+    """The ropes of layers without pools, and of the others (DeepSeek V4): `main` and `compress`, or by two thetas.
+
+    Scaling is that of the second one. It does not change how large its cosines and sines are.
+    """
+    parameters = _parameters(fields)
+    if "main" in parameters and "compress" in parameters:
+        first, second = parameters.fields("main"), parameters.fields("compress")
+    else:
+        theta = fields.number("compress_rope_theta", 1.0, MAX_THETA)
+        first, second = _NO_FIELDS, parameters.having({"rope_theta": theta})
+    second = second.over({"attention_factor": 1.0})
+    plain = Fields({name: fields.value(name) for name in ("rope_theta",)})
+    main, compress = (_rope(plain, one, family, dim, max_position) for one in (first, second))
+    return main, compress
+
+
 def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
     """A rope that turns nothing, and scales queries (Llama 4); None: layers without rope have no such scale."""
     switch = family.unturned_scale
@@ -195,8 +227,12 @@ def _unturned(fields: Fields, family: Family, head_dim: int) -> Rope | None:
         original_max_position=fields.integer("floor_scale", 1, MAX_POSITION),
         first=1,
     )
-    nothing = ProportionalScaling(pairs=0, factor=1.0)
-    return Rope(dim=head_dim, scaling=nothing, query_scale=scale)
+    return unturned_rope(head_dim, scale)
+
+
+def unturned_rope(dim: int, scale: QueryScale | None = None) -> Rope:
+    """A rope that turns nothing."""
+    return Rope(dim=dim, scaling=ProportionalScaling(pairs=0, factor=1.0), query_scale=scale)
 
 
 def _parameters(fields: Fields) -> Fields:

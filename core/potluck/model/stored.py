@@ -36,6 +36,9 @@ _QUANTISED = (
 )  # dtypes of stored integers and codes
 
 
+_INTEGERS = ("I64", "I32", "I16", "U8")  # of a table of ids
+
+
 class Described(Protocol):
     """A tensor as a file's header, a manifest or a message describes it."""
 
@@ -76,8 +79,14 @@ def find_stored(
     for name, shape in expected.items():
         tensor = found.get(name)
         if tensor is not None and tensor.dtype in PLAIN_DTYPES:
-            # ERNIE's biases of choice are vectors in matrices of one row.
-            _check(tensor, ((1, *shape), shape) if len(shape) == 1 else (shape,), where)
+            # ERNIE's biases of choice are vectors in matrices of one row, and Kimi's decays have three axes of one.
+            is_vector = len(shape) == 1 and sorted(
+                (*shape, *(1,) * (len(tensor.shape) - 1))
+            ) == sorted(tensor.shape)
+            _check(tensor, (tuple(tensor.shape),) if is_vector else (shape,), where)
+            stored[name] = (tensor,)
+        elif tensor is not None and config.is_id_table(name) and tensor.dtype in _INTEGERS:
+            _check(tensor, (shape,), where)
             stored[name] = (tensor,)
         elif tensor is not None and tensor.dtype in PACKED_DTYPES:
             _check_packed(config, tensor, shape, scheme, where)

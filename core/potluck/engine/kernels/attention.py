@@ -40,7 +40,7 @@ from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.memory import Pointer, Record, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.families.facts import QkNormKind
+from potluck.model.families.facts import GateFunction, QkNormKind
 
 LANES = 16  # numbers of a vector; also how many cached tokens are scored together
 WIDE = vector(F32, LANES)
@@ -72,6 +72,12 @@ class Heads:
     qk_norm_after_rope: bool = False
     value_norm: bool = False  # each head's values are normed too
     keys_are_values: bool = False  # before their norm and rope: a token has queries and keys alone
+    value_numbers: int | None = None  # of a value, which may be narrower than a key; None: as many
+    value_scale: float = 1.0  # multiplies values before they are cached
+    gate_rows: int = (
+        0  # behind the values lie so many gates of the result: of each number, or of each head
+    )
+    gate_function: GateFunction = "sigmoid"
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
@@ -81,6 +87,8 @@ class Heads:
             assert self.rank + self.rotary_dim == self.head_dim
         assert self.rotary_dim % 2 == 0
         assert 0 <= self.rotary_dim <= self.head_dim
+        assert 0 < self.value_dim <= self.head_dim
+        assert self.gate_rows in (0, self.heads, self.heads * self.value_dim)
 
     @property
     def group(self) -> int:
@@ -90,6 +98,13 @@ class Heads:
     @property
     def value_dim(self) -> int:
         """Numbers of a value."""
+        if self.rank is not None:
+            return self.rank
+        return self.head_dim if self.value_numbers is None else self.value_numbers
+
+    @property
+    def values_scale_at(self) -> int:
+        """How many numbers of a cached row are before the scale of its value."""
         return self.head_dim if self.rank is None else self.rank
 
     @property
@@ -104,9 +119,16 @@ class Heads:
 
     @property
     def row_numbers(self) -> int:
-        """Numbers of a token's queries, and of the keys and values that follow them."""
-        cached = (1 if self.keys_are_values else 2) * self.kv_heads
-        return self.queries_size + (cached * self.head_dim if self.rank is None else 0)
+        """Numbers of a token's queries, of the keys and values that follow them, and of gates."""
+        if self.rank is not None:
+            return self.queries_size
+        return self.gates_at + self.gate_rows
+
+    @property
+    def gates_at(self) -> int:
+        """Numbers of a token before its gates, if these lie behind its values."""
+        of_values = 0 if self.keys_are_values else self.value_dim
+        return self.queries_size + self.kv_heads * (self.head_dim + of_values)
 
     @property
     def vectors(self) -> int:
@@ -216,7 +238,7 @@ class Cached:
 
     def scale(self, token: Operand) -> Value:
         """What the integers of a token are multiplied with; of a latent row, those of the value."""
-        return self.at(token).skip(self.shape.value_dim).of(KIND_F32)[0]
+        return self.at(token).skip(self.shape.values_scale_at).of(KIND_F32)[0]
 
 
 class Ahead:

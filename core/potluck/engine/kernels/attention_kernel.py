@@ -26,7 +26,7 @@ from potluck.engine.kernels.attention_scores import (
 )
 from potluck.engine.kernels.attention_tile import Tile, add_scaled, merge
 from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.functions import emit_sigmoid
+from potluck.engine.kernels.functions import EMIT_ACTIVATION
 from potluck.engine.kernels.ir_types import (
     F32,
     I8,
@@ -124,12 +124,18 @@ def emit_attend(
 
 
 def emit_gates(e: Emitter, shape: Heads, qkv: Pointer, out: Pointer) -> None:
-    """Multiply the output with the sigmoids of the gates behind the queries."""
-    size = shape.head_dim
+    """Multiply the output with what the gates give: those behind the queries, or behind the values."""
+    size, activate = shape.value_dim, EMIT_ACTIVATION[shape.gate_function]
     with e.loop(0, shape.heads) as head:
-        mixed, gates = out + head * size, qkv + (head * shape.query_step + size)
+        mixed, of_heads = out + head * size, None
+        gates = qkv + (head * shape.query_step + size)
+        if not shape.has_gates:
+            gates = qkv + (head * size + shape.gates_at)
+            if shape.gate_rows == shape.heads:
+                of_heads = activate(e, e.splat((qkv + shape.gates_at)[head], LANES))
         for span in e.spans(size, LANES):
-            mixed[span] = emit_sigmoid(e, gates[span]) * mixed[span]
+            factor = activate(e, gates[span]) if of_heads is None else of_heads
+            mixed[span] = factor * mixed[span]
 
 
 def _panels(given: Attend) -> tuple[Value, Value]:

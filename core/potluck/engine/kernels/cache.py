@@ -16,6 +16,8 @@ def cached_width(head_dim: int, dtype: torch.dtype) -> int:
 
 def quantise_heads(heads: Tensor) -> Tensor:
     """Quantise heads (…, K) of floats to (…, K + 4) of int8."""
+    if not heads.shape[-1]:  # of a part that a row does not have
+        return heads.new_zeros((*heads.shape[:-1], CACHE_SCALE_BYTES), dtype=torch.int8)
     numbers = heads.float()
     largest = numbers.abs().amax(-1, keepdim=True)
     is_nothing = largest < NOTHING

@@ -75,7 +75,7 @@ class Decoder:
         self._records = _empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
         space_rows = 0 if shape.space is None else shape.space.heads.rows
-        self._wide = torch.empty(max(shape.qkv_rows, space_rows, mlp_rows, shape.hidden))
+        self._wide = torch.empty(max(shape.mixed_rows, space_rows, mlp_rows, shape.hidden))
         self._attended = torch.empty(max(shape.attended, space_size))
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
@@ -227,6 +227,8 @@ class Decoder:
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
             tensors["rates"] = layer.delta_net.rates
+            tensors["decay_up"] = layer.decay_up
+            tensors["gates"] = None if layer.gates is None else layer.gates.data
             places = delta_fields(mixer, layer.delta_net)
         elif isinstance(mixer, MambaHeads):
             assert layer.mamba is not None
@@ -269,7 +271,10 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
     """Make the memory that only some layers need, by the name of its field in a step."""
     made: dict[str, Tensor] = {}
     if isinstance(shape.mixer, DeltaHeads):
-        made["rates"] = torch.empty(2 * shape.mixer.value_heads)
+        mixer = shape.mixer
+        decays = max(mixer.decays_size, mixer.decays_step)
+        made["rates"] = torch.empty(mixer.value_heads + decays)
+        made["few"] = torch.empty(max(mixer.key_size, mixer.value_size))
     if shape.latent is not None:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:

@@ -34,7 +34,7 @@ def delta_net(
         (T, H·V), f32.
     """
     assert rows.dtype == torch.float32
-    assert rows.shape[1] == shape.rows + 2 * shape.value_heads
+    assert rows.shape[1] == shape.rows + shape.value_heads + shape.decays_size
     assert rows.stride(1) == 1
     out = torch.empty((len(rows), shape.values_size))
     arguments = DeltaNet.structure(
@@ -57,7 +57,7 @@ def delta_fields(shape: DeltaHeads, tensors: DeltaTensors) -> dict[str, int]:
         {
             "convolution": shape.inputs * shape.channels,
             "decays": shape.value_heads,
-            "offsets": shape.value_heads,
+            "offsets": shape.decays_size,
             "norm": shape.value_size,
         },
     )

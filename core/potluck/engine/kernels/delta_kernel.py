@@ -39,8 +39,8 @@ class DeltaNet(Record):
     stride = Number()  # numbers from one token to the next, in both
     tokens = Number()
     convolution = Address(KIND_F32)  # (inputs, channels)
-    decays = Address(KIND_F32)  # (H,), below zero
-    offsets = Address(KIND_F32)  # (H,)
+    decays = Address(KIND_F32)  # (H,), below zero, unless logarithms of decays have a bound
+    offsets = Address(KIND_F32)  # (H,), or (H·K,) if channels have decays of their own
     norm = Address(KIND_F32)  # (V,)
     before = Address(KIND_F32)  # (inputs - 1, channels), the state of the convolution
     state = Address(KIND_F32)  # (H, K, V)
@@ -138,6 +138,8 @@ class _KeyHead:
             values = self._queries + (2 * shape.key_size) + member * shape.value_size
             gates = values + shape.group * shape.value_size
         rate, decay = index, index + shape.value_heads
+        if shape.has_channel_decays:
+            decay = index * shape.key_size + shape.value_heads
         if shape.has_joined_rates:
             rate = self.index * (2 * shape.group) + member
             decay = rate + shape.group
@@ -163,13 +165,27 @@ class _KeyHead:
 
     def _rates(self, head: _ValueHead) -> None:
         """Replace what β and the decay are computed of by these."""
-        e, given = self.e, self.given
-        offset, decay = given.offsets[head.index], given.decays[head.index]
+        e, given, decay = self.e, self.given, self.given.decays[head.index]
         with self._each_token() as token:
             rates = given.rates + token * given.stride
             rates[head.rate] = emit_sigmoid(e, self._wide(rates[head.rate])).lane(0)
-            size = emit_softplus(e, self._wide(rates[head.decay] + offset))
+            if self.shape.has_channel_decays:
+                self._channel_decays(head, rates, decay)
+                return
+            size = emit_softplus(e, self._wide(rates[head.decay] + given.offsets[head.index]))
             rates[head.decay] = emit_exp(e, size * decay).lane(0)
+
+    def _channel_decays(self, head: _ValueHead, rates: Pointer, decay: Value) -> None:
+        """The same of the decays of all channels of a head."""
+        e, shape = self.e, self.shape
+        here, offsets = rates + head.decay, self.given.offsets + head.index * shape.key_size
+        for span in e.spans(shape.key_size, LANES):
+            step = here[span] + offsets[span]
+            if shape.least_log is None:
+                logs = emit_softplus(e, step) * decay
+            else:
+                logs = emit_sigmoid(e, step * decay) * shape.least_log
+            here[span] = emit_exp(e, logs)
 
     def _wide(self, number: Value) -> Value:
         return self.e.splat(number, LANES)
@@ -183,22 +199,25 @@ class _KeyHead:
         with self._each_token() as token:
             inputs = self._inputs(token)
             rates = given.rates + token * given.stride
-            rate, decay = rates[head.rate], rates[head.decay]
+            rate, decays, is_each = rates[head.rate], rates + head.decay, shape.has_channel_decays
             keys, queries = inputs + self._keys, inputs + self._queries
             known = [e.variable(zero) for _ in columns]
             with e.loop(0, shape.key_size) as row:
-                key, numbers = self._wide(keys[row]), state + row * size
+                factor = keys[row] * decays[row] if is_each else keys[row]
+                key, numbers = self._wide(factor), state + row * size
                 for total, span in zip(known, columns, strict=True):
                     total.value = e.multiply_add(numbers[span], key, total.value)
             values = inputs + head.values
+            whole = None if is_each else rates[head.decay]
             written = [
-                (values[span] - total.value * decay) * rate
+                (values[span] - (total.value if whole is None else total.value * whole)) * rate
                 for total, span in zip(known, columns, strict=True)
             ]
             results = [e.variable(zero) for _ in columns]
             with e.loop(0, shape.key_size) as row:
                 key, query = self._wide(keys[row]), self._wide(queries[row])
                 numbers = state + row * size
+                decay = self._wide(decays[row]) if whole is None else whole
                 for new, result, span in zip(written, results, columns, strict=True):
                     number = e.multiply_add(new, key, numbers[span] * decay)
                     numbers[span] = number

@@ -8,7 +8,7 @@ from potluck.engine.kernels.ir_types import F32, I8, I32, Operand, constant, vec
 from potluck.engine.kernels.layout import LARGEST, NOTHING
 from potluck.engine.kernels.memory import Pointer
 from potluck.engine.kernels.values import Value
-from potluck.model.families.facts import ClampedSwiglu, GateFunction
+from potluck.model.families.facts import ClampedSilu, ClampedSwiglu, GateFunction
 
 _LOG2_E = 1 / math.log(2)
 # ln 2 as a sum of two numbers, the first with so few digits that a multiple of it is exact.
@@ -98,6 +98,8 @@ EMIT_ACTIVATION: Mapping[GateFunction, Callable[[Emitter, Value], Value]] = {
     "silu": emit_silu,
     "gelu_pytorch_tanh": emit_gelu_tanh,
     "sigmoid": emit_sigmoid,
+    "softplus": emit_softplus,
+    "exponential": emit_exp,
 }
 
 
@@ -105,7 +107,14 @@ def emit_clamped_swiglu(e: Emitter, gate: Value, up: Value, function: ClampedSwi
     """Return what `ClampedSwiglu` says; NaN for NaN."""
     low, high = (e.value(constant(gate.type, sign * function.limit)) for sign in (-1, 1))
     gate, up = high.at_most(gate), high.at_most(low.at_least(up))
-    return gate / (1.0 + emit_exp(e, gate * -function.alpha)) * (up + 1.0)
+    up = up + function.more if function.more else up
+    return gate / (1.0 + emit_exp(e, gate * -function.alpha)) * up
+
+
+def emit_clamped_silu(e: Emitter, gate: Value, up: Value, function: ClampedSilu) -> Value:
+    """Return what `ClampedSilu` says; NaN for NaN."""
+    low, high = (e.value(constant(gate.type, sign * function.limit)) for sign in (-1, 1))
+    return high.at_most(emit_silu(e, gate)) * high.at_most(low.at_least(up))
 
 
 def emit_inverse_rms(e: Emitter, x: Pointer, width: Operand, epsilon: Operand) -> Value:

@@ -63,7 +63,7 @@ from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.rope_kernel import RopeAndCache, emit_rope_and_cache
 from potluck.engine.kernels.rows import emit_row
 from potluck.model.delta_net import DeltaHeads
-from potluck.model.families.facts import gate_up_rows
+from potluck.model.families.facts import Activation, gate_up_rows
 from potluck.model.formats import PACKED_FORMATS, WeightFormat
 from potluck.model.mamba import MambaHeads
 from potluck.model.routing import Routing
@@ -303,7 +303,8 @@ class _Layer:
             factor = constant(F32, routing.shared_scale)
             if routing.has_shared_gate:
                 factor = step.factors[last]
-            self._expert(layer.experts[last], shape.shared, inputs, factor, width)
+            activation = shape.shared_activation
+            self._expert(layer.experts[last], shape.shared, inputs, factor, width, activation)
 
     def _narrow(self, narrow: NarrowShape, normed: Pointer) -> Pointer:
         """Write the few numbers that experts read of the hidden states."""
@@ -321,11 +322,17 @@ class _Layer:
         self.e.call(self.called.scale, copied)
 
     def _expert(
-        self, expert: Expert, mlp: MlpShape, inputs: Pointer, factor: Operand, width: int
+        self,
+        expert: Expert,
+        mlp: MlpShape,
+        inputs: Pointer,
+        factor: Operand,
+        width: int,
+        activation: Activation | None = None,
     ) -> None:
         """Add factor x expert, of so many numbers, to the total; the input stays as it is."""
         e, step = self.e, self.step
-        self._gated(expert, mlp, inputs, width)
+        self._gated(expert, mlp, inputs, width, activation)
         e.call(self.called.add, [step.added, e.index(width), step.total, NULL, factor])
 
     def _parallel(self, routing: Routing, mlp: MlpShape) -> None:
@@ -347,14 +354,21 @@ class _Layer:
         e.call(self.called.add_normed, [step.total, size, step.beside, layer.after_moe, epsilon])
         self._finish(step.beside, "after_mlp")
 
-    def _gated(self, expert: Expert, mlp: MlpShape, inputs: Pointer, width: int) -> None:
+    def _gated(
+        self,
+        expert: Expert,
+        mlp: MlpShape,
+        inputs: Pointer,
+        width: int,
+        activation: Activation | None = None,
+    ) -> None:
         """Write what an expert makes of the inputs, `width` of them, which stay as they are, to `added`."""
-        step, size = self.step, mlp.intermediate
+        step, size, activation = self.step, mlp.intermediate, activation or self.shape.activation
         last = replace(self.forms[mlp.down_format], memory=step.gated)
         form = self.forms[mlp.gate_up_format]
-        rows = gate_up_rows(self.shape.activation, size)
+        rows = gate_up_rows(activation, size)
         form.multiply(expert.gate_up, inputs, step.wide, expert.gate_up_bias, rows, width)
-        gated = last.gated(step.wide, size, self.shape.activation)
+        gated = last.gated(step.wide, size, activation)
         last.multiply(expert.down, gated, step.added, expert.down_bias, width, size)
 
     def _first(self, form: Form) -> Pointer:
@@ -414,7 +428,8 @@ class _Layer:
         e, shape, hidden = self.e, self.shape, self.step.hidden
         size = e.index(shape.hidden)
         if shape.has_norms_after:
-            epsilon = constant(F32, shape.epsilon)
+            own = shape.after_epsilon
+            epsilon = constant(F32, shape.epsilon if own is None else own)
             e.call(self.called.add_normed, [added, size, hidden, self.layer[norm], epsilon])
         else:
             e.call(self.called.add, [added, size, hidden, NULL, constant(F32, shape.multiplier)])
@@ -423,12 +438,27 @@ class _Layer:
         """Write what a delta net's rates are computed of, and the input of its first product."""
         step, layer, width = self.step, self.layer, self.shape.hidden
         normed = self.router.normed(step.hidden, width, layer.before_attention, self.shape.epsilon)
-        rows = 2 * heads.value_heads
+        rows = heads.value_heads + heads.decays_step
         self.router.multiply(layer.rates, normed, step.rates, NULL, rows, width)
+        if heads.has_channel_decays:
+            size, decays = heads.key_size, step.rates + heads.value_heads
+            few = self._few(decays, size)
+            self.router.multiply(layer.decay_up, few, decays, NULL, heads.decays_size, size)
         return form.as_is(normed, width)
+
+    def _few(self, numbers: Pointer, count: int) -> Pointer:
+        """Copy few numbers, in place of which others are written that are made of them."""
+        few = self.step.few
+        for span in self.e.spans(count, LANES):
+            few[span] = numbers[span]
+        return few
 
     def _delta_net(self, heads: DeltaHeads) -> None:
         (kernel,), step = self.called.mix, self.step
+        if (held := self.shape.gates_format) is not None:
+            form, size, gates = self.forms[held], heads.value_size, step.wide + heads.channels
+            few = form.as_is(self._few(gates, size), size)
+            form.multiply(self.layer.gates, few, gates, NULL, heads.values_size, size)
         places = {"inputs": step.wide, "rates": step.rates, "out": step.attended}
         call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
 
@@ -501,5 +531,5 @@ class _Layer:
             shares=step.shares,
         )
         e.call(attend, [arguments])
-        if heads.has_gates:
+        if heads.has_gates or heads.gate_rows:
             emit_gates(e, heads, step.wide, step.attended)

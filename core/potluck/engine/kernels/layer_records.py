@@ -57,6 +57,7 @@ class Step(Record):
     places = Address(I64)
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
+    few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
     sum = Function(SUM)  # of ranks; null: nothing is summed
     sum_argument = Address(I8)
 
@@ -87,7 +88,9 @@ class Layer(Record):
     shared_keys = Address(I8)  # likewise, of those
     shared_values = Address(I8)
     shared_stride = Number()
-    rates = Address(KIND_F32)  # of a delta net; what follows, of a state space too
+    decay_up = Address(KIND_F32)  # of a delta net, as are the next two
+    gates = Address(I8)
+    rates = Address(KIND_F32)  # what follows, of a state space too
     bias = Address(KIND_F32)  # of the convolution of a state space, as are the next ones
     skips = Address(KIND_F32)
     convolution = Address(KIND_F32)

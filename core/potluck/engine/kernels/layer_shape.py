@@ -58,8 +58,11 @@ class LayerShape:
     has_norms_before: bool  # attention and MLP
     has_norms_after: bool
     epsilon: float  # of the norms before and after attention and MLP
+    after_epsilon: float | None = None  # of those after, if it is another
     multiplier: float  # of what is added to the hidden states; 1 with norms after
     activation: Activation
+    # of the expert that all tokens go through, if it is another one
+    shared_activation: Activation | None = None
     qkv_format: WeightFormat | None
     output_format: WeightFormat | None
     gate_up_format: WeightFormat | None
@@ -67,6 +70,7 @@ class LayerShape:
     space: SpaceShape | None = None  # a state space beside attention
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
+    gates_format: WeightFormat | None = None  # of what makes a delta net's gates of few numbers
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
     narrow: NarrowShape | None = None  # None: experts read and write hidden states
@@ -149,9 +153,18 @@ class LayerShape:
     def qkv_rows(self) -> int:
         if self.mixer is None:
             return 0
+        if isinstance(self.mixer, DeltaHeads) and self.gates_format is not None:
+            return self.mixer.channels + self.mixer.value_size
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
+
+    @property
+    def mixed_rows(self) -> int:
+        """Numbers of a token before its mixer."""
+        if not isinstance(self.mixer, DeltaHeads):
+            return self.qkv_rows
+        return max(self.qkv_rows, self.mixer.rows)
 
     @property
     def attended(self) -> int:
@@ -159,5 +172,5 @@ class LayerShape:
             return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
-        head = self.mixer.head_dim if self.latent is None else self.latent.heads.value_dim
+        head = self.mixer.value_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

@@ -102,6 +102,8 @@ class LayerWeights:
     moe: Moe | None = None
     latent: LatentWeights | None = None
     delta_net: DeltaTensors | None = None
+    gates: Weight | None = None  # of a delta net: makes its gates of few numbers
+    decay_up: Tensor | None = None  # likewise, the decays of its channels
     mamba: MambaTensors | None = None
     convolution: ConvolutionTensors | None = None
     space: Space | None = None
@@ -136,8 +138,10 @@ def layer_shape(
     mixer: MixerShape | None,
     *,
     epsilon: float,
+    after_epsilon: float | None = None,
     multiplier: float = 1.0,
     activation: Activation = "silu",
+    shared_activation: Activation | None = None,
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
     sums_mixer: bool = False,
@@ -149,8 +153,10 @@ def layer_shape(
         weights: of the layer.
         mixer: the heads of its attention, delta net, state space or convolution; None: it has none of these.
         epsilon: of its norms.
+        after_epsilon: of those after attention and MLP, if it is another.
         multiplier: of what attention and MLP add to the hidden states.
         activation: of the gates.
+        shared_activation: of those of the shared expert, if it is another one.
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
         sums_mixer: whether what attention gives is summed over ranks.
@@ -164,8 +170,10 @@ def layer_shape(
         has_norms_before=(norms.before_mlp if mixer is None else norms.before_mixer) is not None,
         has_norms_after=(norms.after_mlp if mixer is None else norms.after_mixer) is not None,
         epsilon=epsilon,
+        after_epsilon=after_epsilon,
         multiplier=multiplier,
         activation=activation,
+        shared_activation=shared_activation,
         qkv_format=weights.qkv and weights.qkv.format,
         output_format=weights.output and weights.output.format,
         gate_up_format=mlp and mlp.gate_up_format,
@@ -173,6 +181,7 @@ def layer_shape(
         space=weights.space and weights.space.shape,
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
+        gates_format=None if weights.gates is None else weights.gates.format,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
         narrow=_narrow_shape(weights.moe),
@@ -233,9 +242,14 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
     assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
     assert (layer.mamba is None) != isinstance(mixer, MambaHeads)
     assert (layer.convolution is None) != isinstance(mixer, ConvolutionSizes)
-    heads = normed = rates = 0
+    heads = normed = rates = decays = 0
     if isinstance(mixer, DeltaHeads):
-        rates = 2 * mixer.value_heads
+        rates, decays = mixer.value_heads + mixer.decays_step, 0
+        assert (layer.gates is None) == (layer.decay_up is None) != mixer.has_channel_decays
+        if layer.gates is not None:
+            decays = mixer.decays_size * mixer.key_size
+            sizes = (layer.gates.rows, layer.gates.width)
+            assert sizes == (mixer.values_size, mixer.value_size)
     elif isinstance(mixer, Heads):
         assert (layer.qk_norm is None) == (mixer.qk_norm is None)
         assert (layer.sinks is None) != mixer.has_sinks
@@ -248,6 +262,7 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         (layer.qk_norm, normed),
         (layer.qkv_bias, shape.qkv_rows),
         (layer.delta_net and layer.delta_net.rates, rates * hidden),
+        (layer.decay_up, decays),
         (layer.output_bias, hidden),
         (layer.gate_up_bias, wide),
         (layer.down_bias, hidden),

@@ -8,7 +8,7 @@ and may be the keys as they are before.
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attention import LANES, Heads
+from potluck.engine.kernels.attention import LANES, WIDE, Heads
 from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import emit_bytes, emit_integers, emit_scale
 from potluck.engine.kernels.ir_types import F32, I8, I32, KIND_F32, KIND_INT8, constant, vector
@@ -48,8 +48,9 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
         keys = queries + shape.queries_size
         values = keys if shape.keys_are_values else keys + shape.head_dim * shape.kv_heads
         with e.loop(0, shape.kv_heads) as head:  # before keys are normed, which may be the values
-            source = _value(e, shape, values + head * shape.head_dim, given.value_norm)
-            _cache(e, shape, source, _place(given, shape, given.values, head, token))
+            source = _value(e, shape, values + head * shape.value_dim, given.value_norm)
+            target = _place(given, shape, given.values, head, token)
+            _cache(e, shape, source, target, shape.value_dim)
         if not shape.qk_norm_after_rope:
             _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
             _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
@@ -72,7 +73,7 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
             _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
         with e.loop(0, shape.kv_heads) as head:
             target = _place(given, shape, given.keys, head, token)
-            _cache(e, shape, keys + head * shape.head_dim, target)
+            _cache(e, shape, keys + head * shape.head_dim, target, shape.head_dim)
     return e.end()
 
 
@@ -82,14 +83,18 @@ def _place(given: RopeAndCache, shape: Heads, cache: Pointer, head: Value, token
 
 
 def _value(e: Emitter, shape: Heads, value: Pointer, weight: Pointer) -> Pointer:
-    """Return where a head's value is, normed if the shape norms it: then on the stack."""
-    if not shape.value_norm:
+    """Return where a head's value is, normed or scaled if the shape says so: then on the stack."""
+    size = shape.value_dim
+    if shape.value_norm:
+        row = read_row(e, "normed", value, size, weight, constant(F32, shape.epsilon))
+    elif shape.value_scale != 1.0:
+        row = read_row(e, "scaled", value, size, number=constant(WIDE, shape.value_scale))
+    else:
         return value
-    row = read_row(e, "normed", value, shape.head_dim, weight, constant(F32, shape.epsilon))
-    normed = stack(e, I8, 4 * shape.padded).of(KIND_F32)
-    for span in e.spans(shape.head_dim, LANES):
-        normed[span] = row(span)
-    return normed
+    made = stack(e, I8, 4 * shape.value_padded).of(KIND_F32)
+    for span in e.spans(size, LANES):
+        made[span] = row(span)
+    return made
 
 
 def _norm(e: Emitter, shape: Heads, heads: Pointer, weight: Pointer, count: int, step: int) -> None:
@@ -123,21 +128,23 @@ def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int
         second[span] = b * cos + a * sin
 
 
-def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer) -> None:
-    """Write a head's key or value to the cache."""
+def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer, size: int) -> None:
+    """Write so many numbers of a head's key or value to the cache; a scale is behind those of a key."""
     if shape.cache_kind == KIND_INT8:
-        quantise(e, source, target, shape.head_dim)
+        quantise(e, source, target, size, shape.head_dim)
         return
-    for span in e.spans(shape.head_dim, LANES):
+    for span in e.spans(size, LANES):
         target.of(shape.cache_kind)[span] = source[span]
 
 
-def quantise(e: Emitter, source: Pointer, target: Pointer, head_dim: int) -> None:
-    """Write a head's numbers as int8, and after them their scale."""
+def quantise(
+    e: Emitter, source: Pointer, target: Pointer, head_dim: int, scale_at: int | None = None
+) -> None:
+    """Write a head's numbers as int8, and their scale: after them, or behind so many bytes."""
     largest = e.variable(constant(vector(I32, LANES), 0))
     for span in e.spans(head_dim, LANES):
         largest.value = source[span].magnitude_bits().at_least(largest.value)
     scale, inverse = emit_scale(e, e.bitcast(largest.value.reduce("umax"), F32))
     for span in e.spans(head_dim, LANES):
         target[span] = emit_bytes(e, emit_integers(e, source[span], inverse))
-    target.skip(head_dim)[0] = scale
+    target.skip(head_dim if scale_at is None else scale_at)[0] = scale

@@ -14,6 +14,7 @@ from potluck.engine.kernels.emit import Emitter
 from potluck.engine.kernels.functions import (
     EMIT_ACTIVATION,
     emit_bytes,
+    emit_clamped_silu,
     emit_clamped_swiglu,
     emit_integers,
     emit_inverse_rms,
@@ -45,7 +46,7 @@ from potluck.engine.kernels.layout import (
 from potluck.engine.kernels.memory import Pointer, Span
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.values import Value
-from potluck.model.families.facts import Activation, ClampedSwiglu, NormKind
+from potluck.model.families.facts import Activation, ClampedSilu, ClampedSwiglu, NormKind
 
 _LANES = 16
 
@@ -108,9 +109,12 @@ def read_row(
             return lambda span: (x[span] - mean) * inverse * weight[span]
         case "softcapped":
             return lambda span: emit_tanh(e, x[span] / number) * number
-        case "silu" | "gelu_pytorch_tanh" | "sigmoid":
+        case "silu" | "gelu_pytorch_tanh" | "sigmoid" | "softplus" | "exponential":
             activate, ups = EMIT_ACTIVATION[reading], x + width
             return lambda span: activate(e, x[span]) * ups[span]
+        case ClampedSilu():
+            ups = x + width
+            return lambda span: emit_clamped_silu(e, x[span], ups[span], reading)
         case "relu2":
             return lambda span: emit_relu2(x[span])
         case "xielu":

@@ -51,6 +51,7 @@ class Router:
     addend: Tensor | None = None  # (routing.rows,), f32, of the products
     # (routing.count,), f32: what the factors of chosen experts are multiplied by where these are added
     scales: Tensor | None = None
+    id_table: Tensor | None = None  # (ids, routing.per_token), i32: the experts of each token's id
 
 
 @dataclass(slots=True)
@@ -337,6 +338,14 @@ class Angles(NamedTuple):
     def of(self, token: int) -> "Angles":
         """Those of one token."""
         return self._with(lambda part: part[token : token + 1])
+
+    def some(self, which: slice) -> "Angles":
+        """Those of some tokens."""
+        return self._with(lambda part: part[which])
+
+    def back(self) -> "Angles":
+        """Those that turn back."""
+        return self._replace(sines=-self.sines)
 
     def float(self) -> "Angles":
         """The same in f32."""
