@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, difference, loaded, off
 
 from potluck.engine.blocks import LayerRun
-from potluck.engine.codes import from_e8m0
+from potluck.engine.kernels.scaled import from_e8m0
 from potluck.engine.linear import PackedLinear
 from potluck.engine.mlp import MoE
 from potluck.engine.weights import random_weights

@@ -19,8 +19,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP
-from potluck.engine.kernels.scaled import ScaledIntegers
-from potluck.engine.kernels.tensors import F32_EXPONENT, signed_integers
+from potluck.engine.kernels.scaled import ScaledIntegers, from_e8m0
+from potluck.engine.kernels.tensors import signed_integers
 from potluck.engine.targets import Target
 from potluck.errors import BrokenModelError
 from potluck.model.formats import MXFP4
@@ -28,8 +28,6 @@ from potluck.model.quantized import Quantization
 
 Fill = Callable[[Target, int, Tensor], None]
 """Passes rows on to a target: takes the number of the first one, and the rows as stored."""
-
-_NO_NUMBER = 255  # of e8m0
 
 
 def fill_fp8(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
@@ -140,15 +138,6 @@ def as_scales(stored: Tensor) -> Tensor:
     if stored.dtype == torch.uint8:
         return from_e8m0(stored)
     return from_e4m3(stored) if stored.dtype == torch.float8_e4m3fn else stored.float()
-
-
-def from_e8m0(codes: Tensor) -> Tensor:
-    """Return 2^(code - 127), f32."""
-    if bool((codes == _NO_NUMBER).any()):
-        raise _broken("has a scale that is no number")
-    exponents = codes.int()
-    least = 1 << (F32_EXPONENT - 1)  # 2^-127, which has no exponent of its own
-    return torch.where(exponents == 0, least, exponents << F32_EXPONENT).view(torch.float32)
 
 
 def from_e4m3(stored: Tensor) -> Tensor:

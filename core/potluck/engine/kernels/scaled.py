@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP, groups_of
+from potluck.engine.kernels.tensors import F32_EXPONENT
+from potluck.errors import BrokenModelError
+
+_NO_NUMBER = 255  # of e8m0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +48,19 @@ class ScaledIntegers:
         if self.offsets is not None:
             values.sub_(self.offsets[..., None])
         return values.view(rows, -1)[:, :width]
+
+
+def from_e8m0(codes: Tensor) -> Tensor:
+    """Scales whose bytes are exponents: 2^(code - 127), f32.
+
+    Raises:
+        BrokenModelError: one is no number.
+    """
+    if bool((codes == _NO_NUMBER).any()):
+        raise BrokenModelError(
+            "A matrix of this model has a scale that is no number. Its files are damaged, or do not belong together:"
+            " download them again."
+        )
+    exponents = codes.int()
+    least = 1 << (F32_EXPONENT - 1)  # 2^-127, which has no exponent of its own
+    return torch.where(exponents == 0, least, exponents << F32_EXPONENT).view(torch.float32)
