@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER
 
-from potluck.api.engine import Engine
-from potluck.api.schema import (
+from potluck.api.values.engine import Engine
+from potluck.api.values.schema import (
     ClusterState,
     Computer,
     ComputerState,

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from potluck.api.doctor import Diagnosis
-from potluck.api.engine import Engine
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.engine import Engine
 from potluck.doctor.sentences import say
 from potluck.errors import EngineError
 from potluck.runtime.choice import Machine, choose

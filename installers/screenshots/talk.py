@@ -12,7 +12,7 @@ from potluck.errors import ContextExceededError, NotEnoughMemoryError
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Attachment, Conversation, Message, Stats, new_id
 from potluck_app.streams import _INTERRUPTED
-from potluck_app.views.pictures import encoded
+from potluck_app.views.widgets.pictures import encoded
 
 REPLY = '''Use a **slice in a generator** — it works for any sequence:
 

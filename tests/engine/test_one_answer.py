@@ -13,7 +13,7 @@ from tiny_models import SESSION, Pipeline, make_model, whole_blocks
 from torch import Tensor
 
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.ids import SessionId
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
@@ -109,7 +109,7 @@ def test_steps_stages_replays_forks_and_threads_change_no_bit(
     def pipeline(cuts: Sequence[int], threads: int) -> Pipeline:
         made = kernels(threads)
         with monkeypatch.context() as patch:
-            patch.setattr("potluck.engine.matrices.best_kernels", lambda **_: made)
+            patch.setattr("potluck.engine.loading.matrices.best_kernels", lambda **_: made)
             return Pipeline(
                 reference, cuts, scheme, cache, context=CONTEXT, chunk=CHUNK, slack=SLACK
             )
@@ -206,7 +206,9 @@ def test_every_kind_of_processor_has_the_same_bits(
 
     for path in host_paths():
         made = GeneratedKernels(path)
-        monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda made=made, **_: made)
+        monkeypatch.setattr(
+            "potluck.engine.loading.matrices.best_kernels", lambda made=made, **_: made
+        )
         one = Pipeline(reference, [], scheme)
         logits.append(one.run_in_pieces(ids, [40, *[1] * 20]))
 
@@ -230,6 +232,8 @@ def test_a_head_has_the_same_bits_for_one_token_and_for_many(tmp_path: Path) -> 
 def test_stages_that_a_library_computes_in_are_not_exact_in_chunks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: Scheme
 ) -> None:
-    monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
+    monkeypatch.setattr(
+        "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
+    )
 
     assert not make_model("llama", tmp_path).stage(scheme=scheme).is_exact_in_chunks

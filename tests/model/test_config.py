@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from potluck.errors import InvalidConfigError, ModelError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES
-from potluck.model.mixers import AttentionSpec
-from potluck.model.rope import LinearScaling, Llama3Scaling, Rope
+from potluck.model.mixing.mixers import AttentionSpec
+from potluck.model.mixing.rope import LinearScaling, Llama3Scaling, Rope
 from potluck.model.tensor_formats import weight_bytes
 
 LLAMA: dict[str, object] = {

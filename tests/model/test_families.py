@@ -13,7 +13,7 @@ from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import Activation
 from potluck.model.families.table import FAMILIES
-from potluck.model.rope import QueryScale
+from potluck.model.mixing.rope import QueryScale
 from potluck.model.shapes import SHAPES
 
 SIZES: Mapping[str, Any] = {

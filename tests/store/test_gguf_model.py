@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, loaded, make_model, off, stored_tensors
 from torch import Tensor
 
-from potluck.engine.linear import Linear, PackedLinear
-from potluck.engine.mlp import PackedMlp
-from potluck.engine.weights import load_weights
+from potluck.engine.layers.linear import Linear, PackedLinear
+from potluck.engine.layers.mlp import PackedMlp
+from potluck.engine.loading.weights import load_weights
 from potluck.model.config import ModelConfig
 from potluck.model.formats import INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
+from potluck.model.mixing.rope import QueryScale
 from potluck.model.nearest import nearest_schemes
-from potluck.model.rope import QueryScale
 from potluck.store.registry import open_model
 
 Make = Callable[[str], tuple[Reference, Path]]

@@ -14,15 +14,15 @@ import transformers
 from model_variants import SHAPE, VARIANTS, WHOLE_CLASSES, WIDE_VARIANTS, WITH_PICTURES
 from torch import Tensor
 
-from potluck.engine.reading import StoredTensor
+from potluck.engine.loading.reading import StoredTensor
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
+from potluck.model.checkpoint.stacked import Slice, expert_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
-from potluck.model.stacked import Slice, expert_slices
 from potluck.store.registry import LocalModel
 
 CPU = torch.device("cpu")

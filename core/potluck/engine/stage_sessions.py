@@ -7,13 +7,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from potluck.engine.cache_pool import CachePool
-from potluck.engine.disk_work import Disk
-from potluck.engine.memory import out_of_memory
-from potluck.engine.session import Session, need_replay
-from potluck.engine.session_files import SessionFiles
-from potluck.engine.session_keeper import SessionKeeper
-from potluck.engine.session_transfer import (
+from potluck.engine.caches.cache_pool import CachePool
+from potluck.engine.caches.disk_work import Disk
+from potluck.engine.caches.session_files import SessionFiles
+from potluck.engine.caches.session_keeper import SessionKeeper
+from potluck.engine.caches.session_transfer import (
     RowReceiver,
     RowSender,
     beyond_one_transfer,
@@ -22,7 +20,9 @@ from potluck.engine.session_transfer import (
     check_movable,
     moved_layers,
 )
-from potluck.engine.stage_weights import StageWeights
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.memory import out_of_memory
+from potluck.engine.session import Session, need_replay
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId

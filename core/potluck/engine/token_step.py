@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.blocks import Run
-from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.ends import EmbeddingLookup, Head
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.generated.run import GeneratedRun
+from potluck.engine.kernels.called.generated import GeneratedKernels
+from potluck.engine.kernels.decoding.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.layout import GROUP, groups_of
-from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
-from potluck.engine.norms import RmsNorm
+from potluck.engine.layers.blocks import Run
+from potluck.engine.layers.linear import Linear, PackedEmbedding, PackedLinear
+from potluck.engine.layers.norms import RmsNorm
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.layers.streams import FinalNorm
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.payload import Activations
-from potluck.engine.ranks import Exchange
-from potluck.engine.rotary import Rotary
-from potluck.engine.session_cache import SessionCache
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import FinalNorm
+from potluck.engine.rank_sums.ranks import Exchange
 
 
 class TokenStep:

@@ -6,7 +6,7 @@ the footprint of a stage and the planner all use it. The mixer of a layer says w
 has (`AttentionSpec.cache` in `mixers.py`).
 
 A new kind of cache is one more class here, and a new kind of row also needs its memory, which
-`engine/kvcache.py` makes.
+`engine/caches/kvcache.py` makes.
 """
 
 from abc import ABC, abstractmethod

@@ -17,13 +17,10 @@ from potluck.model.common_fields import (
     read_norm_eps,
     read_softcap,
 )
-from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
-from potluck.model.indexer import weighs_heads
-from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.layers import (
     DenseSpec,
     Experts,
@@ -42,17 +39,14 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.mixer_fields import read_mixers
-from potluck.model.mixers import BesideSpec, Mixer
-from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
-from potluck.model.multipliers import read_row_scales
-from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
-from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
-from potluck.model.quantization_config import FIELDS, read_quantization
-from potluck.model.quantized import Quantization, Shape
-from potluck.model.rope import Rope, Stretches
-from potluck.model.row_order import PairedRows
-from potluck.model.streams import (
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.indexer import weighs_heads
+from potluck.model.mixing.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
+from potluck.model.mixing.mixer_fields import read_mixers
+from potluck.model.mixing.mixers import BesideSpec, Mixer
+from potluck.model.mixing.ngrams import OWN_END, NgramSpec, read_ngrams
+from potluck.model.mixing.rope import Rope, Stretches
+from potluck.model.mixing.streams import (
     BalancedMixSpec,
     LayerStreams,
     StreamMixSpec,
@@ -60,6 +54,12 @@ from potluck.model.streams import (
     final_balanced_mix,
     read_streams,
 )
+from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
+from potluck.model.multipliers import read_row_scales
+from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
+from potluck.model.quantization_config import FIELDS, read_quantization
+from potluck.model.quantized import Quantization, Shape
+from potluck.model.row_order import PairedRows
 from potluck.model.unsupported import unknown_architecture
 from potluck.model.vision.families import read_tower
 from potluck.model.vision.spec import TowerSpec

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
-from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.indexer import IndexerSpec
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
-from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
-from potluck.model.ngrams import NgramSpec
-from potluck.model.pooled import PooledSpec
+from potluck.model.mixing.channel_delta import ChannelDeltaSpec
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.indexer import IndexerSpec
+from potluck.model.mixing.latent import LatentSpec
+from potluck.model.mixing.mamba import MambaSpec
+from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixing.ngrams import NgramSpec
+from potluck.model.mixing.pooled import PooledSpec
+from potluck.model.mixing.short_convolution import ConvolutionSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
-from potluck.model.short_convolution import ConvolutionSpec
 from potluck.model.tensor_formats import weight_bytes
 from potluck.model.vision.spec import TowerSpec
 

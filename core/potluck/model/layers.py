@@ -23,12 +23,12 @@ from potluck.model.limits import (
     MAX_LAYERS,
     MAX_MULTIPLIER,
 )
-from potluck.model.mixers import Mixer
-from potluck.model.ngrams import NgramSpec
+from potluck.model.mixing.mixers import Mixer
+from potluck.model.mixing.ngrams import NgramSpec
+from potluck.model.mixing.streams import LayerStreams
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing, ScoreFunction
-from potluck.model.streams import LayerStreams
 
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 

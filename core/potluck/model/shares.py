@@ -20,20 +20,20 @@ from functools import lru_cache
 from math import inf
 from typing import Literal
 
-from potluck.model.channel_delta import ChannelDeltaSpec
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import UNGATED, ClampedSwiglu
 from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
-from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
-from potluck.model.pooled import PooledSpec
+from potluck.model.mixing.channel_delta import ChannelDeltaSpec
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.latent import LatentSpec
+from potluck.model.mixing.mamba import MambaSpec
+from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixing.pooled import PooledSpec
+from potluck.model.mixing.short_convolution import ConvolutionSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
-from potluck.model.short_convolution import ConvolutionSpec
 
 MAX_RANKS = 16
 MAX_PART = 1 << 16

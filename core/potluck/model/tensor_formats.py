@@ -22,9 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from potluck.model.channel_delta import is_of_channel_decays
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import is_of_rates
 from potluck.model.formats import (
     BF16,
     F16,
@@ -37,14 +35,16 @@ from potluck.model.formats import (
     PackedFormat,
     WeightFormat,
 )
-from potluck.model.indexer import is_gate_bias, is_of_indexer
 from potluck.model.layers import Shape
+from potluck.model.mixing.channel_delta import is_of_channel_decays
+from potluck.model.mixing.delta_net import is_of_rates
+from potluck.model.mixing.indexer import is_gate_bias, is_of_indexer
+from potluck.model.mixing.ngrams import is_table
+from potluck.model.mixing.pooled import is_of_pools, is_pool_bias, weighs_pool_heads
+from potluck.model.mixing.streams import is_injection
 from potluck.model.naming import EMBEDDING
-from potluck.model.ngrams import is_table
-from potluck.model.pooled import is_of_pools, is_pool_bias, weighs_pool_heads
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
-from potluck.model.streams import is_injection
 from potluck.model.vision.spec import is_of_tower
 
 SMALL_MODEL_BYTES = 100_000_000

@@ -26,14 +26,14 @@ from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
 from potluck.ids import short
 from potluck.model.config import ModelConfig
-from potluck.model.gguf_config import FACTORS, read_gguf_config
-from potluck.model.gguf_families import GGUF_FAMILIES
-from potluck.model.gguf_keys import Config, GgufFile
-from potluck.model.gguf_words import read_gguf_words
+from potluck.model.gguf.config import FACTORS, read_gguf_config
+from potluck.model.gguf.families import GGUF_FAMILIES
+from potluck.model.gguf.keys import Config, GgufFile
+from potluck.model.gguf.words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
-from potluck.model.pooling import POOLING, pooling_of_gguf
 from potluck.model.quantized import Shape
+from potluck.model.text.pooling import POOLING, pooling_of_gguf
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
 from potluck.store.gguf_header import GgufTensor

@@ -10,9 +10,9 @@ from screenshots.stage import Stage
 from potluck.errors import NotEnoughMemoryError
 from potluck_app.chats.attachments import attach
 from potluck_app.chats.values import Attachment, Draft
-from potluck_app.views.chips import Thumbnail
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.prose import ProseView
+from potluck_app.views.widgets.chips import Thumbnail
+from potluck_app.views.widgets.prose import ProseView
 
 
 @scene

@@ -6,7 +6,7 @@ from screenshots import home
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.schema import Listener
+from potluck.api.values.schema import Listener
 from potluck_app.http import Problem
 from potluck_app.views.main_window import MainWindow
 

@@ -11,7 +11,7 @@ from potluck.cluster.driver.token import Token
 from potluck.model.answers.events import CallArguments, CallBegins, Part, Text, Thought
 from potluck.model.answers.history import call_id
 from potluck.model.answers.parser import AnswerParser
-from potluck.model.detokenizer import Detokenizer, StopStrings
+from potluck.model.text.detokenizer import Detokenizer, StopStrings
 
 
 class AnswerText:

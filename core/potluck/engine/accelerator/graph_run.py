@@ -25,11 +25,11 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
     window_of,
 )
-from potluck.engine.attention import Attention, Step
-from potluck.engine.blocks import DecoderLayer, LayerRun, Run
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import MoE
-from potluck.engine.parallel import ParallelMoE
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.layers.mlp import MoE
+from potluck.engine.layers.parallel import ParallelMoE
 
 logger = logging.getLogger(__name__)
 

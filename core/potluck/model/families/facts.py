@@ -181,7 +181,7 @@ where `sliding_window` is null; `windowed or dense`: those too without experts, 
 
 
 StreamsKind = Literal["gated", "balanced", "averaged"]
-"""How blocks read and write several residual streams (`model/streams.py`); the last two are the same, but for what
+"""How blocks read and write several residual streams (`model/mixing/streams.py`); the last two are the same, but for what
 the head sees."""
 
 IndexerRope = Literal["halves", "pairs", "pools"]
