@@ -7,26 +7,18 @@ from PIL import Image
 
 SCENES: Final = (
     *("first", "engine-missing", "cluster-alone", "cluster-first-found", "worker-asked"),
-    *("chat-empty", "chat", "chat-writing", "chat-versions", "chat-edit", "chat-files"),
-    *(
-        "chat-picture",
-        "chat-formulas",
-        "chat-thoughts",
-        "chat-search",
-        "chat-find",
-        "chat-list-menu",
-    ),
-    *("chat-options", "chat-presets", "chat-full", "chat-models", "chat-lost"),
+    *("chat-empty", "chat", "chat-writing", "chat-edit", "chat-versions", "chat-files"),
+    *("chat-picture", "chat-formulas", "chat-thoughts", "chat-lost"),
+    *("chat-search", "chat-find", "chat-list-menu", "chat-options", "chat-presets", "chat-full"),
     *("models-discover", "models-sizes", "models-queue", "models-here", "models-add"),
+    "chat-models",
     *("cluster", "cluster-menu", "cluster-limit", "cluster-make-main", "cluster-add-token"),
     *("worker", "worker-pauses", "worker-rules", "worker-withheld", "tray"),
     *("settings", "settings-middle", "settings-programs", "settings-about"),
     *("cluster-nothing-found", "cluster-doctor", "chat-shortcuts"),
 )
 """In the order of the guide. No dialog for files: it shows the folders of whoever takes the pictures."""
-WIDTH: Final = (
-    980  # logical pixels of the main window: its words can be read in the column of a page
-)
+WIDTH: Final = 980  # logical pixels of the main window: a page shows it hardly smaller
 FOLDER: Final = Path(__file__).resolve().parents[2] / "assets" / "guide-pictures"
 _COLOURS = 256
 
