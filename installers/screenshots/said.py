@@ -9,6 +9,14 @@ from potluck.errors import EngineError
 from potluck.runtime.choice import Machine, choose
 from potluck.runtime.lock import Environment
 
+SYSTEM = (
+    "Potluck 0.1.0",
+    "Python 3.13.5, Qt 6.11.3",
+    "Linux 6.12.41, x86_64, linux",
+    "RTX 3060 · 12 GB memory",
+    "PyTorch 2.13.0, for NVIDIA graphics cards",
+)
+
 DIAGNOSIS = Diagnosis(
     findings=(
         say(

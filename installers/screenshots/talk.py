@@ -72,6 +72,11 @@ THOUGHTFUL = Message(
 SEEN = Message(
     role="assistant", stats=_STATS, text="At a lake between mountains, early in the **morning**."
 )
+FRENCH = Message(
+    role="assistant",
+    stats=_STATS,
+    text="Chère Madame Weber, merci de votre lettre. Nous viendrons **samedi**, vers midi.",
+)
 FAILED = Message(
     role="assistant",
     text="Dear Mrs. Weber, thank",
