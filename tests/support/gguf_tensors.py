@@ -141,7 +141,8 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
     for name, tensor in stored.items():
         for prefix, ours in PREFIXES.items():
             name = name.replace(prefix, ours)
-        if not name.startswith(("model.", "lm_head")) or "vision" in name or "projector" in name:
+        is_text = name.startswith(("model.", "backbone.", "lm_head"))
+        if not is_text or "vision" in name or "projector" in name:
             continue  # of a larger model
         if name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue

@@ -118,8 +118,8 @@ def write_gguf(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {ours: config[own] for own, ours in _OWN_FIELDS.items() if own in config}
     kinds_of_halves = config.get("layers_block_type", ())
-    usual = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
-    architecture = architecture or usual
+    if architecture is None:
+        architecture = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
     if architecture in ("step35", "minimax-m3", "muse-glimmer"):  # the text of a larger model
         config = {"tie_word_embeddings": False} | config["text_config"]
     config.setdefault("num_hidden_layers", len(kinds_of_halves))
