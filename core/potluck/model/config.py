@@ -17,22 +17,17 @@ from potluck.model.common_fields import (
     read_norm_eps,
     read_softcap,
 )
-from potluck.model.families.facts import Family, NormKind
-from potluck.model.families.table import FAMILIES, WITH_TEXT
-from potluck.model.fields import Fields, invalid, missing_block, with_names
-from potluck.model.halves import with_layer_types
-from potluck.model.layers import (
-    DenseSpec,
-    Experts,
-    LayerKind,
-    LayerSpec,
-    MoeSpec,
-    ParallelSpec,
+from potluck.model.expert_fields import (
     chosen_by_id,
     read_expert_layers,
     read_experts,
     read_id_layers,
 )
+from potluck.model.families.facts import Family, NormKind
+from potluck.model.families.table import FAMILIES, WITH_TEXT
+from potluck.model.fields import Fields, invalid, missing_block, with_names
+from potluck.model.halves import with_layer_types
+from potluck.model.layers import DenseSpec, Experts, LayerKind, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
