@@ -162,7 +162,7 @@ class NodeParts:
                 folder=folders.data / "updates",
                 is_allowed=lambda: self.lending.saved.updates,
                 allow=self.lending.allow_updates,
-                is_at_rest=lambda: not self.is_used(),
+                is_at_rest=lambda: not (self.is_used() or self.is_fetching()),
                 restart=lambda: self.events.publish(SuccessorAsked()),
             ),
             self.engine.store,
@@ -332,6 +332,10 @@ class NodeParts:
             or (lease is not None and lease.transfer is not None)
             or any(process.is_busy for process in self.processes.running())
         )
+
+    def is_fetching(self) -> bool:
+        """Whether a model or the engine is fetched at this moment."""
+        return self.library.downloads.is_busy or self.engine.keeper.is_busy
 
     async def serve_link(self, link: Link) -> None:
         """Serve a link that another computer has made, until it ends."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,17 +31,26 @@ from potluck.cluster.updating.sentences import (
     NOTHING_BEFORE,
     SAYS,
     UNEXPECTED,
+    why_left,
 )
-from potluck.errors import IntegrityError, OfflineError, PotluckError, StoreError, UsageError
+from potluck.errors import (
+    HubError,
+    IntegrityError,
+    OfflineError,
+    PotluckError,
+    StoreError,
+    UsageError,
+)
 from potluck.files import recall, remember, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import go_on
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet
 from potluck.update import archive, ways
-from potluck.update.release import Release, is_newer, read_release
-from potluck.update.versions import Versions
+from potluck.update.release import Release, read_release
+from potluck.update.versions import Versions, is_newer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +60,7 @@ UP_S: Final = 10.0  # a version that runs for so long has come up
 
 class _Seen(msgspec.Struct, frozen=True):
     looked_at: float = 0.0  # Unix time
-    wanted: str = ""  # the version that this computer's owner has asked for
+    wanted: str = ""  # the version that this computer's owner has asked for, once its package is here and good
 
 
 class UpdateKeeper:
@@ -91,7 +101,8 @@ class UpdateKeeper:
     def to_tell(self) -> bytes:
         """The envelope that the home is told of; empty: there is nothing to tell.
 
-        That is a version that this computer runs, or that its owner has asked for.
+        That is a version that this computer runs, or that its owner has asked for and that is here, so that the
+        others can take it from here.
         """
         release = self._release
         if release is None or release.version not in (__version__, self._seen.wanted):
@@ -120,8 +131,14 @@ class UpdateKeeper:
         if self._way != "manual":
             self.state = self._as(self._at_rest)
         if failed is not None and failed.version != __version__:
-            message = f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
-            self.state = msgspec.structs.replace(self.state, failed=True, message=message)
+            self.state = msgspec.structs.replace(
+                self.state,
+                failed=not failed.by_owner,
+                left=failed.by_owner,
+                message=why_left(failed),
+            )
+            if failed.version == self._seen.wanted:
+                self._want("")
 
     def _read(self, envelope: bytes) -> Release:
         installed = self._here.installed
@@ -150,6 +167,7 @@ class UpdateKeeper:
         return Update(
             phase=phase,
             message=message or SAYS[phase],
+            replaces=self._way == "itself",
             allowed=self._here.is_allowed(),
             version=release.version if release is not None else "",
             before=(versions.before or "") if versions is not None else "",
@@ -171,6 +189,11 @@ class UpdateKeeper:
         state = self._as(self._at_rest, message=message)
         self.state = msgspec.structs.replace(state, failed=True)
         self._changed()
+
+    def _want(self, version: str) -> None:
+        """Have the home told of this version; none if it is empty."""
+        if version != self._seen.wanted:
+            self._remember(msgspec.structs.replace(self._seen, wanted=version))
 
     def _remember(self, seen: _Seen) -> None:
         self._seen = seen
@@ -267,15 +290,20 @@ class UpdateKeeper:
             self._say(self._at_rest)
 
     async def _install_newest(self) -> None:
-        if self._release is None or not is_newer(self._release.version, __version__):
+        try:
             await self._look()
-        release = self._release
-        if release is None or not is_newer(release.version, __version__):
+        except (HubError, IntegrityError):  # offline, or a page that a hotel shows in between
+            if self._at_rest != "offered":
+                raise
+        if self._release is None or self._at_rest != "offered":
             return
-        self._remember(msgspec.structs.replace(self._seen, wanted=release.version))
-        await self._install(release)
+        try:
+            await self._install(self._release, is_wanted=True)
+        except BaseException:
+            self._want("")
+            raise
 
-    async def _install(self, release: Release) -> None:
+    async def _install(self, release: Release, *, is_wanted: bool = False) -> None:
         installed = self._here.installed
         assert installed is not None
         package = release.package(installed.kind, self._here.system, self._here.machine)
@@ -288,25 +316,28 @@ class UpdateKeeper:
         path = self._store.path(file.digest)
         if self._way == "package":
             placed = await asyncio.to_thread(self._place, path, package.name)
+            if is_wanted:
+                self._want(release.version)
             self._say("fetched", message=ways.how_to_install(installed.kind, placed))
             return
         self._say("trying", nbytes=file.nbytes, done=file.nbytes)
         await self._unpack(path, release.version)
+        if is_wanted:
+            self._want(release.version)
         self._say("waiting", nbytes=file.nbytes, done=file.nbytes)
-        await self._rest()
         assert self._versions is not None
-        await asyncio.to_thread(self._versions.switch, release.version)
-        self._say("switching")
-        self._here.restart()
+        await self._switch(self._versions, partial(self._versions.switch, release.version))
 
     def _told(self, file: Wheel) -> None:
         done = self._coming.here.get(file.digest, 0)
         self._say("fetching", nbytes=file.nbytes, done=min(done, file.nbytes))
 
     def _place(self, path: Path, name: str) -> Path:
-        """Give a package its name, so that its owner can open it."""
+        """Give a package its name, so that its owner can open it. Those of other versions are deleted."""
         placed = self._here.folder / name
-        placed.unlink(missing_ok=True)
+        for left in self._here.folder.glob("[!.]*"):
+            if left.suffix != ".json":
+                left.unlink()
         try:
             os.link(path, placed)
         except OSError:  # a disk without links
@@ -318,10 +349,13 @@ class UpdateKeeper:
         assert versions is not None
 
         def work() -> None:
-            new = versions.new(version)
-            archive.unpack(path, new, stopped)
-            self._here.try_version(new, version, stopped)
-            versions.add(version)
+            with versions.unpacking(lambda: go_on(stopped)):
+                if versions.current == version:
+                    return  # another node of this installation has switched to it
+                new = versions.new(version)
+                archive.unpack(path, new, stopped)
+                self._here.try_version(new, version, stopped)
+                versions.add(version)
 
         working = asyncio.create_task(asyncio.to_thread(work))
         try:
@@ -333,13 +367,28 @@ class UpdateKeeper:
                 working.result()
             raise
 
-    async def _rest(self) -> None:
-        """Wait until nothing has been answered for a while."""
+    async def _switch(self, versions: Versions, switch: Callable[[], object]) -> None:
+        """Move the link while nothing is answered, and restart; the link is moved back if that is stopped before."""
+        await self._rest(self._here.rest_s)
+        before = versions.used
+        switching = asyncio.create_task(asyncio.to_thread(switch))
+        try:
+            await asyncio.shield(switching)
+            await self._rest(0.0)  # the disk takes a moment, and an answer may have begun meanwhile
+        except asyncio.CancelledError:
+            await asyncio.wait([switching])
+            await asyncio.to_thread(versions.use, before)
+            raise
+        self._say("switching")
+        self._here.restart()
+
+    async def _rest(self, rest_s: float) -> None:
+        """Wait until nothing has been answered for so long. Nothing else runs between the last look and the return."""
         since = time.monotonic()
         while True:
             if not self._here.is_at_rest():
                 since = time.monotonic()
-            elif time.monotonic() - since >= self._here.rest_s:
+            elif time.monotonic() - since >= rest_s:
                 return
             await asyncio.sleep(self._here.poll_s)
 
@@ -347,11 +396,9 @@ class UpdateKeeper:
         if self._versions is None or self._versions.before is None:
             raise UsageError(NOTHING_BEFORE)
         self._say("waiting")
-        await self._rest()
-        await asyncio.to_thread(self._versions.go_back, "Its owner went back.")
-        self._remember(msgspec.structs.replace(self._seen, wanted=""))
-        self._say("switching")
-        self._here.restart()
+        self._want("")
+        go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
+        await self._switch(self._versions, go_back)
 
     # --- the home
 
@@ -376,7 +423,7 @@ class UpdateKeeper:
                 self._say("offered")
             return HEARD
         if failed is not None and failed.version == release.version:
-            return self.state.message
+            return why_left(failed)
         if not self.is_busy:
             self._begin(self._install(release))
         return FOLLOWS
