@@ -419,7 +419,7 @@ class UpdateKeeper:
             return ""
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "itself" or not self._here.is_allowed():
-            if not self.is_busy:
+            if not self.is_busy and self.state.version != release.version:  # else it was said
                 self._say("offered")
             return HEARD
         if failed is not None and failed.version == release.version:

@@ -28,5 +28,7 @@ BY_HAND: Final = "Its owner has to update it."
 def why_left(failed: Failed) -> str:
     """Why a version that was tried is not used."""
     if failed.by_owner:
-        return f"You went back from Potluck {failed.version}, so {__version__} is used."
+        return (
+            f"The owner of this computer went back from Potluck {failed.version} to {__version__}."
+        )
     return f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
