@@ -109,7 +109,7 @@ class NodeParts:
             shared=Folders.usual().data if folders.home is not None and release is None else None,
             index=engine_index(settings),
             throttle=self.throttle,
-            also=lambda: self.updates.listed(),
+            also=lambda: self.updates.known.listed(),
             heard=lambda envelope: self.updates.heard(envelope),
             changed=self.events.changed,
         )
@@ -172,7 +172,7 @@ class NodeParts:
         self.telling = Telling(
             self.engine.client,
             members=lambda: members(self.identity, self.discovery.peers(), self.membership.names()),
-            envelope=lambda: self.updates.to_tell,
+            envelope=lambda: self.updates.known.to_tell,
             heard=self.updates.tells,
         )
         self.looks, self.awake = looks(), Awake(holding())

@@ -203,7 +203,7 @@ def test_it_can_be_stopped_while_it_waits(computer: Computer, archive: Path) -> 
     run(stopping)
 
     assert (keeper.state.phase, computer.used) == ("offered", OWN)
-    assert keeper.to_tell == b""  # nor do the others install it
+    assert keeper.known.to_tell == b""  # nor do the others install it
 
 
 def test_an_answer_that_begins_while_it_is_switched_is_not_cut(
@@ -312,7 +312,7 @@ def test_one_that_does_not_start_is_not_switched_to(computer: Computer, tmp_path
     assert state.failed
     assert "does not start on this computer" in state.message
     assert computer.used == OWN
-    assert keeper.to_tell == b""
+    assert keeper.known.to_tell == b""
 
 
 def test_a_list_that_nobody_trusted_has_signed_is_refused(
@@ -325,7 +325,7 @@ def test_a_list_that_nobody_trusted_has_signed_is_refused(
 
     assert state.failed
     assert "not signed by the makers" in state.message
-    assert computer.keeper().listed() == {}
+    assert computer.keeper().known.listed() == {}
 
 
 @pytest.mark.parametrize("status", [404, 500])
@@ -404,6 +404,7 @@ def test_a_version_that_runs_has_come_up(
     computer.publish(archive)
     asked(computer.keeper(), "install")
     monkeypatch.setattr("potluck.cluster.updating.keeper.__version__", NEW)
+    monkeypatch.setattr("potluck.cluster.updating.known.__version__", NEW)
     keeper = computer.keeper(installed(computer.root, NEW))
 
     async def starting() -> None:
@@ -435,7 +436,7 @@ def test_a_version_that_did_not_come_up_is_said_and_not_installed_again_by_itsel
     assert "did not start on this computer" in keeper.state.message
     assert run(lambda: _heard(keeper, envelope)) == keeper.state.message
     assert computer.used == OWN
-    assert keeper.to_tell == b""
+    assert keeper.known.to_tell == b""
 
 
 async def _heard(keeper: UpdateKeeper, envelope: bytes) -> str:
@@ -473,15 +474,15 @@ def test_the_home_is_told_once_its_owner_wants_it_and_it_is_here_and_good(
     envelope = computer.publish(archive)
     keeper = computer.keeper()
     told: list[bytes] = []
-    computer.try_version = lambda *_: told.append(keeper.to_tell)
+    computer.try_version = lambda *_: told.append(keeper.known.to_tell)
     asked(keeper, "check")
-    assert keeper.to_tell == b""
+    assert keeper.known.to_tell == b""
 
     asked(keeper, "install")
 
     assert told == [b""]
-    assert keeper.to_tell == envelope
-    assert set(keeper.listed()) == {Digest(package(archive, NEW).sha256)}
+    assert keeper.known.to_tell == envelope
+    assert set(keeper.known.listed()) == {Digest(package(archive, NEW).sha256)}
     keeper.tells({"a": HomesVersion(name="attic", version=NEW)})
     assert [each.name for each in keeper.state.computers] == ["attic"]
 
@@ -506,7 +507,7 @@ def test_a_package_of_the_system_is_fetched_and_its_owner_told_how(
     assert placed.read_bytes() == archive.read_bytes()
     assert list(computer.folder.glob("*.deb")) == [placed]
     envelope = computer.server.files["/release.json"]
-    assert keeper.to_tell == envelope
+    assert keeper.known.to_tell == envelope
     run(lambda: _heard(keeper, envelope))  # from a main computer, which tells again and again
     assert keeper.state == state
 

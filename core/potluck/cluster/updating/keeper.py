@@ -22,6 +22,7 @@ from potluck import __version__
 from potluck.api.update import HomesVersion, Phase, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
 from potluck.cluster.updating.here import Here
+from potluck.cluster.updating.known import KnownRelease
 from potluck.cluster.updating.sentences import (
     BY_HAND,
     FOLLOWS,
@@ -38,29 +39,21 @@ from potluck.errors import (
     IntegrityError,
     OfflineError,
     PotluckError,
-    StoreError,
     UsageError,
 )
-from potluck.files import recall, remember, write_atomically
-from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
 from potluck.runtime.stopping import go_on
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet
 from potluck.update import archive, ways
-from potluck.update.release import Release, read_release
+from potluck.update.release import Release
 from potluck.update.versions import Versions, is_newer
 
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0  # between two looks by itself
 UP_S: Final = 10.0  # a version that runs for so long has come up
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    looked_at: float = 0.0  # Unix time
-    wanted: str = ""  # the version that this computer's owner has asked for, once its package is here and good
 
 
 class UpdateKeeper:
@@ -79,9 +72,8 @@ class UpdateKeeper:
         self._here, self._store, self._fetcher, self._changed = here, store, fetcher, changed
         self._way, why = ways.way(here.installed)
         self._versions = Versions.of(here.installed)
-        self._seen = recall(here.folder / "seen.json", _Seen) or _Seen()
-        self.envelope = b""
-        self._release: Release | None = None
+        keys = here.installed.updates.keys if here.installed and self._way != "manual" else ()
+        self.known = KnownRelease(here.folder, keys)
         self._computers: Mapping[str, HomesVersion] = {}
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
@@ -97,36 +89,8 @@ class UpdateKeeper:
         """Whether a newer version is being installed."""
         return self._working is not None and not self._working.done()
 
-    @property
-    def to_tell(self) -> bytes:
-        """The envelope that the home is told of; empty: there is nothing to tell.
-
-        That is a version that this computer runs, or that its owner has asked for and that is here, so that the
-        others can take it from here.
-        """
-        release = self._release
-        if release is None or release.version not in (__version__, self._seen.wanted):
-            return b""
-        return self.envelope
-
-    def listed(self) -> Mapping[Digest, Wheel]:
-        """The packages of that release, for all systems: others of the home may have them."""
-        release = self._release
-        if release is None:
-            return {}
-        files = (package.as_wheel(release.version) for package in release.packages)
-        return {file.digest: file for file in files}
-
     def _recall(self) -> None:
-        """Take up what was known before the node ended."""
-        try:
-            envelope = (self._here.folder / "release.json").read_bytes()
-            release = self._read(envelope)
-        except (OSError, PotluckError):
-            pass  # nothing was known
-        else:
-            if not is_newer(__version__, release.version):  # else it was updated in another way
-                self.envelope, self._release = envelope, release
+        """Say what was known before the node ended."""
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "manual":
             self.state = self._as(self._at_rest)
@@ -137,39 +101,21 @@ class UpdateKeeper:
                 left=failed.by_owner,
                 message=why_left(failed),
             )
-            if failed.version == self._seen.wanted:
-                self._want("")
-
-    def _read(self, envelope: bytes) -> Release:
-        installed = self._here.installed
-        if installed is None or self._way == "manual":
-            raise UsageError(self.state.message)
-        return read_release(envelope, installed.updates.keys)
-
-    def _take(self, envelope: bytes) -> Release:
-        """Know a release from now on, if it is newer than what is known and what runs."""
-        release = self._read(envelope)
-        known = self._release.version if self._release is not None else __version__
-        if is_newer(release.version, known):
-            try:
-                write_atomically(self._here.folder / "release.json", envelope)
-            except OSError as error:
-                raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
-            self.envelope, self._release = envelope, release
-        return release
+            if failed.version == self.known.wanted:
+                self.known.want("")
 
     def _say(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> None:
         self.state = self._as(phase, message=message, nbytes=nbytes, done=done)
         self._changed()
 
     def _as(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> Update:
-        release, versions = self._release, self._versions
+        versions = self._versions
         return Update(
             phase=phase,
             message=message or SAYS[phase],
             replaces=self._way == "itself",
             allowed=self._here.is_allowed(),
-            version=release.version if release is not None else "",
+            version=self.known.version,
             before=(versions.before or "") if versions is not None else "",
             nbytes=nbytes,
             done=done,
@@ -182,22 +128,12 @@ class UpdateKeeper:
     @property
     def _at_rest(self) -> Phase:
         """What there is to say while nothing is done."""
-        release = self._release
-        return "offered" if release and is_newer(release.version, __version__) else "quiet"
+        return "offered" if self.known.is_newer else "quiet"
 
     def _fail(self, message: str) -> None:
         state = self._as(self._at_rest, message=message)
         self.state = msgspec.structs.replace(state, failed=True)
         self._changed()
-
-    def _want(self, version: str) -> None:
-        """Have the home told of this version; none if it is empty."""
-        if version != self._seen.wanted:
-            self._remember(msgspec.structs.replace(self._seen, wanted=version))
-
-    def _remember(self, seen: _Seen) -> None:
-        self._seen = seen
-        remember(self._here.folder / "seen.json", seen)
 
     # --- by itself
 
@@ -207,7 +143,7 @@ class UpdateKeeper:
         if self._versions is not None:
             await asyncio.to_thread(self._versions.came_up)
         while True:
-            due = self._here.clock() - self._seen.looked_at >= DAY_S
+            due = self._here.clock() - self.known.looked_at >= DAY_S
             if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
                 self._begin(self._look_by_itself())
             await asyncio.sleep(DAY_S / 24)
@@ -274,9 +210,9 @@ class UpdateKeeper:
         assert installed is not None  # `change` and `start` looked
         self._say("looking")
         envelope = await asyncio.to_thread(self._here.newest, installed.updates.index)
-        release = self._take(envelope)
-        self._remember(msgspec.structs.replace(self._seen, looked_at=self._here.clock()))
-        if is_newer(release.version, __version__):
+        self.known.take(envelope)
+        self.known.looked(self._here.clock())
+        if self.known.is_newer:
             self._say("offered")
         else:
             self._say("quiet", message=NEWEST)
@@ -293,14 +229,15 @@ class UpdateKeeper:
         try:
             await self._look()
         except (HubError, IntegrityError):  # offline, or a page that a hotel shows in between
-            if self._at_rest != "offered":
+            if not self.known.is_newer:
                 raise
-        if self._release is None or self._at_rest != "offered":
+        release = self.known.release
+        if release is None or not self.known.is_newer:
             return
         try:
-            await self._install(self._release, is_wanted=True)
+            await self._install(release, is_wanted=True)
         except BaseException:
-            self._want("")
+            self.known.want("")
             raise
 
     async def _install(self, release: Release, *, is_wanted: bool = False) -> None:
@@ -317,13 +254,13 @@ class UpdateKeeper:
         if self._way == "package":
             placed = await asyncio.to_thread(self._place, path, package.name)
             if is_wanted:
-                self._want(release.version)
+                self.known.want(release.version)
             self._say("fetched", message=ways.how_to_install(installed.kind, placed))
             return
         self._say("trying", nbytes=file.nbytes, done=file.nbytes)
         await self._unpack(path, release.version)
         if is_wanted:
-            self._want(release.version)
+            self.known.want(release.version)
         self._say("waiting", nbytes=file.nbytes, done=file.nbytes)
         assert self._versions is not None
         await self._switch(self._versions, partial(self._versions.switch, release.version))
@@ -396,7 +333,7 @@ class UpdateKeeper:
         if self._versions is None or self._versions.before is None:
             raise UsageError(NOTHING_BEFORE)
         self._say("waiting")
-        self._want("")
+        self.known.want("")
         go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
         await self._switch(self._versions, go_back)
 
@@ -411,7 +348,7 @@ class UpdateKeeper:
         if self._way == "manual":
             return BY_HAND
         try:
-            release = self._take(envelope)
+            release = self.known.take(envelope)
         except IntegrityError as error:
             logger.warning("a main computer tells of a release that is none: %s", error)
             raise
@@ -419,7 +356,7 @@ class UpdateKeeper:
             return ""
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "itself" or not self._here.is_allowed():
-            if not self.is_busy and self.state.version != release.version:  # else it was said
+            if not self.is_busy and self.state.version != self.known.version:  # else it was said
                 self._say("offered")
             return HEARD
         if failed is not None and failed.version == release.version:
