@@ -172,6 +172,17 @@ def test_a_new_version_is_not_left_because_the_node_before_takes_long_to_end(
     assert (versions.folder / "state.json").read_bytes() == state  # and it is no start of it
 
 
+@pytest.mark.slow
+def test_a_node_that_another_one_keeps_from_starting_is_not_called_broken(
+    folders: Folders, fake: list[str]
+) -> None:
+    with (
+        exclusive(folders.node_lock),
+        pytest.raises(AlreadyRunningError, match="has not ended yet"),
+    ):
+        find_or_start(folders)
+
+
 def test_why_a_node_ended_is_told_in_its_words_but_not_in_those_of_an_exception(
     tmp_path: Path,
 ) -> None:

@@ -107,18 +107,20 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
         versions = Versions.of_this()
         if versions is not None and versions.is_on_trial:
             wait_s = max(wait_s, NEW_START_S)
-            _wait_for_end(folders)  # else a good version would count as one that does not start
+            _wait_for_end(
+                folders, END_S
+            )  # else a good version would count as one that does not start
         return started(lambda: _start(folders, wait_s, versions), versions, NodeStartError)
 
 
-def _wait_for_end(folders: Folders) -> None:
+def _wait_for_end(folders: Folders, wait_s: float) -> None:
     """Wait until no node holds these folders any more.
 
     Raises:
         AlreadyRunningError: one does still.
     """
     try:
-        with exclusive(folders.node_lock, wait_s=END_S):
+        with exclusive(folders.node_lock, wait_s=wait_s):
             pass
     except AlreadyRunningError:
         raise AlreadyRunningError(
@@ -161,6 +163,7 @@ def _start(folders: Folders, wait_s: float, versions: Versions | None) -> Client
     else:
         process.kill()
         process.wait()
+    _wait_for_end(folders, 0.0)  # one that was in its way is not its fault
     raise NodeStartError(
         f"Potluck could not be started in the background. {why_ended(folders.output_file)}"
         f" More is in {folders.state}."
