@@ -5,7 +5,8 @@
     python3 installers/release_index.py sign FOLDER URL     FOLDER/release.json, of the packages there; URL: where they are
     python3 installers/release_index.py check FOLDER        whether FOLDER/release.json is what packages would believe
 
-`sign` takes the private key from POTLUCK_RELEASE_KEY (base64). It must be the half of a key in release_keys.txt.
+`sign` takes the private key from POTLUCK_RELEASE_KEY (base64), or several with spaces or ends of lines between, and signs
+with each. One must be the half of a key in release_keys.txt.
 Needs `cryptography`, `msgspec` and `packaging`, as Potluck does; `artifacts.py index` runs it where they are missing.
 """
 
@@ -23,10 +24,11 @@ import msgspec
 from artifacts import digest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from native.project import BuildError, release_keys, version
+from sealing import key_text, private_key, seal, text
 from terminal import say
 
 from potluck.errors import IntegrityError
-from potluck.update.envelope import RELEASE_TYPE, key_text, private_key, seal
+from potluck.update.envelope import RELEASE_TYPE
 from potluck.update.release import Package, Release, read_release, this_machine
 
 NAME = "release.json"
@@ -40,10 +42,8 @@ _KINDS = {".tar.xz": "tar", ".dmg": "macos", ".exe": "windows"}
 
 def new_key() -> tuple[str, str]:
     """A private key and its public half, both in base64."""
-    import base64
-
     key = Ed25519PrivateKey.generate()
-    return base64.b64encode(key.private_bytes_raw()).decode(), key_text(key.public_key())
+    return text(key.private_bytes_raw()), key_text(key.public_key())
 
 
 def packages(folder: Path, url: str) -> list[Package]:
@@ -76,23 +76,23 @@ def packages(folder: Path, url: str) -> list[Package]:
     return found
 
 
-def sign(folder: Path, url: str, secret: str, keys: Sequence[str]) -> Path:
+def sign(folder: Path, url: str, secrets: str, keys: Sequence[str]) -> Path:
     """Write the list of the packages in a folder.
 
     Raises:
-        BuildError: the key is none, or packages would not believe it.
+        BuildError: a key is none, or packages would believe none of them.
     """
     try:
-        key = private_key(secret)
+        private = [private_key(secret) for secret in secrets.split() or [""]]
     except ValueError:
         raise BuildError(f"{KEY} is no Ed25519 key: 32 bytes in base64.") from None
-    if key_text(key.public_key()) not in keys:
+    if not any(key_text(key.public_key()) in keys for key in private):
         raise BuildError(
             "The public half of this key is not in installers/release_keys.txt, so no package would believe it."
         )
     release = Release(version=version(), packages=tuple(packages(folder, url)))
     target = folder / NAME
-    target.write_bytes(seal(msgspec.json.encode(release), RELEASE_TYPE, key) + b"\n")
+    target.write_bytes(seal(msgspec.json.encode(release), RELEASE_TYPE, *private) + b"\n")
     return target
 
 

@@ -11,11 +11,20 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_backend import TOKEN, Server, serving
+from releases import make_root, make_tree
 
 from potluck import launch
 from potluck.client import NodeSilentError
 from potluck.launch import NodeStartError, command, environment, find, find_or_start, why_ended
-from potluck.settings import Folders, NodeFile, exclusive, read_node_file, write_node_file
+from potluck.settings import (
+    AlreadyRunningError,
+    Folders,
+    NodeFile,
+    exclusive,
+    read_node_file,
+    write_node_file,
+)
+from potluck.update.versions import Versions
 
 pytestmark = pytest.mark.net
 
@@ -139,6 +148,39 @@ def test_a_node_that_ends_at_once_tells_why(folders: Folders, fake: list[str]) -
         find_or_start(folders)
 
     assert folders.log_file.read_text() == "an older line\n"  # the node alone writes there
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the .tar.xz is for Linux")
+def test_a_new_version_is_not_left_because_the_node_before_takes_long_to_end(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = Versions(make_root(tmp_path / "potluck", "1.0.0"), "1.0.0")
+    make_tree(versions.new("2.0.0"), "2.0.0")
+    versions.add("2.0.0")
+    versions.switch("2.0.0")
+    state = (versions.folder / "state.json").read_bytes()
+    monkeypatch.setattr(Versions, "of_this", lambda: versions)
+    monkeypatch.setattr(launch, "END_S", 0.0)
+
+    with (
+        exclusive(folders.node_lock),
+        pytest.raises(AlreadyRunningError, match="has not ended yet"),
+    ):
+        find_or_start(folders)
+
+    assert versions.current == "2.0.0"
+    assert (versions.folder / "state.json").read_bytes() == state  # and it is no start of it
+
+
+@pytest.mark.slow
+def test_a_node_that_another_one_keeps_from_starting_is_not_called_broken(
+    folders: Folders, fake: list[str]
+) -> None:
+    with (
+        exclusive(folders.node_lock),
+        pytest.raises(AlreadyRunningError, match="has not ended yet"),
+    ):
+        find_or_start(folders)
 
 
 def test_why_a_node_ended_is_told_in_its_words_but_not_in_those_of_an_exception(

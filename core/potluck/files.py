@@ -6,8 +6,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 _TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
+_LOCK_POLL_S = 0.05
 _HELD_WAITS_S = (
     0.01,
     0.02,
@@ -144,6 +145,34 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked(
+    path: Path, *, wait_s: float = 0.0, check: Callable[[], None] = lambda: None
+) -> Generator[None]:
+    """Hold the lock on a file. The system releases it when the process ends for any reason.
+
+    Args:
+        path: of the file, which is made if it is missing.
+        wait_s: how long another process that holds it is waited for, in seconds.
+        check: called between two tries; what it raises ends the waiting.
+
+    Raises:
+        TimeoutError: another process still holds it.
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _PRIVATE)
+    try:
+        deadline = time.monotonic() + wait_s
+        while not try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            check()
+            time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)  # releases the lock
 
 
 def try_lock(descriptor: int) -> bool:

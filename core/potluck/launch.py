@@ -17,6 +17,7 @@ import potluck
 from potluck.client import Client, NodeGoneError, NodeSilentError
 from potluck.errors import PotluckError, UsageError
 from potluck.settings import (
+    AlreadyRunningError,
     Folders,
     NodeFile,
     exclusive,
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 _OURS = "potluck: "  # before each sentence that a command prints when it fails
 START_S = 20.0  # the first start on a slow disk compiles every module
 NEW_START_S = 60.0  # of a version that has never come up: none is left for a disk that is busy
+END_S = 60.0  # for the node before it to end: it takes the model out of force first
 HEALTH_S = 5.0
 POLL_S = 0.05
 
@@ -93,6 +95,7 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
     Raises:
         NodeStartError: the node did not answer in time, or ended at once.
         NodeSilentError: there is a node, which does not answer.
+        AlreadyRunningError: the node before has not ended yet.
     """
     found = find(folders)
     if found is not None:
@@ -104,7 +107,25 @@ def find_or_start(folders: Folders, *, wait_s: float = START_S) -> Client:
         versions = Versions.of_this()
         if versions is not None and versions.is_on_trial:
             wait_s = max(wait_s, NEW_START_S)
+            _wait_for_end(
+                folders, END_S
+            )  # else a good version would count as one that does not start
         return started(lambda: _start(folders, wait_s, versions), versions, NodeStartError)
+
+
+def _wait_for_end(folders: Folders, wait_s: float) -> None:
+    """Wait until no node holds these folders any more.
+
+    Raises:
+        AlreadyRunningError: one does still.
+    """
+    try:
+        with exclusive(folders.node_lock, wait_s=wait_s):
+            pass
+    except AlreadyRunningError:
+        raise AlreadyRunningError(
+            "The Potluck that ran before has not ended yet. Try again in a minute."
+        ) from None
 
 
 def _start(folders: Folders, wait_s: float, versions: Versions | None) -> Client:
@@ -142,6 +163,7 @@ def _start(folders: Folders, wait_s: float, versions: Versions | None) -> Client
     else:
         process.kill()
         process.wait()
+    _wait_for_end(folders, 0.0)  # one that was in its way is not its fault
     raise NodeStartError(
         f"Potluck could not be started in the background. {why_ended(folders.output_file)}"
         f" More is in {folders.state}."

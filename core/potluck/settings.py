@@ -13,7 +13,6 @@ import contextlib
 import os
 import platform
 import re
-import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -23,7 +22,7 @@ from msgspec import Meta, Struct
 
 from potluck.api.values.politeness import Rules
 from potluck.errors import UsageError
-from potluck.files import try_lock, write_atomically
+from potluck.files import locked, write_atomically
 from potluck.reasons import reason
 
 HOME_VARIABLE = "POTLUCK_HOME"
@@ -31,7 +30,6 @@ CPUS_VARIABLE = "POTLUCK_CPUS"
 INDEX_VARIABLE = "POTLUCK_ENGINE_INDEX"
 LOCKS_VARIABLE = "POTLUCK_ENGINE_LOCKS"
 MOST_CPUS = 8
-LOCK_POLL_S = 0.05
 
 _T = TypeVar("_T")
 _ENTRY = re.compile(r"`\$\.?([^`]+)`")  # as msgspec names the place of a value
@@ -293,16 +291,14 @@ def exclusive(file: Path, *, wait_s: float = 0.0) -> Generator[None, None, None]
         AlreadyRunningError: another process still holds the lock after `wait_s` seconds.
     """
     make_private(file.parent)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        deadline = time.monotonic() + wait_s
-        while not try_lock(descriptor):
-            if time.monotonic() >= deadline:
-                raise AlreadyRunningError("Potluck is already running, or just being started.")
-            time.sleep(LOCK_POLL_S)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(file, wait_s=wait_s))
+        except TimeoutError:
+            raise AlreadyRunningError(
+                "Potluck is already running, or just being started."
+            ) from None
         yield
-    finally:
-        os.close(descriptor)  # releases the lock
 
 
 # --- files

@@ -47,6 +47,16 @@ def test_what_failed_is_a_failure_with_its_sentence(
     assert "It is damaged." in capsys.readouterr().out
 
 
+def test_going_back_is_no_failure(server: Server, potluck: Potluck, capsys: Output) -> None:
+    server.backend.update_state = Update(
+        phase="offered", message="You went back.", version="2.0.0", left=True
+    )
+
+    assert potluck("update", "back") == 0
+
+    assert "You went back. To install it again: potluck update install" in capsys.readouterr().out
+
+
 def test_it_may_look_by_itself_from_now_on(server: Server, potluck: Potluck) -> None:
     server.backend.update_state = OFFERED
 

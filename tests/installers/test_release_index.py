@@ -14,8 +14,7 @@ from native.project import (
 from native.project import (
     release_index as address_of_index,
 )
-
-from potluck.update.envelope import key_text, private_key
+from sealing import key_text, private_key
 
 SECRET, PUBLIC = release_index.new_key()
 URL = "https://packages.invalid/v1"
@@ -54,6 +53,15 @@ def test_it_names_the_packages_of_all_systems(folder: Path) -> None:
         ("windows", "x86_64", "windows"),
     }
     assert all(p.url == f"{URL}/{p.name}" for p in release.packages)
+
+
+def test_it_is_signed_by_each_key_while_keys_change(folder: Path) -> None:
+    secret, public = release_index.new_key()
+
+    release_index.sign(folder, URL, f"{SECRET}\n{secret}\n", [public])
+
+    for key in (PUBLIC, public):  # who knows the old one alone, and who knows the new one alone
+        assert release_index.check(folder, [key]).version == version()
 
 
 def test_a_file_that_was_changed_afterwards_is_found(folder: Path) -> None:

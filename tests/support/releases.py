@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sealing import key_text, seal
 
 from potluck.system.installation import Package as Installed
 from potluck.system.installation import Updates
-from potluck.update.envelope import RELEASE_TYPE, key_text, seal
+from potluck.update.envelope import RELEASE_TYPE
 from potluck.update.release import Package, Release
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

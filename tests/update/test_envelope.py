@@ -4,11 +4,14 @@ import base64
 import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from releases import KEY, KEYS, STRANGER, altered, signed
+from sealing import key_text, seal
 
 from potluck.errors import IntegrityError
-from potluck.update.envelope import MOST_BYTES, RELEASE_TYPE, key_text, seal, unseal
-from potluck.update.release import is_newer, read_release, this_machine
+from potluck.update.envelope import MOST_BYTES, RELEASE_TYPE, unseal
+from potluck.update.release import read_release, this_machine
+from potluck.update.versions import is_newer
 
 
 def test_what_was_sealed_is_read_again() -> None:
@@ -25,6 +28,12 @@ def test_the_signed_bytes_are_those_of_the_standard() -> None:
 def test_one_of_several_keys_is_enough() -> None:
     keys = (key_text(STRANGER.public_key()), *KEYS)
     assert unseal(seal(b"news", "text/plain", KEY), "text/plain", keys) == b"news"
+
+
+@pytest.mark.parametrize("key", [KEY, STRANGER])
+def test_while_keys_change_packages_with_either_read_it(key: Ed25519PrivateKey) -> None:
+    envelope = seal(b"news", "text/plain", KEY, STRANGER)
+    assert unseal(envelope, "text/plain", [key_text(key.public_key())]) == b"news"
 
 
 @pytest.mark.parametrize(

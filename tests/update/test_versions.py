@@ -1,5 +1,7 @@
 """Versions beside each other: switched to, counted while they have not come up, and left again."""
 
+import shutil
+import subprocess
 import sys
 import tarfile
 import threading
@@ -60,6 +62,61 @@ def test_one_that_came_up_is_on_trial_no_more_and_the_one_before_stays(root: Pat
     assert not versions(root, "2.0.0").is_on_trial
     assert versions(root, "2.0.0").before == "1.0.0"
     assert sorted(p.name for p in (root / "versions").iterdir() if p.is_dir()) == ["1.0.0", "2.0.0"]
+
+
+def test_a_tree_that_a_process_runs_from_stays(root: Path) -> None:
+    with_new(root)
+    used = make_tree(root / "versions" / "0.9.0", "0.9.0")
+    program = used / "python" / "bin" / "cat"
+    shutil.copy(str(shutil.which("cat")), program)
+
+    with subprocess.Popen([program], stdin=subprocess.PIPE):  # until its input ends
+        versions(root, "2.0.0").came_up()
+        with pytest.raises(StoreError, match="still runs"):
+            versions(root, "2.0.0").add("0.9.0")
+
+    assert used.is_dir()
+
+
+def test_what_another_node_unpacks_or_is_about_to_switch_to_stays(root: Path) -> None:
+    with_new(root)
+    unpacked = make_tree(root / "versions" / ".new-4.0.0", "4.0.0")
+    added = make_tree(root / "versions" / "3.0.0", "3.0.0")
+
+    versions(root, "2.0.0").came_up()
+
+    assert unpacked.is_dir()
+    assert added.is_dir()
+
+
+def test_only_one_unpacks_at_a_time_and_one_that_waits_can_be_stopped(root: Path) -> None:
+    def stop() -> None:
+        raise StoppedError
+
+    with (
+        versions(root).unpacking(),
+        pytest.raises(StoppedError),
+        versions(root).unpacking(stop),
+    ):
+        pass
+    with versions(root).unpacking(stop):
+        pass
+
+
+def test_a_version_that_is_gone_is_not_switched_to(root: Path) -> None:
+    with pytest.raises(StoreError, match="was deleted"):
+        versions(root).switch("2.0.0")
+    assert versions(root).current == "1.0.0"
+
+
+def test_a_switch_can_be_undone(root: Path) -> None:
+    old = versions(root)
+    before = old.used
+    with_new(root)
+
+    old.use(before)
+
+    assert old.used == before
 
 
 def test_the_old_one_that_still_runs_does_not_call_the_new_one_good(root: Path) -> None:

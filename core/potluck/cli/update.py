@@ -99,7 +99,9 @@ def _amount(state: Update) -> str:
 
 def _put(state: Update, version: str) -> None:
     put(f"Potluck {version} runs on this computer.")
-    if state.phase == "offered" and not state.failed:
+    if state.left:
+        put(f"{state.message} To install it again: potluck update install")
+    elif state.phase == "offered" and not state.failed:
         put(f"{state.message} It is {state.version}: potluck update install")
     else:
         put(state.message)

@@ -178,7 +178,7 @@ class Node(NodeParts):
 
     @property
     def _fetches(self) -> bool:
-        return self.library.downloads.is_busy or self.engine.keeper.is_busy or self.updates.is_busy
+        return self.is_fetching() or self.updates.is_busy
 
     async def _look(self) -> None:
         """See whether this computer may be lent now."""

@@ -109,7 +109,7 @@ class NodeParts:
             shared=Folders.usual().data if folders.home is not None and release is None else None,
             index=engine_index(settings),
             throttle=self.throttle,
-            also=lambda: self.updates.listed(),
+            also=lambda: self.updates.known.listed(),
             heard=lambda envelope: self.updates.heard(envelope),
             changed=self.events.changed,
         )
@@ -162,7 +162,7 @@ class NodeParts:
                 folder=folders.data / "updates",
                 is_allowed=lambda: self.lending.saved.updates,
                 allow=self.lending.allow_updates,
-                is_at_rest=lambda: not self.is_used(),
+                is_at_rest=lambda: not (self.is_used() or self.is_fetching()),
                 restart=lambda: self.events.publish(SuccessorAsked()),
             ),
             self.engine.store,
@@ -172,7 +172,7 @@ class NodeParts:
         self.telling = Telling(
             self.engine.client,
             members=lambda: members(self.identity, self.discovery.peers(), self.membership.names()),
-            envelope=lambda: self.updates.to_tell,
+            envelope=lambda: self.updates.known.to_tell,
             heard=self.updates.tells,
         )
         self.looks, self.awake = looks(), Awake(holding())
@@ -332,6 +332,10 @@ class NodeParts:
             or (lease is not None and lease.transfer is not None)
             or any(process.is_busy for process in self.processes.running())
         )
+
+    def is_fetching(self) -> bool:
+        """Whether a model or the engine is fetched at this moment."""
+        return self.library.downloads.is_busy or self.engine.keeper.is_busy
 
     async def serve_link(self, link: Link) -> None:
         """Serve a link that another computer has made, until it ends."""

@@ -6,13 +6,12 @@ nothing of it is parsed before the signature was checked.
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta
 
 from potluck.errors import IntegrityError
@@ -22,26 +21,19 @@ MOST_BYTES: Final = 256 << 10  # of an envelope; ten packages take 4 kB
 _MOST_SIGNATURES: Final = 8  # an old key and a new one, while keys change
 
 
-class _Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True):
+    """One of an envelope. `keyid` names the key; nothing is decided by it."""
+
     sig: Annotated[str, Meta(max_length=128)]
     keyid: Annotated[str, Meta(max_length=128)] = ""
 
 
-class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+class Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """A document in base64, its type, and who has signed both. `installers/sealing.py` makes one."""
+
     payload: str
     payload_type: str
-    signatures: Annotated[tuple[_Signature, ...], Meta(max_length=_MOST_SIGNATURES)]
-
-
-def seal(payload: bytes, payload_type: str, key: Ed25519PrivateKey) -> bytes:
-    """The envelope of a document, with one signature."""
-    signature = key.sign(_signed(payload_type, payload))
-    envelope = _Envelope(
-        payload=_text(payload),
-        payload_type=payload_type,
-        signatures=(_Signature(_text(signature), key_id(key.public_key())),),
-    )
-    return msgspec.json.encode(envelope)
+    signatures: Annotated[tuple[Signature, ...], Meta(max_length=_MOST_SIGNATURES)]
 
 
 def unseal(envelope: bytes, payload_type: str, keys: Sequence[str]) -> bytes:
@@ -58,14 +50,14 @@ def unseal(envelope: bytes, payload_type: str, keys: Sequence[str]) -> bytes:
     if len(envelope) > MOST_BYTES:
         raise _bad("is too large")
     try:
-        read = msgspec.json.decode(envelope, type=_Envelope)
+        read = msgspec.json.decode(envelope, type=Envelope)
         payload = base64.b64decode(read.payload, validate=True)
         signatures = [base64.b64decode(each.sig, validate=True) for each in read.signatures]
     except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError) as error:
         raise _bad("is damaged") from error
     if read.payload_type != payload_type:
         raise _bad("is another document")
-    signed = _signed(payload_type, payload)
+    signed = signed_bytes(payload_type, payload)
     if not any(_holds(key, each, signed) for key in map(public_key, keys) for each in signatures):
         raise _bad("is not signed by the makers of Potluck")
     return payload
@@ -85,26 +77,7 @@ def public_key(text: str) -> Ed25519PublicKey:
         ) from error
 
 
-def private_key(text: str) -> Ed25519PrivateKey:
-    """A key as the release has it: 32 bytes in base64.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return Ed25519PrivateKey.from_private_bytes(base64.b64decode(text, validate=True))
-
-
-def key_text(key: Ed25519PublicKey) -> str:
-    """A public key as packages have it."""
-    return _text(key.public_bytes_raw())
-
-
-def key_id(key: Ed25519PublicKey) -> str:
-    """What names a key in an envelope; nothing is decided by it."""
-    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
-
-
-def _signed(payload_type: str, payload: bytes) -> bytes:
+def signed_bytes(payload_type: str, payload: bytes) -> bytes:
     """What is signed: DSSE's pre-authentication encoding."""
     kind = payload_type.encode()
     return b" ".join((b"DSSEv1", b"%d" % len(kind), kind, b"%d" % len(payload), payload))
@@ -116,10 +89,6 @@ def _holds(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _bad(what: str) -> IntegrityError:

@@ -82,14 +82,6 @@ def read_release(envelope: bytes, keys: Sequence[str]) -> Release:
     return release
 
 
-def is_newer(version: str, than: str) -> bool:
-    """Whether a version comes after another one; what is no version comes after nothing."""
-    try:
-        return Version(version) > Version(than)
-    except InvalidVersion:
-        return False
-
-
 def this_system() -> str:
     """The system as releases name it."""
     return _SYSTEMS.get(sys.platform, sys.platform)

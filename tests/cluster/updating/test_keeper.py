@@ -162,7 +162,10 @@ def test_a_download_that_is_cut_goes_on_where_it_was(computer: Computer, archive
     computer.publish(archive)
     keeper = computer.keeper()
     asked(keeper, "check")
-    computer.server.cut_after, computer.server.cuts = archive.stat().st_size // 2, 1
+    computer.server.cut_after, computer.server.cuts = (
+        archive.stat().st_size // 2,
+        2,
+    )  # the list, too
 
     assert asked(keeper, "install").phase == "switching"
     assert any(each.startswith("bytes=") for each in computer.server.asked)
@@ -200,6 +203,92 @@ def test_it_can_be_stopped_while_it_waits(computer: Computer, archive: Path) -> 
     run(stopping)
 
     assert (keeper.state.phase, computer.used) == ("offered", OWN)
+    assert keeper.known.to_tell == b""  # nor do the others install it
+
+
+def test_an_answer_that_begins_while_it_is_switched_is_not_cut(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = _answering_from_the_switch_on(computer, archive, monkeypatch)
+
+    async def working() -> int:
+        await keeper.change(UpdateRequest(action="install"))
+        await until(lambda: computer.used == NEW)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        restarts = computer.restarts
+        computer.is_at_rest = True
+        await done(keeper)
+        return restarts
+
+    assert run(working) == 0
+    assert (computer.used, computer.restarts) == (NEW, 1)
+
+
+def test_one_that_is_stopped_after_the_switch_is_switched_back(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = _answering_from_the_switch_on(computer, archive, monkeypatch)
+
+    async def stopping() -> None:
+        await keeper.change(UpdateRequest(action="install"))
+        await until(lambda: computer.used == NEW)
+        await keeper.change(UpdateRequest(action="stop"))
+        await done(keeper)
+
+    run(stopping)
+
+    assert (computer.used, computer.restarts) == (OWN, 0)
+    assert Versions(computer.root, OWN).failed is None
+
+
+def _answering_from_the_switch_on(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> UpdateKeeper:
+    computer.publish(archive)
+    switch = Versions.switch
+
+    def switched(versions: Versions, version: str) -> None:
+        computer.is_at_rest = False
+        switch(versions, version)
+
+    monkeypatch.setattr(Versions, "switch", switched)
+    return computer.keeper()
+
+
+def test_the_newest_is_installed_and_not_the_one_that_was_known(
+    computer: Computer, archive: Path, tmp_path: Path
+) -> None:
+    computer.publish(archive)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+    computer.publish(make_archive(tmp_path / "newer", "99.1.0"), "99.1.0")
+
+    assert asked(keeper, "install").version == "99.1.0"
+    assert computer.used == "99.1.0"
+
+
+def test_the_one_that_is_known_is_installed_while_the_list_cannot_be_had(
+    computer: Computer, archive: Path
+) -> None:
+    computer.publish(archive)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+    computer.server.statuses = [500]
+
+    assert asked(keeper, "install").phase == "switching"
+    assert computer.used == NEW
+
+
+def test_one_that_another_node_of_this_installation_has_switched_to_is_started(
+    computer: Computer, archive: Path
+) -> None:
+    computer.publish(archive)
+    keeper, other = computer.keeper(), computer.keeper()
+    asked(other, "install")
+
+    assert asked(keeper, "install").phase == "switching"
+    assert Versions(computer.root, OWN).before == OWN
 
 
 def test_a_package_that_is_not_the_listed_one_is_refused(computer: Computer, archive: Path) -> None:
@@ -216,12 +305,14 @@ def test_a_package_that_is_not_the_listed_one_is_refused(computer: Computer, arc
 def test_one_that_does_not_start_is_not_switched_to(computer: Computer, tmp_path: Path) -> None:
     computer.publish(make_archive(tmp_path / "bad", NEW, code="raise SystemExit(1)"))
     computer.try_version = try_version
+    keeper = computer.keeper()
 
-    state = asked(computer.keeper(), "install")
+    state = asked(keeper, "install")
 
     assert state.failed
     assert "does not start on this computer" in state.message
     assert computer.used == OWN
+    assert keeper.known.to_tell == b""
 
 
 def test_a_list_that_nobody_trusted_has_signed_is_refused(
@@ -234,7 +325,7 @@ def test_a_list_that_nobody_trusted_has_signed_is_refused(
 
     assert state.failed
     assert "not signed by the makers" in state.message
-    assert computer.keeper().listed() == {}
+    assert computer.keeper().known.listed() == {}
 
 
 @pytest.mark.parametrize("status", [404, 500])
@@ -313,6 +404,7 @@ def test_a_version_that_runs_has_come_up(
     computer.publish(archive)
     asked(computer.keeper(), "install")
     monkeypatch.setattr("potluck.cluster.updating.keeper.__version__", NEW)
+    monkeypatch.setattr("potluck.cluster.updating.known.__version__", NEW)
     keeper = computer.keeper(installed(computer.root, NEW))
 
     async def starting() -> None:
@@ -325,6 +417,10 @@ def test_a_version_that_runs_has_come_up(
     assert keeper.state.before == OWN
     assert asked(keeper, "back").phase == "switching"
     assert computer.used == OWN
+    monkeypatch.undo()
+    back = computer.keeper().state
+    assert (back.phase, back.failed, back.left) == ("offered", False, True)
+    assert f"went back from Potluck {NEW}" in back.message
 
 
 def test_a_version_that_did_not_come_up_is_said_and_not_installed_again_by_itself(
@@ -340,6 +436,7 @@ def test_a_version_that_did_not_come_up_is_said_and_not_installed_again_by_itsel
     assert "did not start on this computer" in keeper.state.message
     assert run(lambda: _heard(keeper, envelope)) == keeper.state.message
     assert computer.used == OWN
+    assert keeper.known.to_tell == b""
 
 
 async def _heard(keeper: UpdateKeeper, envelope: bytes) -> str:
@@ -371,16 +468,21 @@ def test_a_main_computer_makes_no_release_up(computer: Computer, archive: Path) 
     assert computer.used == OWN
 
 
-def test_the_home_is_told_once_its_owner_wants_it(computer: Computer, archive: Path) -> None:
+def test_the_home_is_told_once_its_owner_wants_it_and_it_is_here_and_good(
+    computer: Computer, archive: Path
+) -> None:
     envelope = computer.publish(archive)
     keeper = computer.keeper()
+    told: list[bytes] = []
+    computer.try_version = lambda *_: told.append(keeper.known.to_tell)
     asked(keeper, "check")
-    assert keeper.to_tell == b""
+    assert keeper.known.to_tell == b""
 
     asked(keeper, "install")
 
-    assert keeper.to_tell == envelope
-    assert set(keeper.listed()) == {Digest(package(archive, NEW).sha256)}
+    assert told == [b""]
+    assert keeper.known.to_tell == envelope
+    assert set(keeper.known.listed()) == {Digest(package(archive, NEW).sha256)}
     keeper.tells({"a": HomesVersion(name="attic", version=NEW)})
     assert [each.name for each in keeper.state.computers] == ["attic"]
 
@@ -394,6 +496,8 @@ def test_a_package_of_the_system_is_fetched_and_its_owner_told_how(
     computer.server.files[f"/potluck-{NEW}.tar.xz"] = archive.read_bytes()
     updates = Updates(f"{computer.server.address}/release.json", KEYS)
     keeper = computer.keeper(Package(computer.root / "tree", "deb", OWN, updates))
+    computer.folder.mkdir()
+    (computer.folder / "potluck_98.0.0_amd64.deb").touch()
 
     state = asked(keeper, "install")
 
@@ -401,6 +505,11 @@ def test_a_package_of_the_system_is_fetched_and_its_owner_told_how(
     assert state.phase == "fetched"
     assert f"sudo apt install {placed}" in state.message
     assert placed.read_bytes() == archive.read_bytes()
+    assert list(computer.folder.glob("*.deb")) == [placed]
+    envelope = computer.server.files["/release.json"]
+    assert keeper.known.to_tell == envelope
+    run(lambda: _heard(keeper, envelope))  # from a main computer, which tells again and again
+    assert keeper.state == state
 
 
 def test_a_release_without_a_package_for_this_computer_is_said(computer: Computer) -> None:

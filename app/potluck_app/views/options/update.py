@@ -74,7 +74,8 @@ class UpdateCard(Described, QFrame):
         self.meter.setVisible(update.phase == "fetching")
         self.meter.show_fraction(update.fraction)
         is_manual, is_offered = update.phase == "manual", update.phase == "offered"
-        self.look.setVisible(update.phase in ("quiet", "fetched") or (is_offered and update.failed))
+        is_settled = update.failed or update.left
+        self.look.setVisible(update.phase in ("quiet", "fetched") or (is_offered and is_settled))
         self.install.setVisible(is_offered)
         self.stop.setVisible(update.is_working and update.phase != "switching")
         self.back.setVisible(bool(update.before) and not update.is_working)
@@ -107,9 +108,15 @@ def _sentence(state: ClusterState, update: Update) -> str:
         return said(f"The new version is being fetched: {share}, from {update.source}.")
     if update.phase == "fetching":
         return said(f"The new version is being fetched: {share} of {format_bytes(update.nbytes)}.")
-    if update.phase == "offered" and not update.failed:
-        return said(
-            f"Potluck {update.version} is there. It replaces this version, on your other computers too, when nothing"
-            " is answered."
-        )
+    if update.phase == "offered" and not (update.failed or update.left):
+        return said(_offer(update))
     return said(update.message)
+
+
+def _offer(update: Update) -> str:
+    if update.replaces:
+        return (
+            f"Potluck {update.version} is there. It replaces this version when nothing is answered, also on those of your"
+            " other computers whose owners allow it."
+        )
+    return f"Potluck {update.version} is there. Its package is fetched and checked, and you install it yourself."

@@ -32,6 +32,8 @@ class Update(Struct, frozen=True, kw_only=True):
     phase: Phase
     message: str  # what that means, in a sentence
     failed: bool = False  # whether what was tried last went wrong
+    left: bool = False  # whether the owner went back from the newer version
+    replaces: bool = True  # whether Potluck installs it by itself; else it fetches its package, and its owner does
     allowed: bool = False  # whether Potluck looks by itself, and follows its main computer
     version: str = ""  # the newer one
     before: str = ""  # the version that can be gone back to

@@ -24,7 +24,7 @@ class Here:
         installed: the package that runs; None: it is none.
         folder: for what was fetched and seen.
         is_allowed: whether Potluck may look by itself and follow its home; `allow` changes that.
-        is_at_rest: whether nothing is answered, loaded or computed for others at this moment.
+        is_at_rest: whether nothing is answered, loaded, downloaded or computed for others at this moment.
         restart: ends this node; the version in use then starts.
     """
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from potluck import __version__
 from potluck.api.values.update import HomesVersion, Phase, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
 from potluck.cluster.updating.here import Here
+from potluck.cluster.updating.known import KnownRelease
 from potluck.cluster.updating.sentences import (
     BY_HAND,
     FOLLOWS,
@@ -30,27 +32,28 @@ from potluck.cluster.updating.sentences import (
     NOTHING_BEFORE,
     SAYS,
     UNEXPECTED,
+    why_left,
 )
-from potluck.errors import IntegrityError, OfflineError, PotluckError, StoreError, UsageError
-from potluck.files import recall, remember, write_atomically
-from potluck.ids import Digest
+from potluck.errors import (
+    HubError,
+    IntegrityError,
+    OfflineError,
+    PotluckError,
+    UsageError,
+)
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
+from potluck.runtime.stopping import go_on
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet
 from potluck.update import archive, ways
-from potluck.update.release import Release, is_newer, read_release
-from potluck.update.versions import Versions
+from potluck.update.release import Release
+from potluck.update.versions import Versions, is_newer
 
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0  # between two looks by itself
 UP_S: Final = 10.0  # a version that runs for so long has come up
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    looked_at: float = 0.0  # Unix time
-    wanted: str = ""  # the version that this computer's owner has asked for
 
 
 class UpdateKeeper:
@@ -69,9 +72,8 @@ class UpdateKeeper:
         self._here, self._store, self._fetcher, self._changed = here, store, fetcher, changed
         self._way, why = ways.way(here.installed)
         self._versions = Versions.of(here.installed)
-        self._seen = recall(here.folder / "seen.json", _Seen) or _Seen()
-        self.envelope = b""
-        self._release: Release | None = None
+        keys = here.installed.updates.keys if here.installed and self._way != "manual" else ()
+        self.known = KnownRelease(here.folder, keys)
         self._computers: Mapping[str, HomesVersion] = {}
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
@@ -87,71 +89,33 @@ class UpdateKeeper:
         """Whether a newer version is being installed."""
         return self._working is not None and not self._working.done()
 
-    @property
-    def to_tell(self) -> bytes:
-        """The envelope that the home is told of; empty: there is nothing to tell.
-
-        That is a version that this computer runs, or that its owner has asked for.
-        """
-        release = self._release
-        if release is None or release.version not in (__version__, self._seen.wanted):
-            return b""
-        return self.envelope
-
-    def listed(self) -> Mapping[Digest, Wheel]:
-        """The packages of that release, for all systems: others of the home may have them."""
-        release = self._release
-        if release is None:
-            return {}
-        files = (package.as_wheel(release.version) for package in release.packages)
-        return {file.digest: file for file in files}
-
     def _recall(self) -> None:
-        """Take up what was known before the node ended."""
-        try:
-            envelope = (self._here.folder / "release.json").read_bytes()
-            release = self._read(envelope)
-        except (OSError, PotluckError):
-            pass  # nothing was known
-        else:
-            if not is_newer(__version__, release.version):  # else it was updated in another way
-                self.envelope, self._release = envelope, release
+        """Say what was known before the node ended."""
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "manual":
             self.state = self._as(self._at_rest)
         if failed is not None and failed.version != __version__:
-            message = f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"
-            self.state = msgspec.structs.replace(self.state, failed=True, message=message)
-
-    def _read(self, envelope: bytes) -> Release:
-        installed = self._here.installed
-        if installed is None or self._way == "manual":
-            raise UsageError(self.state.message)
-        return read_release(envelope, installed.updates.keys)
-
-    def _take(self, envelope: bytes) -> Release:
-        """Know a release from now on, if it is newer than what is known and what runs."""
-        release = self._read(envelope)
-        known = self._release.version if self._release is not None else __version__
-        if is_newer(release.version, known):
-            try:
-                write_atomically(self._here.folder / "release.json", envelope)
-            except OSError as error:
-                raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
-            self.envelope, self._release = envelope, release
-        return release
+            self.state = msgspec.structs.replace(
+                self.state,
+                failed=not failed.by_owner,
+                left=failed.by_owner,
+                message=why_left(failed),
+            )
+            if failed.version == self.known.wanted:
+                self.known.want("")
 
     def _say(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> None:
         self.state = self._as(phase, message=message, nbytes=nbytes, done=done)
         self._changed()
 
     def _as(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> Update:
-        release, versions = self._release, self._versions
+        versions = self._versions
         return Update(
             phase=phase,
             message=message or SAYS[phase],
+            replaces=self._way == "itself",
             allowed=self._here.is_allowed(),
-            version=release.version if release is not None else "",
+            version=self.known.version,
             before=(versions.before or "") if versions is not None else "",
             nbytes=nbytes,
             done=done,
@@ -164,17 +128,12 @@ class UpdateKeeper:
     @property
     def _at_rest(self) -> Phase:
         """What there is to say while nothing is done."""
-        release = self._release
-        return "offered" if release and is_newer(release.version, __version__) else "quiet"
+        return "offered" if self.known.is_newer else "quiet"
 
     def _fail(self, message: str) -> None:
         state = self._as(self._at_rest, message=message)
         self.state = msgspec.structs.replace(state, failed=True)
         self._changed()
-
-    def _remember(self, seen: _Seen) -> None:
-        self._seen = seen
-        remember(self._here.folder / "seen.json", seen)
 
     # --- by itself
 
@@ -184,7 +143,7 @@ class UpdateKeeper:
         if self._versions is not None:
             await asyncio.to_thread(self._versions.came_up)
         while True:
-            due = self._here.clock() - self._seen.looked_at >= DAY_S
+            due = self._here.clock() - self.known.looked_at >= DAY_S
             if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
                 self._begin(self._look_by_itself())
             await asyncio.sleep(DAY_S / 24)
@@ -251,9 +210,9 @@ class UpdateKeeper:
         assert installed is not None  # `change` and `start` looked
         self._say("looking")
         envelope = await asyncio.to_thread(self._here.newest, installed.updates.index)
-        release = self._take(envelope)
-        self._remember(msgspec.structs.replace(self._seen, looked_at=self._here.clock()))
-        if is_newer(release.version, __version__):
+        self.known.take(envelope)
+        self.known.looked(self._here.clock())
+        if self.known.is_newer:
             self._say("offered")
         else:
             self._say("quiet", message=NEWEST)
@@ -267,15 +226,21 @@ class UpdateKeeper:
             self._say(self._at_rest)
 
     async def _install_newest(self) -> None:
-        if self._release is None or not is_newer(self._release.version, __version__):
+        try:
             await self._look()
-        release = self._release
-        if release is None or not is_newer(release.version, __version__):
+        except (HubError, IntegrityError):  # offline, or a page that a hotel shows in between
+            if not self.known.is_newer:
+                raise
+        release = self.known.release
+        if release is None or not self.known.is_newer:
             return
-        self._remember(msgspec.structs.replace(self._seen, wanted=release.version))
-        await self._install(release)
+        try:
+            await self._install(release, is_wanted=True)
+        except BaseException:
+            self.known.want("")
+            raise
 
-    async def _install(self, release: Release) -> None:
+    async def _install(self, release: Release, *, is_wanted: bool = False) -> None:
         installed = self._here.installed
         assert installed is not None
         package = release.package(installed.kind, self._here.system, self._here.machine)
@@ -288,25 +253,28 @@ class UpdateKeeper:
         path = self._store.path(file.digest)
         if self._way == "package":
             placed = await asyncio.to_thread(self._place, path, package.name)
+            if is_wanted:
+                self.known.want(release.version)
             self._say("fetched", message=ways.how_to_install(installed.kind, placed))
             return
         self._say("trying", nbytes=file.nbytes, done=file.nbytes)
         await self._unpack(path, release.version)
+        if is_wanted:
+            self.known.want(release.version)
         self._say("waiting", nbytes=file.nbytes, done=file.nbytes)
-        await self._rest()
         assert self._versions is not None
-        await asyncio.to_thread(self._versions.switch, release.version)
-        self._say("switching")
-        self._here.restart()
+        await self._switch(self._versions, partial(self._versions.switch, release.version))
 
     def _told(self, file: Wheel) -> None:
         done = self._coming.here.get(file.digest, 0)
         self._say("fetching", nbytes=file.nbytes, done=min(done, file.nbytes))
 
     def _place(self, path: Path, name: str) -> Path:
-        """Give a package its name, so that its owner can open it."""
+        """Give a package its name, so that its owner can open it. Those of other versions are deleted."""
         placed = self._here.folder / name
-        placed.unlink(missing_ok=True)
+        for left in self._here.folder.glob("[!.]*"):
+            if left.suffix != ".json":
+                left.unlink()
         try:
             os.link(path, placed)
         except OSError:  # a disk without links
@@ -318,10 +286,13 @@ class UpdateKeeper:
         assert versions is not None
 
         def work() -> None:
-            new = versions.new(version)
-            archive.unpack(path, new, stopped)
-            self._here.try_version(new, version, stopped)
-            versions.add(version)
+            with versions.unpacking(lambda: go_on(stopped)):
+                if versions.current == version:
+                    return  # another node of this installation has switched to it
+                new = versions.new(version)
+                archive.unpack(path, new, stopped)
+                self._here.try_version(new, version, stopped)
+                versions.add(version)
 
         working = asyncio.create_task(asyncio.to_thread(work))
         try:
@@ -333,13 +304,28 @@ class UpdateKeeper:
                 working.result()
             raise
 
-    async def _rest(self) -> None:
-        """Wait until nothing has been answered for a while."""
+    async def _switch(self, versions: Versions, switch: Callable[[], object]) -> None:
+        """Move the link while nothing is answered, and restart; the link is moved back if that is stopped before."""
+        await self._rest(self._here.rest_s)
+        before = versions.used
+        switching = asyncio.create_task(asyncio.to_thread(switch))
+        try:
+            await asyncio.shield(switching)
+            await self._rest(0.0)  # the disk takes a moment, and an answer may have begun meanwhile
+        except asyncio.CancelledError:
+            await asyncio.wait([switching])
+            await asyncio.to_thread(versions.use, before)
+            raise
+        self._say("switching")
+        self._here.restart()
+
+    async def _rest(self, rest_s: float) -> None:
+        """Wait until nothing has been answered for so long. Nothing else runs between the last look and the return."""
         since = time.monotonic()
         while True:
             if not self._here.is_at_rest():
                 since = time.monotonic()
-            elif time.monotonic() - since >= self._here.rest_s:
+            elif time.monotonic() - since >= rest_s:
                 return
             await asyncio.sleep(self._here.poll_s)
 
@@ -347,11 +333,9 @@ class UpdateKeeper:
         if self._versions is None or self._versions.before is None:
             raise UsageError(NOTHING_BEFORE)
         self._say("waiting")
-        await self._rest()
-        await asyncio.to_thread(self._versions.go_back, "Its owner went back.")
-        self._remember(msgspec.structs.replace(self._seen, wanted=""))
-        self._say("switching")
-        self._here.restart()
+        self.known.want("")
+        go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
+        await self._switch(self._versions, go_back)
 
     # --- the home
 
@@ -364,7 +348,7 @@ class UpdateKeeper:
         if self._way == "manual":
             return BY_HAND
         try:
-            release = self._take(envelope)
+            release = self.known.take(envelope)
         except IntegrityError as error:
             logger.warning("a main computer tells of a release that is none: %s", error)
             raise
@@ -372,11 +356,11 @@ class UpdateKeeper:
             return ""
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "itself" or not self._here.is_allowed():
-            if not self.is_busy:
+            if not self.is_busy and self.state.version != self.known.version:  # else it was said
                 self._say("offered")
             return HEARD
         if failed is not None and failed.version == release.version:
-            return self.state.message
+            return why_left(failed)
         if not self.is_busy:
             self._begin(self._install(release))
         return FOLLOWS

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from potluck import __version__
 from potluck.api.values.update import Phase
+from potluck.update.versions import Failed
 
 SAYS: Final[Mapping[Phase, str]] = {
     "quiet": "No newer version of Potluck is known.",
@@ -21,3 +23,12 @@ UNEXPECTED: Final = "Potluck cannot be updated: an error that it does not know. 
 HEARD: Final = "It asks its owner."
 FOLLOWS: Final = "It updates, too."
 BY_HAND: Final = "Its owner has to update it."
+
+
+def why_left(failed: Failed) -> str:
+    """Why a version that was tried is not used."""
+    if failed.by_owner:
+        return (
+            f"The owner of this computer went back from Potluck {failed.version} to {__version__}."
+        )
+    return f"Potluck {failed.version} did not start on this computer, so {__version__} is used on. {failed.why}"

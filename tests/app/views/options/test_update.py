@@ -50,6 +50,21 @@ def test_a_new_version_is_offered_and_installed_by_a_click(
     assert backend.last("/cluster/update").body == UpdateRequest(action="install")
 
 
+def test_it_says_whether_potluck_installs_it_by_itself(card: UpdateCard) -> None:
+    card.show_state(saying(OFFERED))
+    assert "whose owners allow it" in card.text.text()
+
+    card.show_state(saying(msgspec.structs.replace(OFFERED, replaces=False)))
+    assert "you install it yourself" in card.text.text()
+
+
+def test_a_version_that_was_gone_back_from_is_not_offered_as_a_new_one(card: UpdateCard) -> None:
+    card.show_state(saying(msgspec.structs.replace(OFFERED, left=True, message="You went back.")))
+
+    assert card.text.text() == "You went back."
+    assert shown(card) == {"look", "install", "allowed"}
+
+
 def test_the_box_is_ticked_by_its_owner_alone(card: UpdateCard, backend: ScriptedBackend) -> None:
     card.show_state(saying(Update(phase="quiet", message="Nothing newer.")))
     assert not card.allowed.isChecked()
