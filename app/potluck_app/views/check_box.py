@@ -28,15 +28,13 @@ class CheckBox(Described, QCheckBox):
         self.setSizePolicy(policy)
 
     def sizeHint(self) -> QSize:
-        wide = self._beside() + self._advance(" ".join(self._words))
-        return QSize(wide, self._height(1))
+        return self._size_of(" ".join(self._words))
 
     def minimumSizeHint(self) -> QSize:
-        widest = max(map(self._advance, self._words), default=0)
-        return QSize(self._beside() + widest, self._height(1))
+        return self._size_of(max(self._words, key=self._advance, default=""))
 
     def heightForWidth(self, width: int) -> int:
-        return self._height(len(self._lines(width)))
+        return self._size_of("\n".join(self._lines(width))).height()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -46,7 +44,7 @@ class CheckBox(Described, QCheckBox):
 
     def _lines(self, width: int) -> list[str]:
         """The text in lines that have room beside the box."""
-        room, lines = width - self._beside(), [""]
+        room, lines = width - self._size_of("").width(), [""]
         for word in self._words:
             longer = f"{lines[-1]} {word}".lstrip()
             if lines[-1] and self._advance(longer) > room:
@@ -58,13 +56,14 @@ class CheckBox(Described, QCheckBox):
     def _advance(self, text: str) -> int:
         return self.fontMetrics().size(0, text).width()
 
-    def _beside(self) -> int:
-        """Pixels of the box and the gap behind it: the size that Qt knows, without its text."""
-        return super().sizeHint().width() - max(map(self._advance, self.text().split("\n")))
-
-    def _height(self, lines: int) -> int:
-        more = lines - 1 - self.text().count("\n")
-        return super().sizeHint().height() + more * self.fontMetrics().lineSpacing()
+    def _size_of(self, text: str) -> QSize:
+        """The size with this text beside the box."""
+        option = QStyleOptionButton()
+        self.initStyleOption(option)
+        option.text = text or " "
+        room = self.fontMetrics().size(0, text)
+        kind = QStyle.ContentsType.CT_CheckBox
+        return self.style().sizeFromContents(kind, option, room, self)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
