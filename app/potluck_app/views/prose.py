@@ -80,6 +80,7 @@ class ProseView(Described, QTextBrowser):
         self._open_url = open_url
         self.anchorClicked.connect(self._on_link)
         self.highlighted.connect(self._show_address)
+        self.cursorPositionChanged.connect(self._say_address)
         self.document().setDefaultFont(theme.ui_font())
         theme.changed.connect(self._on_theme)
 
@@ -121,14 +122,22 @@ class ProseView(Described, QTextBrowser):
 
     def _show_address(self, url: QUrl) -> None:
         """Show where the link below the mouse leads: a model wrote its words."""
-        QTextBrowser.setToolTip(self, wording.tip(url.toString()[:_LONGEST_ADDRESS]))
+        QTextBrowser.setToolTip(self, wording.tip(_address(url)))
+
+    def _say_address(self) -> None:
+        """Say where the link leads that the keyboard moved to."""
+        cursor = self.textCursor()
+        href = cursor.charFormat().anchorHref() if cursor.hasSelection() else ""
+        address = _address(QUrl(href)) if href else ""
+        QTextBrowser.setAccessibleDescription(self, address)
+        QTextBrowser.setToolTip(self, wording.tip(address))
 
     def _on_link(self, url: QUrl) -> None:
         """Open a link; one to a page that is not encrypted, after a question."""
         if url.scheme() != "http":
             self._open_url(url)
             return
-        address = url.toString()[:_LONGEST_ADDRESS]
+        address = _address(url)
         confirm(
             self,
             title="Open this page?",
@@ -309,6 +318,11 @@ class ProseView(Described, QTextBrowser):
         style.setCellSpacing(0)
         style.setBottomMargin(_PARAGRAPH_GAP)
         table.setFormat(style)
+
+
+def _address(url: QUrl) -> str:
+    """An address as it is sent: decoded, it could have letters that look like others, or turn the text round."""
+    return bytes(url.toEncoded().data()).decode()[:_LONGEST_ADDRESS]
 
 
 def _quote_level(block: QTextBlock) -> int:
