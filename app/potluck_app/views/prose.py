@@ -80,7 +80,6 @@ class ProseView(Described, QTextBrowser):
         self._open_url = open_url
         self.anchorClicked.connect(self._on_link)
         self.highlighted.connect(self._show_address)
-        self.cursorPositionChanged.connect(self._say_address)
         self.document().setDefaultFont(theme.ui_font())
         theme.changed.connect(self._on_theme)
 
@@ -124,13 +123,15 @@ class ProseView(Described, QTextBrowser):
         """Show where the link below the mouse leads: a model wrote its words."""
         QTextBrowser.setToolTip(self, wording.tip(_address(url)))
 
-    def _say_address(self) -> None:
-        """Say where the link leads that the keyboard moved to."""
+    def focusNextPrevChild(self, next: bool) -> bool:  # noqa: A002 - the name is Qt's
+        """Move to another link or widget; say where the link leads."""
+        has_moved = super().focusNextPrevChild(next)
         cursor = self.textCursor()
         href = cursor.charFormat().anchorHref() if cursor.hasSelection() else ""
         address = _address(QUrl(href)) if href else ""
         QTextBrowser.setAccessibleDescription(self, address)
         QTextBrowser.setToolTip(self, wording.tip(address))
+        return has_moved
 
     def _on_link(self, url: QUrl) -> None:
         """Open a link; one to a page that is not encrypted, after a question."""
@@ -322,7 +323,7 @@ class ProseView(Described, QTextBrowser):
 
 def _address(url: QUrl) -> str:
     """An address as it is sent: decoded, it could have letters that look like others, or turn the text round."""
-    return bytes(url.toEncoded().data()).decode()[:_LONGEST_ADDRESS]
+    return url.toEncoded().toStdString()[:_LONGEST_ADDRESS]
 
 
 def _quote_level(block: QTextBlock) -> int:
