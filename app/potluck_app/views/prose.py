@@ -64,7 +64,8 @@ class ProseView(Described, QTextBrowser):
         super().__init__()
         self._theme = theme
         self._markdown = ""
-        self._settled = 0  # characters of it whose text does not change while it grows
+        self._source = ""  # the Markdown with its formulas as code
+        self._settled = 0  # characters of that whose text does not change while it grows
         self._settled_width = 0  # pixels, at which it was cut there
         self._rest = 0  # the number of the first block behind it
         self._has_bars = False  # of quotes, and rules
@@ -87,8 +88,9 @@ class ProseView(Described, QTextBrowser):
         """Show a text. One that `grows` is the one before with more behind it, and soon has more."""
         if text == self._markdown and (grows or not self._settled):
             return
-        goes_on = grows and text.startswith(self._markdown)
-        self._markdown = text
+        source = formulas_as_code(text)
+        goes_on = grows and source.startswith(self._source[: self._settled])
+        self._markdown, self._source = text, source
         if goes_on and self._settled:
             self._draw_rest()
         else:
@@ -169,7 +171,7 @@ class ProseView(Described, QTextBrowser):
     def _draw(self) -> None:
         document = self.document()
         self._settled = self._rest = 0
-        document.setMarkdown(formulas_as_code(self._markdown), _FEATURES)
+        document.setMarkdown(self._source, _FEATURES)
         self._dress(document, document.begin())
         self._fit()
 
@@ -184,7 +186,7 @@ class ProseView(Described, QTextBrowser):
         change.setBlockFormat(QTextBlockFormat())  # it may have been a heading for a moment
         change.setBlockCharFormat(QTextCharFormat())
         change.setCharFormat(QTextCharFormat())
-        change.insertMarkdown(formulas_as_code(self._markdown[self._settled :]), _FEATURES)
+        change.insertMarkdown(self._source[self._settled :], _FEATURES)
         self._dress(document, document.findBlockByNumber(number))
         change.endEditBlock()
         self._fit()
@@ -192,7 +194,7 @@ class ProseView(Described, QTextBrowser):
     def _settle(self) -> None:
         """Cut a long paragraph, so that its beginning is not drawn again while it grows."""
         document = self.document()
-        block, source = document.lastBlock(), self._markdown[self._settled :]
+        block, source = document.lastBlock(), self._source[self._settled :]
         is_plain = block.blockNumber() == self._rest and not block.textList()
         if not is_plain or block.blockFormat().headingLevel() or _quote_level(block):
             return
