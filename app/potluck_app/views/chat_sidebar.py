@@ -17,6 +17,7 @@ from potluck_app.views.boxes import STRETCH, hbox, vbox
 from potluck_app.views.chat_row import ChatRowDelegate
 from potluck_app.views.controls import ButtonIcon, IconButton, TintedIcon, announce, button, label
 from potluck_app.views.files import FileDialog
+from potluck_app.views.shortcuts import shown
 from potluck_app.views.toast import Toast
 from potluck_app.views.words import Line, Menu
 
@@ -39,7 +40,7 @@ class ChatSidebar(QFrame):
         self.importing = IconButton(theme, "import", "Import a chat", "chat-import")
         self.importing.clicked.connect(self.choose_import)
         self.fold = IconButton(theme, "list", "Hide chats", "chat-list-hide")
-        self.fold.setToolTip("Hide chats (Ctrl+B)")
+        self.fold.setToolTip(f"Hide chats ({shown('Ctrl+B')})")
         self.search = self._make_search()
         self.nothing = label("", "body2", wrap=True, name="chat-nothing")
         self.nothing.hide()

@@ -25,6 +25,7 @@ from potluck_app.views.chips import Chips
 from potluck_app.views.controls import ButtonIcon, IconButton, announce, button, label, set_property
 from potluck_app.views.files import FileDialog
 from potluck_app.views.pictures import encoded, small_picture
+from potluck_app.views.shortcuts import shown
 from potluck_app.views.words import Described
 
 _MAX_LINES = 8
@@ -257,8 +258,11 @@ class Composer(QFrame):
         """Say which keys send, as the person chose."""
         sends = ComposerText.enter_sends
         self._hint.setText(
-            "Enter to send, Shift+Enter for a new line" if sends else "Ctrl+Enter to send"
+            "Enter to send, Shift+Enter for a new line"
+            if sends
+            else f"{shown('Ctrl+Return')} to send"
         )
+        self._show_hint()
 
     def _show_hint(self) -> None:
         """Show which keys send, where there is room for the whole sentence."""
