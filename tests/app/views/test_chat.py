@@ -15,6 +15,7 @@ from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.chat import EXAMPLES
 from potluck_app.views.code import CodeView
+from potluck_app.views.composer import ComposerText
 from potluck_app.views.controls import IconButton
 from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
@@ -123,6 +124,23 @@ def test_enter_begins_a_new_line_for_who_likes_that(window: MainWindow, qtbot: Q
         assert [m.text for m in backend.chats[0]] == ["one\ntwo"]
     finally:
         window.chat.choose_enter(True)
+
+
+def test_the_keys_that_send_are_said_as_this_system_names_them(
+    window: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where there is no room for that, not at all."""
+    composer = window.chat.composer
+    monkeypatch.setattr(ComposerText, "enter_sends", False)
+    monkeypatch.setattr("potluck_app.views.composer.shown", lambda _keys: "⌘↩")
+
+    composer.show_keys()
+
+    assert composer._hint.text() == "⌘↩ to send"
+    assert not composer._hint.isHidden()
+    monkeypatch.setattr("potluck_app.views.composer.shown", lambda _keys: "⌘" * 400)
+    composer.show_keys()
+    assert composer._hint.isHidden()
 
 
 def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
@@ -436,6 +454,12 @@ def test_a_reply_without_a_word_says_what_it_waits_for(
     backend.say(home(model=running_model(answering=1)))  # which says nothing new of this
     assert waiting.line.text() == "Reading your message · 75 %"
     assert waiting.meter.isVisible()
+
+    first = window.chat._chat.shown_id
+    assert first is not None
+    window.chat._chat.new()
+    window.chat._chat.open(first)  # it is still known there
+    assert reply_view(window).waiting.line.text() == "Reading your message · 75 %"
 
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
     write(window, qtbot, "And then?")
