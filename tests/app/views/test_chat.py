@@ -62,7 +62,7 @@ def test_a_question_is_asked_and_the_reply_streams_below_it(
 
     view = reply_view(window)
     qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
-    assert view.stats.whole_text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
+    assert view.stats.text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
     assert window.chat.composer.text.toPlainText() == ""
 
 
@@ -166,7 +166,7 @@ def test_send_becomes_stop_and_escape_stops(
 
     assert button.text() == "Send"
     assert reply_view(window).message.status == "stopped"
-    assert reply_view(window).stats.whole_text() == "Stopped"
+    assert reply_view(window).stats.text() == "Stopped"
 
     write(window, qtbot, "And?")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
