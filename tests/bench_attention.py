@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from bench_kernels import LLAMA, QWEN, LayerParts, Model
-from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_fields import KINDS
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.attention_fields import KINDS
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.model.formats import INT4
 
 BEYOND_CACHES = 128e6  # bytes

@@ -13,10 +13,10 @@ import time
 import torch
 
 from potluck.engine.kernels import Router
-from potluck.engine.kernels.experts import PackedExpert, PackedExperts
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
-from potluck.engine.linear import PackedLinear
-from potluck.engine.mlp import MoE, PackedMlp
+from potluck.engine.kernels.called.experts import PackedExpert, PackedExperts
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
+from potluck.engine.layers.linear import PackedLinear
+from potluck.engine.layers.mlp import MoE, PackedMlp
 from potluck.engine.pages import Scratch
 from potluck.model.formats import INT4
 from potluck.model.routing import Routing

@@ -66,13 +66,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_fields import KINDS
-from potluck.engine.kernels.cache import cached_width
-from potluck.engine.kernels.decode import Decoder
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
-from potluck.engine.kernels.layer_weights import LayerWeights, layer_shape
-from potluck.engine.kernels.tensors import Angles, PackedWeight, QuantisedInput
+from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.attention_fields import KINDS
+from potluck.engine.kernels.attending.cache import cached_width
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.decoding.decode import Decoder
+from potluck.engine.kernels.decoding.layer_weights import LayerWeights, layer_shape
+from potluck.engine.kernels.products.tensors import Angles, PackedWeight, QuantisedInput
 from potluck.model.families.facts import PRE_NORMS
 from potluck.model.formats import PACKED_FORMATS, PackedFormat
 

@@ -51,7 +51,7 @@ from stage_nodes import Driver, StageNode
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Usage
 from potluck.cluster.processes.messages import LoadStage
-from potluck.engine.cache_pool import CachePool
+from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.device import cache_dtype
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSizes

@@ -33,7 +33,7 @@ times as large as the others. Measured is the divergence from f32 over 256 posit
 With only the weights rounded, as those of Q4_K are here, `int4` has 0.89 to 0.96 of the divergence of Q4_K.
 
 The scales and offsets of 4 bits are those of the least squared error among a few that are tried for each group, while
-weights are packed; large numbers weigh more (`engine/kernels/scale_search.py`). Of random groups, plain numbers in
+weights are packed; large numbers weigh more (`engine/kernels/products/scale_search.py`). Of random groups, plain numbers in
 `int4` have 0.487 % of their squares as their error (4.625 bits), 0.481 % without weights; with f16 scales and offsets
 it is 0.490 % (`int4-offset`, 5 bits), in Q4_K 0.514 %, and without offsets 0.652 % (4.5 bits, what `int4` was before).
 Twelve lines tried in place of six make 0.005 % less; so more are not worth the time of a load. A step for 128, 512 or all
@@ -72,11 +72,11 @@ from corpus import HERE, load_corpus  # noqa: E402
 from evaluate import LONGEST, MODEL, Guide, judge, perplexity, read_questions, share  # noqa: E402
 from tiny_models import Pipeline, Reference, off, stored_tensors  # noqa: E402
 
-from potluck.engine.reading import StoredTensor  # noqa: E402
-from potluck.model.chat import ChatFormat  # noqa: E402
+from potluck.engine.loading.reading import StoredTensor  # noqa: E402
 from potluck.model.config import ModelConfig  # noqa: E402
 from potluck.model.schemes import Cache, Scheme  # noqa: E402
 from potluck.model.tensor_formats import weight_bytes  # noqa: E402
+from potluck.model.text.chat import ChatFormat  # noqa: E402
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "intermediate_size": 2816,

@@ -87,8 +87,8 @@ def compute(given: argparse.Namespace) -> None:
     import torch
     from joined_ranks import joined
 
+    from potluck.engine.loading.weights import random_weights
     from potluck.engine.stage import Stage
-    from potluck.engine.weights import random_weights
     from potluck.ids import SessionId
     from potluck.model.config import ModelConfig
     from potluck.model.shapes import SHAPES

@@ -22,7 +22,7 @@ from potluck.model.answers.events import CallArguments, CallBegins
 from potluck.model.answers.format import ABSENT, AnswerFormat
 from potluck.model.answers.parser import AnswerParser
 from potluck.model.answers.tags import common_prefix, outside_tag
-from potluck.model.template import ChatTemplate
+from potluck.model.text.template import ChatTemplate
 
 SCHEMA = {
     "type": "object",

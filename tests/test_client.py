@@ -10,9 +10,9 @@ import pytest
 from fake_backend import PLAN, TOKEN, Server, computer, serving
 from fake_bench import BENCH
 
-from potluck.api import benching, schema
 from potluck.api.events import Waiting
 from potluck.api.openai import ChatCompletionRequest, ChatMessage
+from potluck.api.values import benching, schema
 from potluck.client import Client, NodeGoneError, as_error
 from potluck.errors import (
     EngineError,

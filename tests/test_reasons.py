@@ -13,9 +13,9 @@ from potluck.reasons import reason
 
 _ROOTS = [Path(next(iter(package.__path__))) for package in (potluck, potluck_app)]
 _FOR_PROGRAMMERS = {
-    "api/endpoint.py",  # the JSON that a program sent
+    "api/http/endpoint.py",  # the JSON that a program sent
     "settings.py",  # the file that its owner wrote by hand
-    "model/template.py",  # a template's own refusal is written for people
+    "model/text/template.py",  # a template's own refusal is written for people
     "engine/accelerator/graph_run.py",  # goes to the log
     "wire/codec.py",  # what another program sent, for who writes it
     "wire/proofs.py",

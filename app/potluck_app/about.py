@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.chats.history import History
@@ -30,15 +30,15 @@ from potluck_app.tray_place import TrayPlace
 from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.going_on import going_on
-from potluck_app.views.controls import discard
-from potluck_app.views.dialogs import confirm
-from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.widgets.controls import discard
+from potluck_app.views.widgets.dialogs import confirm
+from potluck_app.views.widgets.focus import FocusRing
 
 if TYPE_CHECKING:
     from potluck.system.autostart import Autostart
     from potluck_app.tray import Tray
-    from potluck_app.views.start_box import StartBox
+    from potluck_app.views.options.start_box import StartBox
     from potluck_app.views.worker import WorkerWindow
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
-from potluck.api.pausing import PauseLength, here, pause_end
-from potluck.api.politeness import Rule
-from potluck.api.schema import (
+from potluck.api.values.pausing import PauseLength, here, pause_end
+from potluck.api.values.politeness import Rule
+from potluck.api.values.schema import (
     ClusterState,
     ComputerChange,
     Invite,
@@ -27,7 +27,7 @@ from potluck.api.schema import (
     PlanView,
     RoleRequest,
 )
-from potluck.api.weights import VerifyProgress, VerifyRequest
+from potluck.api.values.weights import VerifyProgress, VerifyRequest
 from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, EventStream, Problem
 from potluck_app.node_connection import Holder, NodeConnection

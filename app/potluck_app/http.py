@@ -19,7 +19,7 @@ from PySide6.QtNetwork import (
 )
 
 from potluck.api.openai import ApiErrorBody
-from potluck.api.schema import ErrorBody
+from potluck.api.values.schema import ErrorBody
 from potluck_app.sse import EventParser, EventTooLargeError
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """The connection to this computer's node: it is found or started, its state is followed, and it is looked for again when it dies.
 
-Nothing here blocks. Received values are the frozen structs of `potluck.api.schema`.
+Nothing here blocks. Received values are the frozen structs of `potluck.api.values.schema`.
 """
 
 import logging
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck.errors import PotluckError
 from potluck.reasons import reason
 from potluck_app.background import Background

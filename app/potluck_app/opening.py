@@ -20,10 +20,10 @@ from PySide6.QtGui import QFileOpenEvent
 from PySide6.QtNetwork import QNetworkInterface
 from PySide6.QtWidgets import QApplication
 
-from potluck.api.schema import Joined, JoinRequest
+from potluck.api.values.schema import Joined, JoinRequest
 from potluck.errors import PairingError
 from potluck_app.language import said
-from potluck_app.views.dialogs import confirm
+from potluck_app.views.widgets.dialogs import confirm
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QWidget

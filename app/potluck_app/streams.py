@@ -10,9 +10,9 @@ from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.openai import ApiError, ChatChunkChoice, Delta, Timings, Usage
-from potluck.api.schema import ClusterState, LoadProgress
-from potluck.api.tagged_reply import TaggedReply
-from potluck.api.weights import VerifyProgress
+from potluck.api.v1.tagged_reply import TaggedReply
+from potluck.api.values.schema import ClusterState, LoadProgress
+from potluck.api.values.weights import VerifyProgress
 from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats
 from potluck_app.http import EventStream, Problem

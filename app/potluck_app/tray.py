@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QSystemTrayIcon
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
@@ -22,7 +22,7 @@ from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.going_on import sentences
 from potluck_app.viewmodels.model_card import ON_ITS_WAY
 from potluck_app.views.pausing import offer_pauses
-from potluck_app.views.words import Menu
+from potluck_app.views.widgets.words import Menu
 
 _POLL_MS = 500
 _PATIENCE_MS = 10_000  # the tray of a session may start later than its programs

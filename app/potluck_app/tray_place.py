@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.going_on import News

@@ -8,7 +8,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from potluck.api.schema import ClusterState, Computer, ModelState, Transfer
+from potluck.api.values.schema import ClusterState, Computer, ModelState, Transfer
 
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model

@@ -2,7 +2,7 @@
 
 All functions block. The module is small and uses only the standard library and msgspec: `potluck
 --version` must not wait for an event loop, and nothing here ever waits for torch. Every method is
-one request of `potluck.api.schema`. An error of the node is raised here as the same `PotluckError`.
+one request of `potluck.api.values.schema`. An error of the node is raised here as the same `PotluckError`.
 `potluck.launch` finds or starts the node.
 """
 
@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from potluck.api import benching, doctor, engine, hub, openai, schema, update, weights
+from potluck.api import openai
+from potluck.api.values import benching, doctor, engine, hub, schema, update, weights
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once

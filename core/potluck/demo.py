@@ -16,7 +16,7 @@ from types import TracebackType
 
 import msgspec
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.client import Client
 from potluck.errors import PotluckError
 from potluck.launch import command, environment, find, find_or_start, why_ended

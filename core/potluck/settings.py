@@ -21,7 +21,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from potluck.api.politeness import Rules
+from potluck.api.values.politeness import Rules
 from potluck.errors import UsageError
 from potluck.files import try_lock, write_atomically
 from potluck.reasons import reason

@@ -5,7 +5,8 @@ The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` sh
 at a glance. Text that is cut is named at the end. `python installers/screenshots --list` says of each
 scene what it shows. `--screen 1366x768` takes them on a screen of so many pixels, in which windows and
 dialogs have to fit. The pictures of the README come from here;
-`python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png.
+`python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png;
+`python installers/screenshots --guide` makes those of the user's guide anew, in assets/guide-pictures.
 """
 
 import argparse
@@ -26,6 +27,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.list:
         _print_scenes()
+        return
+    if arguments.guide:
+        _take_guide(arguments.folder)
         return
     if arguments.folder is None:
         parser.error("name the folder for the pictures")
@@ -66,6 +70,18 @@ def main() -> None:
     write_sheets(arguments.folder, arguments.widths)
 
 
+def _take_guide(folder: Path | None) -> None:
+    """Take the pictures of the user's guide; None: in the place of those that are there."""
+    from screenshots import guide
+
+    folder = folder or guide.FOLDER
+    words = ["--scales", "--themes", "light", "--widths", str(guide.WIDTH), "--only"]
+    with tempfile.TemporaryDirectory() as taken:
+        _run_at(100, SCREEN, [taken, *words, *guide.SCENES])
+        nbytes = guide.write_pictures(Path(taken), folder, "light-100")
+    print(f"{len(guide.SCENES)} pictures are in {folder}: {nbytes / 1e6:.2f} MB.")
+
+
 def _print_scenes() -> None:
     """Print the name of each scene, and what it shows."""
     from screenshots.scenes import SCENES
@@ -103,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the scenes; take none")
     parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
     parser.add_argument("--film", action="store_true", help="the animation alone")
+    parser.add_argument("--guide", action="store_true", help="those of the user's guide alone")
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"

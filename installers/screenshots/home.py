@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER
 
-from potluck.api.engine import Engine
-from potluck.api.schema import (
+from potluck.api.values.engine import Engine
+from potluck.api.values.schema import (
     ClusterState,
     Computer,
     ComputerState,
@@ -142,6 +142,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             addresses=("192.168.1.20:40231",),
             role="master",
             home_id=ME,
+            idle_unload_s=1800.0,
         ),
         computers=computers,
         model=model,
@@ -321,9 +322,10 @@ def first_found() -> ClusterState:
 
 def lent(*, asked: bool = False) -> ClusterState:
     """Return the state of a computer that helps another one, or is asked to."""
+    node_id, name = (STUDY, "Study PC") if asked else (OLD, "Old laptop")
     me = _computer(
-        OLD,
-        "Old laptop",
+        node_id,
+        name,
         2,
         _device("cpu", "Core i5-7200U", 8, 3.4),
         is_self=True,
@@ -335,8 +337,8 @@ def lent(*, asked: bool = False) -> ClusterState:
     )
     return ClusterState(
         node=Node(
-            node_id=OLD,
-            name="Old laptop",
+            node_id=node_id,
+            name=name,
             version="0.1.0",
             addresses=("192.168.1.23:40231",),
             role="worker",

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from potluck.api.hub import Download, Fit, HubModel, Speed, Variant
-from potluck.api.schema import ModelEntry
+from potluck.api.values.hub import Download, Fit, HubModel, Speed, Variant
+from potluck.api.values.schema import ModelEntry
 from potluck.hub.sentences import gated, offline
 
 GB = 10**9

@@ -2,12 +2,20 @@
 
 from msgspec.structs import replace
 
-from potluck.api.doctor import Diagnosis
-from potluck.api.engine import Engine
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.engine import Engine
 from potluck.doctor.sentences import say
 from potluck.errors import EngineError
 from potluck.runtime.choice import Machine, choose
 from potluck.runtime.lock import Environment
+
+SYSTEM = (
+    "Potluck 0.1.0",
+    "Python 3.13.5, Qt 6.11.3",
+    "Linux 6.12.41, x86_64, linux",
+    "RTX 3060 · 12 GB memory",
+    "PyTorch 2.13.0, for NVIDIA graphics cards",
+)
 
 DIAGNOSIS = Diagnosis(
     findings=(

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QScrollArea, Q
 from screenshots import home
 from screenshots.talk import conversations
 
-from potluck.api.schema import ClusterState, Listener
+from potluck.api.values.schema import ClusterState, Listener
 from potluck.system.autostart import autostart
 from potluck_app.application import Application
 from potluck_app.backend import Backend, Reply
@@ -19,9 +19,9 @@ from potluck_app.http import Call, Endpoint, Http, Method
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.start_box import StartBox
+from potluck_app.views.options.start_box import StartBox
+from potluck_app.views.widgets.focus import FocusRing
 from potluck_app.views.worker import WorkerWindow
 
 Shown = TypeVar("Shown", bound=QWidget)

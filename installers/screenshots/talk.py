@@ -12,7 +12,7 @@ from potluck.errors import ContextExceededError, NotEnoughMemoryError
 from potluck_app.chats.history import History
 from potluck_app.chats.values import Attachment, Conversation, Message, Stats, new_id
 from potluck_app.streams import _INTERRUPTED
-from potluck_app.views.pictures import encoded
+from potluck_app.views.widgets.pictures import encoded
 
 REPLY = '''Use a **slice in a generator** — it works for any sequence:
 
@@ -71,6 +71,11 @@ THOUGHTFUL = Message(
 )
 SEEN = Message(
     role="assistant", stats=_STATS, text="At a lake between mountains, early in the **morning**."
+)
+FRENCH = Message(
+    role="assistant",
+    stats=_STATS,
+    text="Chère Madame Weber, merci de votre lettre. Nous viendrons **samedi**, vers midi.",
 )
 FAILED = Message(
     role="assistant",

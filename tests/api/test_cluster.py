@@ -9,8 +9,8 @@ import pytest
 from fake_backend import PLAN, Server, computer
 from fake_bench import BENCH
 
-from potluck.api import benching, schema
-from potluck.api.doctor import Diagnosis
+from potluck.api.values import benching, schema
+from potluck.api.values.doctor import Diagnosis
 from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, NotFoundError, PairingError, PotluckError
 

@@ -11,7 +11,7 @@ from fake_backend import MODEL_ID, TOKEN, Server
 
 from potluck.api.events import CallPiece, Loading, Piece, Waiting
 from potluck.api.prompts import ChatPrompt, ChatTurn, TextPrompt, ToolCall
-from potluck.api.schema import ServedModel
+from potluck.api.values.schema import ServedModel
 from potluck.errors import PeerLostError
 
 pytestmark = pytest.mark.net

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from scripted_window import home
 
 from potluck_app import about
-from potluck_app.views.about import AboutCard
+from potluck_app.views.options.about import AboutCard
 
 LOG = """\
 2026-11-23 10:00:00,001 INFO potluck.cluster.node node is up node=1111 port=47777

@@ -11,17 +11,17 @@ from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.doctor import Diagnosis
-from potluck.api.schema import Listener, ModelEntry, Notice
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.schema import Listener, ModelEntry, Notice
 from potluck.doctor.sentences import say
 from potluck_app.chats.values import Stats
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
-from potluck_app.views.code import CodeText
-from potluck_app.views.dialogs import Confirmation
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.meter import Meter
-from potluck_app.views.prose import ProseView
+from potluck_app.views.widgets.code import CodeText
+from potluck_app.views.widgets.dialogs import Confirmation
+from potluck_app.views.widgets.meter import Meter
+from potluck_app.views.widgets.prose import ProseView
 from potluck_app.views.worker import WorkerWindow
 
 pytestmark = pytest.mark.qt

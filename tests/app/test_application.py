@@ -8,11 +8,11 @@ from pytestqt.qtbot import QtBot
 from scripted_window import running_model
 from started import Make, click, connect
 
-from potluck.api.hub import Download
-from potluck.api.schema import Listener, ModelState, Pairing, RoleRequest
+from potluck.api.values.hub import Download
+from potluck.api.values.schema import Listener, ModelState, Pairing, RoleRequest
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
-from potluck_app.views.dialogs import Confirmation
+from potluck_app.views.widgets.dialogs import Confirmation
 
 pytestmark = [
     pytest.mark.qt,

@@ -11,9 +11,9 @@ import pytest
 from fake_backend import TOKEN, Server
 from pytestqt.qtbot import QtBot
 
-from potluck.api import schema
-from potluck.api.doctor import Diagnosis
-from potluck.api.schema import PlanRequest
+from potluck.api.values import schema
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.schema import PlanRequest
 from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, PeerLostError
 from potluck_app.backend import Backend

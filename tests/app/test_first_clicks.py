@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, STUDY, ScriptedBackend, home, pairing, study_pc
 
-from potluck.api.schema import ClusterState, Node
+from potluck.api.values.schema import ClusterState, Node
 from potluck_app.theme import Theme
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.worker import WorkerWindow

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.schema import Download, ModelEntry, Notice
+from potluck.api.values.schema import Download, ModelEntry, Notice
 from potluck.cluster import loss
 from potluck.errors import NotEnoughMemoryError
 from potluck_app import catalogue, language
@@ -24,8 +24,8 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.resources import asset
 from potluck_app.streams import ReplyEnd
 from potluck_app.viewmodels import advice
+from potluck_app.views.conversation.user_message import UserMessage
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.user_message import UserMessage
 
 APP = Path(language.__file__).parent
 FILES = sorted(asset("languages").glob("*.json"))

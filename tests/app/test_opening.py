@@ -11,10 +11,10 @@ from pytestqt.qtbot import QtBot
 from started import Make, click, connect
 
 from potluck import invitation
-from potluck.api.schema import RoleRequest
+from potluck.api.values.schema import RoleRequest
 from potluck_app.application import Application
 from potluck_app.opening import CannotOpenError, Invitation, ModelFile, Opener, is_at_home, read
-from potluck_app.views.dialogs import Confirmation
+from potluck_app.views.widgets.dialogs import Confirmation
 
 pytestmark = [
     pytest.mark.qt,

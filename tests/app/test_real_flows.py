@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
 from potluck import launch
-from potluck.api.schema import RoleRequest
+from potluck.api.values.schema import RoleRequest
 from potluck.settings import Folders, read_node_file
 from potluck_app.backend import Backend
 from potluck_app.chats.history import History
@@ -26,10 +26,10 @@ from potluck_app.launcher import find_or_start
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.computer_actions import Question
-from potluck_app.views.dialogs import Confirmation
-from potluck_app.views.doctor import DoctorDialog
+from potluck_app.views.home.computer_actions import Question
+from potluck_app.views.home.doctor import DoctorDialog
 from potluck_app.views.main_window import MainWindow
+from potluck_app.views.widgets.dialogs import Confirmation
 
 HANG_S = 600  # ends a hang: the first load makes the kernels, on a busy machine slowly
 WAIT_MS = 1000 * HANG_S // 2
@@ -312,8 +312,8 @@ def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown for some seconds is shown for half of one."""
-    monkeypatch.setattr("potluck_app.views.banner._PROBLEM_MS", 500)
-    monkeypatch.setattr("potluck_app.views.cluster._LOOK_MS", 500)
+    monkeypatch.setattr("potluck_app.views.widgets.banner._PROBLEM_MS", 500)
+    monkeypatch.setattr("potluck_app.views.home.cluster._LOOK_MS", 500)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -7,7 +7,7 @@ from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck.api.schema import ModelPhase
+from potluck.api.values.schema import ModelPhase
 from potluck_app.http import Problem
 from potluck_app.streams import MOST_LOSSES, Load, Reply, ReplyEnd
 

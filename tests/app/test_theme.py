@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from potluck_app import theme as theme_module
 from potluck_app.theme import Theme
 from potluck_app.tokens import DARK, LIGHT, NODE_COLORS, ON_NODE_COLOR, Tokens
-from potluck_app.views.controls import TintedIcon
+from potluck_app.views.widgets.controls import TintedIcon
 
 pytestmark = pytest.mark.qt
 

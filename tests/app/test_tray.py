@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
-from potluck.api.hub import Download
-from potluck.api.schema import Listener, RoleRequest
+from potluck.api.values.hub import Download
+from potluck.api.values.schema import Listener, RoleRequest
 from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter

@@ -9,7 +9,7 @@ from PySide6.QtGui import QFont, QFontMetrics, QTextLayout
 from PySide6.QtWidgets import QApplication
 from scripted_window import home, running_model
 
-from potluck.api.schema import ModelState, Transfer
+from potluck.api.values.schema import ModelState, Transfer
 from potluck_app import wording
 
 

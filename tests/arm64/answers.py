@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from arm64.comparing import Answer, Answers
 from potluck.engine.kernels import best_kernels
-from potluck.engine.reading import StoredTensor
+from potluck.engine.loading.reading import StoredTensor
+from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
-from potluck.engine.weights import load_weights
 from potluck.ids import SessionId
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.store.registry import LocalModel, open_model

@@ -9,7 +9,7 @@ import pytest
 from fake_backend import Server
 from fake_bench import BENCH
 
-from potluck.api import benching, schema
+from potluck.api.values import benching, schema
 from potluck.errors import NotEnoughMemoryError
 
 pytestmark = pytest.mark.net

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_backend import Server, computer
 
-from potluck.api import schema
+from potluck.api.values import schema
 from potluck.cli.waits import Waits
 from potluck.client import Client
 

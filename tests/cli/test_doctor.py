@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_backend import Server
 
-from potluck.api.doctor import Diagnosis
+from potluck.api.values.doctor import Diagnosis
 from potluck.cli import doctor, main
 from potluck.doctor.examination import Known, examine
 from potluck.doctor.sentences import say

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fake_backend import Server
 
-from potluck.api.engine import Engine, EngineRequest
+from potluck.api.values.engine import Engine, EngineRequest
 
 pytestmark = pytest.mark.net
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_backend import Server
 
-from potluck.api.hub import DownloadRequest
+from potluck.api.values.hub import DownloadRequest
 from potluck.errors import GatedModelError
 
 pytestmark = pytest.mark.net

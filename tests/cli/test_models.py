@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from fake_backend import MODEL_ID, PLAN, Server
 
-from potluck.api import schema, weights
 from potluck.api.prompts import ChatPrompt, ChatTurn
+from potluck.api.values import schema, weights
 from potluck.errors import EngineError, NotEnoughMemoryError
 
 pytestmark = pytest.mark.net

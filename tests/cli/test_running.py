@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_backend import MODEL_ID, PLAN, Server, computer
 
-from potluck.api import schema
+from potluck.api.values import schema
 from potluck.settings import Folders
 
 pytestmark = pytest.mark.net

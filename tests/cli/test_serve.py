@@ -17,7 +17,7 @@ import shared_kernels
 from byte_model import make_byte_model
 from fake_backend import MODEL_ID, PLAN, Server
 
-from potluck.api import schema
+from potluck.api.values import schema
 from potluck.launch import find
 from potluck.settings import Folders, read_node_file
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from fake_backend import Server
 
-from potluck.api.update import HomesVersion, Update, UpdateRequest
+from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 
 pytestmark = pytest.mark.net
 

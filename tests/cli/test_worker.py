@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from fake_backend import Server, computer
 
-from potluck.api import schema
+from potluck.api.values import schema
 from potluck.settings import Folders, load_settings
 
 pytestmark = pytest.mark.net

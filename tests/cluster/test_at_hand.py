@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from whole_nodes import QUESTION, chat, eventually, folders_of, load, running
 
 from potluck.api.events import Finished, Loading, Piece, Waiting
-from potluck.api.hub import FolderRequest
 from potluck.api.prompts import TextPrompt, TokensRequest
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.hub import FolderRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.node import Node
 from potluck.errors import BrokenModelError, ModelNotFoundError, NotEnoughMemoryError
 

@@ -8,8 +8,8 @@ import pytest
 from air import Air
 from fake_cluster import run
 
-from potluck.api.benching import BenchRequest
-from potluck.api.schema import ListenRequest, PlanRequest
+from potluck.api.values.benching import BenchRequest
+from potluck.api.values.schema import ListenRequest, PlanRequest
 from potluck.cluster import node_parts, presence
 from potluck.cluster.backend import NodeBackend
 from potluck.cluster.membership.named import named

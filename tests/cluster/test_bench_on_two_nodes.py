@@ -6,8 +6,8 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import SPLIT, chat, load
 
-from potluck.api.benching import BenchRequest
-from potluck.api.schema import PlanRequest
+from potluck.api.values.benching import BenchRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
 from potluck.model.shapes import SHAPES

@@ -8,7 +8,7 @@ from byte_model import make_byte_model
 from fake_cluster import within
 from whole_nodes import chat, folders_of, load, running
 
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.chosen import Chosen
 from potluck.errors import NotEnoughMemoryError, UsageError
 from potluck.store.registry import LocalModel

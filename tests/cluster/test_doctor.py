@@ -7,8 +7,8 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import eventually, folders_of, running
 
-from potluck.api.doctor import Finding
-from potluck.api.schema import RoleRequest
+from potluck.api.values.doctor import Finding
+from potluck.api.values.schema import RoleRequest
 from potluck.cluster.node import Node
 from potluck.errors import RemoteError
 from potluck.wire.messages import Address

@@ -13,8 +13,8 @@ import pytest
 from tiny_wheels import lock_text, make_wheels
 from wheel_server import WheelServer, serving
 
-from potluck.api.engine import Engine, EngineRequest
-from potluck.api.schema import ClusterState
+from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.schema import ClusterState
 from potluck.client import Client
 from potluck.launch import find
 from potluck.settings import Folders

@@ -19,7 +19,7 @@ from whole_nodes import (
 )
 
 from potluck.api.events import Finished, Piece
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.cluster.node import Node
 

@@ -12,8 +12,8 @@ from fake_cluster import FakeComputer, FakeComputers, within
 from hub_stand_in import COMMIT, HubStandIn, Repo, serving_hub
 from model_folders import CONFIG, make_folder
 
-from potluck.api.hub import DeleteRequest, DownloadRequest, Fit, FolderRequest, Speed
-from potluck.api.schema import PlanRequest
+from potluck.api.values.hub import DeleteRequest, DownloadRequest, Fit, FolderRequest, Speed
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.chosen import Chosen
 from potluck.cluster.library import NodeLibrary, best_variant
 from potluck.cluster.master.fits import Fits

@@ -12,7 +12,7 @@ from whole_nodes import QUESTION, SPLIT, load
 
 from potluck.api.events import Piece
 from potluck.api.prompts import TextPrompt
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]

@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import chat, eventually, folders_of, load, running
 
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 

@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import chat, folders_of, running, stages
 
-from potluck.api.schema import RoleRequest
+from potluck.api.values.schema import RoleRequest
 from potluck.cluster import serving
 from potluck.cluster.master.models import guide_folder
 from potluck.cluster.node import Node

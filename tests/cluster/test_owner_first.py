@@ -8,7 +8,7 @@ import pytest
 from fake_cluster import Run, until
 from whole_nodes import AT_REST, SPLIT, chat, eventually, load, paired, seen
 
-from potluck.api.schema import Computer
+from potluck.api.values.schema import Computer
 from potluck.cluster import node, node_parts
 from potluck.cluster.node import Node
 from potluck.system import awake
@@ -38,7 +38,7 @@ def test_computers_stay_awake_while_they_answer_and_one_whose_owner_plays_is_pla
     game = replace(AT_REST, is_full_screen=lambda: plays[0])
     monkeypatch.setattr(node_parts, "looks", lambda: game)
     monkeypatch.setattr(node, "LOOK_S", 0.05)
-    monkeypatch.setattr("potluck.api.politeness.CALM_S", 0.1)
+    monkeypatch.setattr("potluck.api.values.politeness.CALM_S", 0.1)
 
     async def main() -> None:
         async with paired(tmp_path) as (desk, laptop):

@@ -20,9 +20,9 @@ from whole_nodes import eventually, kill_engine, load
 
 from potluck.api import openai
 from potluck.api.events import Finished, Piece, Started
-from potluck.api.generation import of_chat
 from potluck.api.prompts import GenerationRequest
-from potluck.api.schema import PlanRequest
+from potluck.api.v1.generation import of_chat
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.cluster.node import Node
 from potluck.errors import PromptError

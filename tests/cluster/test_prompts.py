@@ -18,10 +18,10 @@ from whole_nodes import QUESTION, load
 
 from potluck.api.events import Finished, Piece, Started
 from potluck.api.prompts import SamplingOptions, TextPrompt, TokenPrompt
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
-from potluck.model.pooling import POOLING
+from potluck.model.text.pooling import POOLING
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from fake_cluster import Run
 from whole_nodes import QUESTION, chat, eventually, kill_engine, load, seen, stages
 
 from potluck.api.prompts import GenerationRequest, TextPrompt
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import InvalidLayersError
 

@@ -9,7 +9,7 @@ from whole_nodes import QUESTION, chat, eventually, kill_engine, load, seen, sta
 
 from potluck.api.events import Piece
 from potluck.api.prompts import GenerationRequest, TextPrompt
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
 

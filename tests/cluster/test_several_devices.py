@@ -9,7 +9,7 @@ from whole_nodes import QUESTION, chat, eventually, kill_engine, load
 
 from potluck.api.events import Piece
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import InvalidLayersError
 from potluck.wire.messages import DeviceId

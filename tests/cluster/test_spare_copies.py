@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import chat, eventually, folders_of, half_of, load, running, stages
 
-from potluck.api.schema import PlanRequest, RoleRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node
 

@@ -13,8 +13,8 @@ from whole_nodes import QUESTION, SPLIT, chat, eventually, join, kill_engine, lo
 
 from potluck.api.events import Started
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
-from potluck.api.schema import PlanRequest, RoleRequest
-from potluck.api.weights import PruneRequest
+from potluck.api.values.schema import PlanRequest, RoleRequest
+from potluck.api.values.weights import PruneRequest
 from potluck.cluster.events import Events, Holds
 from potluck.cluster.master.master import Master
 from potluck.cluster.node import Node

@@ -9,7 +9,7 @@ from chunk_stores import fill, make_store
 from fake_cluster import run
 from model_folders import make_folder, tensors_of
 
-from potluck.api.weights import Pruned, Verified
+from potluck.api.values.weights import Pruned, Verified
 from potluck.cluster.upkeep import Upkeep
 from potluck.errors import UsageError
 from potluck.ids import Digest

@@ -9,7 +9,7 @@ from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, unt
 from msgspec import structs
 from packing_engine import Workplace
 
-from potluck.api.schema import Computer, ModelState, PlanRequest
+from potluck.api.values.schema import Computer, ModelState, PlanRequest
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models

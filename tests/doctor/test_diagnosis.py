@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from potluck.api.doctor import Diagnosis
+from potluck.api.values.doctor import Diagnosis
 from potluck.doctor.diagnosis import diagnose
 from potluck.doctor.facts import Facts, FirewallSeen
 from potluck.doctor.sentences import TEMPLATES, Template, say

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from potluck.api.doctor import Finding
+from potluck.api.values.doctor import Finding
 from potluck.doctor.diagnosis import diagnose
 from potluck.doctor.facts import (
     Adapter,

@@ -6,7 +6,7 @@ from string import Formatter
 import msgspec
 import pytest
 
-from potluck.api.doctor import Diagnosis, Finding
+from potluck.api.values.doctor import Diagnosis, Finding
 from potluck.doctor.remedies import make_private
 from potluck.doctor.sentences import TEMPLATES, say
 from potluck.doctor.sharing import PRIVATE, shareable

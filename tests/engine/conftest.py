@@ -24,7 +24,9 @@ def _same_numbers() -> None:  # pyright: ignore[reportUnusedFunction]
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch computes the layers, as it does on a GPU. Without this, generated kernels do."""
-    monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
+    monkeypatch.setattr(
+        "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
+    )
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from cache_pools import PER_TOKEN, A, B, make_pool
 
-from potluck.engine.kvcache import GRANULE
+from potluck.engine.caches.kvcache import GRANULE
 from potluck.errors import OutOfMemoryError
 
 

@@ -11,13 +11,14 @@ from config_layers import with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.blocks import LayerRun, Run
-from potluck.engine.generated_run import GeneratedRun
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.new_cache import new_cache
+from potluck.engine.generated.run import GeneratedRun
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kvcache import LayerCache, new_cache
-from potluck.engine.rotary import Rotary
-from potluck.engine.stage_weights import StageWeights
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.blocks import LayerRun, Run
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.model.caches import CacheSizes, KeysAndValues
 from potluck.model.schemes import Scheme
 
@@ -70,7 +71,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
     """Load the same packed weights as on a computer for which no function can be generated."""
     with monkeypatch.context() as patch:
-        patch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
+        patch.setattr(
+            "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
+        )
         return reference.weights(scheme="int8")
 
 
@@ -192,7 +195,7 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
 def test_caches_of_int8_compute_what_torch_does_with_them(
     make: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("potluck.engine.builder.cache_dtype", lambda *_, **__: torch.int8)
+    monkeypatch.setattr("potluck.engine.loading.builder.cache_dtype", lambda *_, **__: torch.int8)
     reference = make("gemma 2")
     weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)

@@ -10,10 +10,10 @@ from quantised_tensors import random_matrix
 from torch import Tensor
 from weight_formats import every_format
 
-from potluck.engine.dequantise import StoredRows
 from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.targets import PackedTarget
+from potluck.engine.loading.dequantise import StoredRows
+from potluck.engine.loading.targets import PackedTarget
 from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.quantized import GGUF_BLOCKS
 

@@ -7,9 +7,9 @@ import torch
 from tiny_models import CPU, Reference
 
 from potluck.engine.kernels import ReferenceKernels
+from potluck.engine.loading.weights import random_weights
 from potluck.engine.measuring import StageMeter, _Reader
 from potluck.engine.stage import Stage
-from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
@@ -140,7 +140,7 @@ def test_sessions_are_left_as_they_are(llama: Reference) -> None:
 def test_a_computer_without_generated_kernels_is_measured_too(
     llama: Reference, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
-    for module in ("potluck.engine.matrices", "potluck.engine.measuring"):
+    for module in ("potluck.engine.loading.matrices", "potluck.engine.measuring"):
         monkeypatch.setattr(f"{module}.best_kernels", lambda **_: ReferenceKernels())
 
     times = StageMeter(make_stage(llama.config, scheme), 12).round()
@@ -200,6 +200,6 @@ def test_a_cache_that_has_no_room_is_an_error_of_its_own(
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("potluck.engine.kvcache.LayerCache.resize", full)
+    monkeypatch.setattr("potluck.engine.caches.kvcache.LayerCache.resize", full)
     with pytest.raises(OutOfMemoryError):
         StageMeter(make_stage(llama.config, "f32"), 8)

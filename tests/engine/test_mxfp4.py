@@ -8,11 +8,11 @@ from mxfp4_models import in_plain_numbers, make_mxfp4
 from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, difference, loaded, off
 
-from potluck.engine.blocks import LayerRun
-from potluck.engine.codes import from_e8m0
-from potluck.engine.linear import PackedLinear
-from potluck.engine.mlp import MoE
-from potluck.engine.weights import random_weights
+from potluck.engine.kernels.products.scaled import from_e8m0
+from potluck.engine.layers.blocks import LayerRun
+from potluck.engine.layers.linear import PackedLinear
+from potluck.engine.layers.mlp import MoE
+from potluck.engine.loading.weights import random_weights
 from potluck.errors import BrokenModelError
 from potluck.model.config import ModelConfig
 from potluck.model.formats import MXFP4

@@ -13,7 +13,7 @@ from tiny_models import SESSION, Pipeline, make_model, whole_blocks
 from torch import Tensor
 
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.ids import SessionId
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 
@@ -31,6 +31,7 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("llama 4 scout", True, "int4", "full"),
     ("granite 4", True, "int8", "full"),
     ("nemotron h", True, "int8", "full"),
+    ("mimo 2 flash", True, "int8", "int8"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
@@ -43,6 +44,9 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 3 next, odd", False, "int4", "full"),
     ("command a", True, "int8", "full"),
     ("qwen 4, n-grams", True, "int4", "full"),
+    ("deepseek 4", True, "int4", "int8"),
+    ("kimi linear", True, "int8", "full"),
+    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
 ]
 FAMILIES = [
     "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
@@ -51,6 +55,8 @@ FAMILIES = [
     "qwen 3 next", "ernie 4.5 moe", "granite 4, dense, groups, rope", "glm 4", "hunyuan a13b", "qwen 3.5 moe",
     "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "bamba", "falcon h1",
     "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
+    "laguna", "trinity", "step 3.5, no scaling, text of a model with pictures", "hy 3", "a.x k1",
+    "minimax m3, text of a model with pictures",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]
@@ -103,7 +109,7 @@ def test_steps_stages_replays_forks_and_threads_change_no_bit(
     def pipeline(cuts: Sequence[int], threads: int) -> Pipeline:
         made = kernels(threads)
         with monkeypatch.context() as patch:
-            patch.setattr("potluck.engine.matrices.best_kernels", lambda **_: made)
+            patch.setattr("potluck.engine.loading.matrices.best_kernels", lambda **_: made)
             return Pipeline(
                 reference, cuts, scheme, cache, context=CONTEXT, chunk=CHUNK, slack=SLACK
             )
@@ -200,7 +206,9 @@ def test_every_kind_of_processor_has_the_same_bits(
 
     for path in host_paths():
         made = GeneratedKernels(path)
-        monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda made=made, **_: made)
+        monkeypatch.setattr(
+            "potluck.engine.loading.matrices.best_kernels", lambda made=made, **_: made
+        )
         one = Pipeline(reference, [], scheme)
         logits.append(one.run_in_pieces(ids, [40, *[1] * 20]))
 
@@ -224,6 +232,8 @@ def test_a_head_has_the_same_bits_for_one_token_and_for_many(tmp_path: Path) -> 
 def test_stages_that_a_library_computes_in_are_not_exact_in_chunks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: Scheme
 ) -> None:
-    monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: ReferenceKernels())
+    monkeypatch.setattr(
+        "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
+    )
 
     assert not make_model("llama", tmp_path).stage(scheme=scheme).is_exact_in_chunks

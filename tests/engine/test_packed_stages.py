@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import Pipeline, Reference, off, stored_tensors
 
-from potluck.engine.blocks import LayerRun
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.linear import JoinedLinear, PackedLinear
+from potluck.engine.layers.blocks import LayerRun
+from potluck.engine.layers.linear import JoinedLinear, PackedLinear
 from potluck.model.formats import PackedFormat
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
@@ -42,6 +42,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
             for variant in (
                 "gpt-oss",
                 "deepseek 3",
+                "deepseek 4",
+                "kimi linear",
                 "gemma 4",
                 "qwen 3.5",
                 "granite 4",
@@ -49,6 +51,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "nemotron h, narrow experts",
                 "apertus",
                 "lfm 2",
+                "laguna",
+                "mimo 2 flash",
             )
         ),
     ],

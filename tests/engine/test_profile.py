@@ -9,7 +9,8 @@ import pytest
 import torch
 from tiny_models import CPU, Reference
 
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.loading.weights import random_weights
 from potluck.engine.profile import (
     BUDGET_S,
     CACHED,
@@ -20,7 +21,6 @@ from potluck.engine.profile import (
     profile_layers,
     sample_layers,
 )
-from potluck.engine.weights import random_weights
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.shapes import SHAPES
@@ -159,7 +159,7 @@ def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
     config = ModelConfig.from_dict(GEMMA)
     made: list[tuple[int, torch.dtype]] = []
     monkeypatch.setattr(RecordedCache, "made", made)
-    monkeypatch.setattr("potluck.engine.kvcache.LayerCache", RecordedCache)
+    monkeypatch.setattr("potluck.engine.caches.kvcache.LayerCache", RecordedCache)
 
     profile = profile_layers(
         config, CPU, "int8", chunk=8, memory=1 << 28, cache="int8", budget_s=0.01

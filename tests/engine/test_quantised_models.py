@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import CPU, Pipeline, Reference, off, stored_tensors
 from torch import Tensor
 
-from potluck.engine.linear import PackedLinear
-from potluck.engine.weights import load_weights
+from potluck.engine.layers.linear import PackedLinear
+from potluck.engine.loading.weights import load_weights
 from potluck.errors import BrokenModelError, IntegrityError
 from potluck.model.nearest import nearest_schemes
 from potluck.model.quantized import Quantization

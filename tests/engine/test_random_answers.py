@@ -16,7 +16,7 @@ from model_variants import VARIANTS
 from tiny_models import Reference, make_model, whole_blocks
 from torch import Tensor
 
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.payload import Activations
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
@@ -98,7 +98,7 @@ def test_a_token_has_the_same_bits_whatever_happens_around_it(
 
     def chain(cuts: Sequence[int], threads: int) -> Chain:
         kernels = GeneratedKernels(BEST, threads)
-        monkeypatch.setattr("potluck.engine.matrices.best_kernels", lambda **_: kernels)
+        monkeypatch.setattr("potluck.engine.loading.matrices.best_kernels", lambda **_: kernels)
         bounds = [0, *cuts, layers]
         stages = [
             reference.stage(*span, head=False, scheme=scheme, cache=cache, slack=SLACK, chunk=CHUNK)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from potluck.engine.gumbel import draw_key, gumbel
-from potluck.engine.sampler import Sampler
+from potluck.engine.sampling.gumbel import draw_key, gumbel
+from potluck.engine.sampling.sampler import Sampler
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import InvalidStepError, PromptError
 from potluck.wire.activation_messages import Sampling, TokenBias

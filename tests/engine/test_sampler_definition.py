@@ -18,8 +18,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from potluck.engine.gumbel import draw_key, gumbel
-from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.sampling.gumbel import draw_key, gumbel
+from potluck.engine.sampling.sampler import Choice, Sampler
 from potluck.wire.activation_messages import Sampling
 
 

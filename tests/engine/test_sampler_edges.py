@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from potluck.engine import sampler
-from potluck.engine.sampler import Sampler
+from potluck.engine.sampling import sampler
+from potluck.engine.sampling.sampler import Sampler
 from potluck.wire.activation_messages import Sampling
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from potluck.engine import sampler
-from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.sampling import sampler
+from potluck.engine.sampling.sampler import Choice, Sampler
 from potluck.wire.activation_messages import Sampling
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from cache_pools import FULL, PER_TOKEN, WINDOW, A, B, C, make_pool
 
-from potluck.engine.cache_pool import CachePool
-from potluck.engine.session_cache import SessionCache
+from potluck.engine.caches.cache_pool import CachePool
+from potluck.engine.caches.session_cache import SessionCache
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.caches import SHARED_TOKENS

@@ -9,7 +9,7 @@ import torch
 from stage_steps import forward
 from tiny_models import SESSION, Reference
 
-from potluck.engine.sampler import Choice, Sampler
+from potluck.engine.sampling.sampler import Choice, Sampler
 from potluck.engine.stage import Output, Stage
 from potluck.errors import (
     NeedReplayError,

@@ -10,10 +10,10 @@ from config_layers import attention
 from tiny_models import CONTEXT, CPU, SESSION, Reference, make_model, whole_blocks
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.rotary import Rotary
 from potluck.engine.payload import Activations
-from potluck.engine.rotary import Rotary
 from potluck.engine.stage import Output, Stage
 from potluck.engine.token_step import make_token_step
 from potluck.errors import EngineError

@@ -8,7 +8,7 @@ import torch
 from stage_steps import GREEDY
 from tiny_models import Reference
 
-from potluck.engine.blocks import DecoderLayer
+from potluck.engine.layers.blocks import DecoderLayer
 from potluck.engine.payload import Activations
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage

@@ -27,6 +27,7 @@ VARIANTS = [
     "gemma 2",
     "gemma 3",
     "exaone 4, hybrid",
+    "mimo 2 flash",
     "qwen 3 moe, some layers, odd",
 ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from faults.host import Host, NodeClient, eventually
 from faults.lan import Lan
 from faults.models import CONTEXT, Model, model
-from potluck.api.schema import ClusterState, LoadProgress, PlanRequest, StageView
+from potluck.api.values.schema import ClusterState, LoadProgress, PlanRequest, StageView
 from potluck.errors import PotluckError
 from potluck.model.schemes import Scheme
 

@@ -15,7 +15,7 @@ from faults.report import Result
 from faults.scenario import KINDS, Question, Scenario
 from faults.stream import Stream
 from faults.switch import Link
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.errors import PotluckError
 from potluck.model.schemes import Scheme
 

@@ -128,7 +128,7 @@ class Host:
         """Lend at most so many bytes of memory."""
         settings = msgspec.json.decode(self.folders.settings_file.read_bytes(), type=Settings)
         if settings.memory_limit != nbytes:
-            from potluck.api.schema import RoleRequest
+            from potluck.api.values.schema import RoleRequest
 
             self.client().set_role(RoleRequest(worker=worker, memory=nbytes))
 

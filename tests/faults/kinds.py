@@ -11,7 +11,7 @@ from faults.cluster import MASTER, Cluster
 from faults.host import RESERVE, Host
 from faults.scenario import Scenario
 from faults.switch import Link
-from potluck.api.schema import RoleRequest
+from potluck.api.values.schema import RoleRequest
 
 YEAR_S = 365 * 86_400
 SLOW_S = 0.04, 0.01  # a slow process stands still, then runs

@@ -9,7 +9,7 @@ from faults.cluster import MASTER, WORKERS
 from faults.host import Host, NodeClient
 from faults.judging import Judgement, judge_error
 from faults.models import LAYERS
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.errors import PotluckError
 
 POLL_S = 0.002

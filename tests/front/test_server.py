@@ -7,7 +7,7 @@ import pytest
 from fake_backend import TOKEN, Server
 
 from potluck.api.prompts import ChatPrompt, GivenPicture
-from potluck.api.schema import ListenRequest
+from potluck.api.values.schema import ListenRequest
 from potluck.client import Client
 from potluck.front.front import Patience
 from potluck.front.server import FrontServer

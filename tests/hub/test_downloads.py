@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hub_stand_in import COMMIT, TOKEN, HubStandIn, Repo, unsupported
 
-from potluck.api.hub import Download
+from potluck.api.values.hub import Download
 from potluck.cluster.processes.start import start_process
 from potluck.errors import (
     DiskFullError,

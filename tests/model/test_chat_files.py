@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from potluck.errors import BrokenModelError
-from potluck.model.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat
 
 Write = Callable[..., Path]
 
@@ -102,7 +102,7 @@ def test_one_large_id_in_a_vocabulary_takes_no_memory(tmp_path: Path) -> None:
     text = (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").write_text(text.replace(": 7", f": {(1 << 31) - 1}"))
     program = (
-        "import resource, sys; from pathlib import Path; from potluck.model.chat import ChatFormat\n"
+        "import resource, sys; from pathlib import Path; from potluck.model.text.chat import ChatFormat\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
         "print(ChatFormat.load(Path(sys.argv[1])).encode('ab'))"
     )

@@ -13,7 +13,7 @@ from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import Activation
 from potluck.model.families.table import FAMILIES
-from potluck.model.rope import QueryScale
+from potluck.model.mixing.rope import QueryScale
 from potluck.model.shapes import SHAPES
 
 SIZES: Mapping[str, Any] = {
@@ -28,6 +28,7 @@ WITH_PICTURES = "Gemma3ForConditionalGeneration"
 
 def config_class(architecture: str) -> Any:
     name = architecture.removesuffix("ForCausalLM")
+    name = {"Step3p5": "Step3p7"}.get(name, name)
     text = f"{name}TextConfig"
     return getattr(transformers, text if hasattr(transformers, text) else f"{name}Config")
 
@@ -41,8 +42,11 @@ def as_fields(value: object) -> dict[str, object]:
 NEEDED = {
     "Dots1ForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+    "HeliumForCausalLM": {"num_key_value_heads": 8},
     # With the default, a model is one of those that are refused.
     "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    # It refuses its own number of them beside another one of heads.
+    "Glm5NextForCausalLM": {"num_key_value_heads": 32},
     "Qwen4ExpForCausalLM": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,

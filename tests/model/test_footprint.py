@@ -14,7 +14,7 @@ from potluck.model.footprint import (
     usable_memory,
     working_bytes,
 )
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.schemes import Cache
 from potluck.model.tensor_formats import weight_bytes
 from potluck.plan.shape import shape_of

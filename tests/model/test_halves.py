@@ -6,8 +6,8 @@ from potluck.errors import InvalidConfigError
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import DenseSpec, MoeSpec
-from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mamba import MambaSpec
+from potluck.model.mixing.mixers import AttentionSpec
 
 NEMOTRON = {
     "architectures": ["NemotronHForCausalLM"],

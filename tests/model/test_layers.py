@@ -9,7 +9,7 @@ from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import SANDWICH_NORMS
 from potluck.model.layers import DenseSpec, LayerSpec, MoeSpec
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 
 SIZES: dict[str, object] = {
     "vocab_size": 100,

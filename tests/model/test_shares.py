@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.footprint import Footprint, stage_footprint
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.latent import LatentSpec
+from potluck.model.mixing.mixers import AttentionSpec, Mixer
 from potluck.model.shapes import SHAPES
 from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config, share_layer
 

@@ -8,8 +8,6 @@ from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.unsupported import UNSUPPORTED, missing_of
 
-NOT_IN_TRANSFORMERS = {"Step3p5ForCausalLM"}
-
 
 def refusal(config: dict[str, object]) -> UnknownArchitectureError:
     with pytest.raises(UnknownArchitectureError) as caught:
@@ -19,7 +17,7 @@ def refusal(config: dict[str, object]) -> UnknownArchitectureError:
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_is_in_the_table_exists_and_does_not_run(name: str) -> None:
-    assert name in NOT_IN_TRANSFORMERS or hasattr(transformers, name)
+    assert hasattr(transformers, name)
     assert name not in FAMILIES
     assert name not in WITH_TEXT
     assert UNSUPPORTED[name].nearest in FAMILIES

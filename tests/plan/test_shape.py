@@ -7,7 +7,7 @@ from model_folders import CONFIG
 
 from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
 from potluck.model.config import ModelConfig
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.shapes import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 from potluck.plan.shape import kinds_of, shape_of

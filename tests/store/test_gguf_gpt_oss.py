@@ -8,8 +8,8 @@ from gguf_writer import write_gguf
 from mxfp4_models import in_plain_numbers, make_mxfp4
 from tiny_models import Pipeline, Reference, difference, loaded, off
 
-from potluck.engine.linear import PackedLinear
-from potluck.engine.mlp import MoE
+from potluck.engine.layers.linear import PackedLinear
+from potluck.engine.layers.mlp import MoE
 from potluck.model.formats import INT8, MXFP4
 from potluck.model.nearest import explain_more_bits, nearest_schemes
 from potluck.store.registry import open_model

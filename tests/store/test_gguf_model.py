@@ -13,16 +13,16 @@ from config_layers import attention, with_each_mixer, with_mixers
 from fast_families import each_of
 from gguf_writer import copy_fields, finish, quantise_blocks, write_gguf
 from safetensors.torch import load_file, save_file
-from tiny_models import CPU, Pipeline, Reference, loaded, off, stored_tensors
+from tiny_models import CPU, Pipeline, Reference, loaded, make_model, off, stored_tensors
 from torch import Tensor
 
-from potluck.engine.linear import Linear, PackedLinear
-from potluck.engine.mlp import PackedMlp
-from potluck.engine.weights import load_weights
+from potluck.engine.layers.linear import Linear, PackedLinear
+from potluck.engine.layers.mlp import PackedMlp
+from potluck.engine.loading.weights import load_weights
 from potluck.model.config import ModelConfig
 from potluck.model.formats import INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
+from potluck.model.mixing.rope import QueryScale
 from potluck.model.nearest import nearest_schemes
-from potluck.model.rope import QueryScale
 from potluck.store.registry import open_model
 
 Make = Callable[[str], tuple[Reference, Path]]
@@ -65,6 +65,22 @@ VARIANTS = [
     "command r",
     "command a",
     "granite, tied, biases",
+    "granite 3 moe, shared expert",
+    "step 3.5, no scaling, text of a model with pictures",
+    "mimo 2 flash",
+    "trinity",
+    "laguna",
+    "laguna, gates of each number",
+    "granite 4",
+    "granite 4, dense, groups, rope",
+    "mistral 4",
+    "glm 4 9b",
+    "solar open",
+    "deepseek 3.2",
+    "minimax m3, text of a model with pictures",
+    "hy 3",
+    "mellum 2",
+    "youtu",
     "exaone 4, hybrid",
     "qwen 2 moe, gated shared expert",
     "olmoe",
@@ -84,16 +100,19 @@ VARIANTS = [
     "falcon h1, normed",
     "nemotron h",
     "nemotron h, dense, biases",
+    "kimi linear",
     "qwen 3 next",
     "qwen 3.5",
     "qwen 3.5 moe",
+    "qwen 4, n-grams of one layer",
 ]
 
 
 LLAMA_4 = QueryScale(beta=0.1, original_max_position=8192, first=1)
 # The order of parts of a matrix, which is another one in these files, and which are one.
 IN_FILES = (
-    "is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays", "fused", "row_scales",
+    "is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays", "fused", "row_scales", "shared_names",
+    "parts", "rows", "shards", "is_split",
 )  # fmt: skip
 
 
@@ -129,6 +148,38 @@ def test_a_file_is_the_model_of_the_safetensors(make: Make, tmp_path: Path, vari
     ids = reference.prompt(TOKENS)
     logits = Pipeline(loaded(model, reference), [2]).run(ids)
     torch.testing.assert_close(logits, Pipeline(plain).run(ids), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["qwen 2", "llama"])
+def test_a_file_may_have_queries_keys_and_values_in_one_tensor(
+    make: Make, tmp_path: Path, variant: str
+) -> None:
+    reference, folder = make(variant)
+    file = write_gguf(folder, tmp_path / "model.gguf", joins_heads=True)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    ids = reference.prompt(TOKENS)
+    logits = Pipeline(loaded(model, reference)).run(ids)
+    torch.testing.assert_close(logits, Pipeline(reference).run(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_a_file_of_muse_glimmer_has_the_factor_of_queries_as_weights_of_a_norm(
+    tmp_path: Path,
+) -> None:
+    """What llama.cpp adds to the squares of norms after attention and MLP, no file says."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    reference = make_model(
+        "muse glimmer, text of a model with pictures", folder, changes={"post_norm_eps": 1e-8}
+    )
+    file = write_gguf(folder, tmp_path / "model.gguf")
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    ids = reference.prompt(TOKENS)
+    logits = Pipeline(loaded(model, reference), [2]).run(ids)
+    torch.testing.assert_close(logits, Pipeline(reference).run(ids), atol=1e-4, rtol=1e-4)
 
 
 def test_a_file_may_have_gates_and_ups_of_experts_in_one_tensor(make: Make, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from potluck.errors import (
     UnknownArchitectureError,
     UsageError,
 )
-from potluck.model.chat import ChatFormat
-from potluck.model.gguf_words import TOKENIZER_FIELDS, read_gguf_words
-from potluck.model.pooling import load_pooling
+from potluck.model.gguf.words import TOKENIZER_FIELDS, read_gguf_words
+from potluck.model.text.chat import ChatFormat
+from potluck.model.text.pooling import load_pooling
 from potluck.store import gguf_model
 from potluck.store.registry import open_model
 

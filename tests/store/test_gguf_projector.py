@@ -17,7 +17,7 @@ from tiny_models import difference, loaded
 
 from potluck.cluster.driver.model_text import Conversation
 from potluck.cluster.text.process import encode_conversation, read_pictures
-from potluck.model.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat
 from potluck.store.gguf_model import read_gguf
 from potluck.store.registry import LocalModel, open_model
 

@@ -11,7 +11,7 @@ from gguf_writer import finish
 from model_folders import CONFIG, Tensors, make_folder, tensors_of
 
 from potluck.errors import PotluckError
-from potluck.model.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat
 from potluck.store.registry import open_model
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"

@@ -20,9 +20,9 @@ from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.text.grammar_process import Grammar, TokenSets
 from potluck.cluster.text.process import encode_conversation
-from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
-from potluck.model.fill import encode_fill
+from potluck.model.text.chat import ChatFormat
+from potluck.model.text.fill import encode_fill
 from potluck.wire.activation_messages import Result, TokenLogprob
 from potluck.wire.messages import Message
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from potluck.engine.cache_pool import CachePool
+from potluck.engine.caches.cache_pool import CachePool
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSpec, FullCache, KeysAndValues, WindowCache
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from potluck.model.answers.derive import derive_format
 from potluck.model.answers.format import AnswerFormat
-from potluck.model.template import ChatTemplate
+from potluck.model.text.template import ChatTemplate
 
 _OFFER = "{% if tools %}T:{{ tools | tojson }}\n{% endif %}"
 _MESSAGES = _OFFER + "{% for m in messages %}{% if m.role == 'assistant' %}A:"

@@ -12,7 +12,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Usage
-from potluck.model.rope import Stretches
+from potluck.model.mixing.rope import Stretches
 from potluck.wire.activation_messages import Sampling
 
 GREEDY = Sampling()

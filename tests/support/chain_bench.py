@@ -8,7 +8,7 @@ import torch
 
 from potluck.cluster.stage.chain import LoadedStage, StageChain
 from potluck.cluster.stage.scheduler import Scheduler
-from potluck.engine.sampler import Choice
+from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.errors import PeerLostError
 from potluck.ids import HomeId

@@ -7,9 +7,9 @@ from scripted_window import ScriptedBackend
 
 from potluck_app.chats.values import Stats
 from potluck_app.streams import ReplyEnd
+from potluck_app.views.conversation.message import ReplyMessage
+from potluck_app.views.conversation.user_message import UserMessage
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.message import ReplyMessage
-from potluck_app.views.user_message import UserMessage
 
 STATS = Stats(tokens=20, tokens_per_s=8.0, time_to_first_token_s=1.2, prompt_tokens=600)
 

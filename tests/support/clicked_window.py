@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 import potluck_app.__main__ as program
 from potluck_app.application import Application
-from potluck_app.views.message import ReplyMessage
+from potluck_app.views.conversation.message import ReplyMessage
 
 START = time.monotonic()
 LOOK_MS = 50

@@ -6,7 +6,7 @@ from typing import Any
 
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
-from potluck.model.mixers import AttentionSpec, Mixer
+from potluck.model.mixing.mixers import AttentionSpec, Mixer
 
 
 def windows(config: ModelConfig) -> tuple[int | None, ...]:

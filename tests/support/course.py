@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import ComputerLost
 from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.state import State

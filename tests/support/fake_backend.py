@@ -18,11 +18,12 @@ from fake_bench import BENCH
 from fake_library import FakeLibrary
 from starlette.types import ASGIApp
 
-from potluck.api import benching, doctor, engine, events, prompts, schema, weights
-from potluck.api import update as updates
+from potluck.api import events, prompts
 from potluck.api.backend import Holder
 from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
+from potluck.api.values import benching, doctor, engine, schema, weights
+from potluck.api.values import update as updates
 from potluck.errors import NotFoundError, PotluckError, UsageError
 
 TOKEN = "the-node's-own-token"

@@ -1,6 +1,6 @@
 """The measurement that the fake backend answers with."""
 
-from potluck.api import benching
+from potluck.api.values import benching
 
 BENCH = benching.BenchResult(
     shape="llama-1b",

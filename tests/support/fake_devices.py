@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from potluck.engine import device as device_module
-from potluck.engine import rotary
 from potluck.engine.accelerator import aligned, probe
 from potluck.engine.kernels import PackedWeight
+from potluck.engine.layers import rotary
 from potluck.model.formats import PackedFormat
 
 

@@ -7,7 +7,7 @@ import msgspec
 from fake_cluster import FakeComputer, FakeComputers, failing
 from model_folders import CONFIG
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.device_names import place_name
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.events import ComputerLost, Events, ModelChanged, Notice, StageLost

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from potluck.api import hub, schema
+from potluck.api.values import hub, schema
 from potluck.errors import NotFoundError, PotluckError, UsageError
 
 FIT = hub.Fit(

@@ -10,9 +10,9 @@ import torch
 from tiny_models import CONTEXT, CPU, Reference, Sizes
 from torch import Tensor
 
-from potluck.engine.ranks import Exchange
+from potluck.engine.loading.weights import load_weights
+from potluck.engine.rank_sums.ranks import Exchange
 from potluck.engine.stage import Stage
-from potluck.engine.weights import load_weights
 from potluck.errors import RankLostError
 from potluck.ids import SessionId
 from potluck.model.schemes import Cache, Scheme

@@ -9,8 +9,44 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-INTERLEAVED = ("llama", "arcee", "granite", "smollm3", "mistral3")
-WHOLE_NORMS = ("gemma", "gemma2", "gemma3")
+from potluck.model.naming import decoder_names
+
+INTERLEAVED = (
+    "llama",
+    "arcee",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "smollm3",
+    "mistral3",
+    "muse-glimmer",
+)
+NAMED_AS = {
+    "deepseek32": "glm-dsa", "laguna": "step35", "qwen4exp": "qwen35moe", "minimax-m3": "minimax-m2",
+    "hy_v3": "hunyuan-moe", "mellum": "qwen3moe", "muse-glimmer": "gemma3",
+}  # in the package  # fmt: skip
+WHOLE_NORMS = ("gemma", "gemma2", "gemma3", "step35", "minimax-m3", "muse-glimmer")
+PREFIXES = {  # of the text of a larger model
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head": "lm_head",
+}
+WITH_BESIDE = ("minimax-m3", "hy_v3", "mellum", "muse-glimmer")
+# What converters call the tensors of their layers that the package has no names for.
+BESIDE = {
+    **{f"mlp.{part}_proj.weight": f"ffn_{part}.weight" for part in ("gate", "up", "down")},
+    **{
+        f"block_sparse_moe.shared_experts.{part}_proj.weight": f"ffn_{part}_shexp.weight"
+        for part in ("gate", "up", "down")
+    },
+    **{
+        f"self_attn.index_{part}.weight": f"indexer.{part}.weight"
+        for part in ("q_proj", "k_proj", "q_norm", "k_norm")
+    },
+    "self_attn.gate_proj.weight": "attn_gate.weight",
+    "mlp.router.gate.weight": "ffn_gate_inp.weight",
+    "mlp.expert_bias": "exp_probs_b",
+}
 # What Gemma 4's converter calls the tensors that have no names of their own.
 GEMMA_4 = {
     "router.scale": "ffn_gate_inp.scale",
@@ -95,21 +131,51 @@ def _state_space(name: str, values: Tensor, config: dict[str, Any]) -> tuple[str
 def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[str, Tensor]:
     """Return the tensors by their names in the file."""
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[architecture], config["num_hidden_layers"])
+    named_as = kinds[NAMED_AS.get(architecture, architecture)]
+    names = gguf.get_tensor_name_map(named_as, config["num_hidden_layers"])
     tensors: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     stored = load_file(folder / "model.safetensors")
     if architecture == "gpt-oss":
         stored = _split_experts(stored)
     for name, tensor in stored.items():
+        for prefix, ours in PREFIXES.items():
+            name = name.replace(prefix, ours)
+        is_text = name.startswith(("model.", "backbone.", "lm_head"))
+        if not is_text or "vision" in name or "projector" in name:
+            continue  # of a larger model
         if name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
         values = tensor.float()
         if architecture in INTERLEAVED and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
             heads = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
             values = permute(values, config[heads])
-        if architecture in WHOLE_NORMS and name.endswith("norm.weight"):
+        is_whole = architecture == "muse-glimmer" and name == "model.norm.weight"
+        if architecture in WHOLE_NORMS and name.endswith("norm.weight") and not is_whole:
             values = values + 1
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        if architecture == "muse-glimmer" and rest == "self_attn.q_proj.weight":
+            factors = {"q": config["qk_scale_factor"], "k": 1.0}
+            for part, factor in factors.items():
+                norm = torch.full((config["head_dim"],), factor)
+                tensors[f"blk.{layer}.attn_{part}_norm.weight"] = norm
+        if architecture in WITH_BESIDE and rest in BESIDE:
+            tensors[f"blk.{layer}.{BESIDE[rest]}"] = values
+            continue
+        if architecture == "step35" and ".moe." in name and "_proj" in name:
+            tensors[f"blk.{name.split('.')[2]}.ffn_{name.split('.')[-2][:-5]}_exps.weight"] = values
+            continue
+        if name.endswith("experts.e_score_correction_bias"):
+            tensors[f"blk.{name.split('.')[2]}.exp_probs_b.bias"] = values
+            continue
+        if architecture == "qwen4exp" and (own := _qwen_4(name, values, config)) is not None:
+            for part, some in own.items():
+                tensors[part] = torch.cat([tensors[part], some]) if part in tensors else some
+            continue
+        if architecture.startswith("granite"):
+            for part, some in _granite(name, values, config).items():
+                tensors[part if part.startswith("blk.") else _name(names, part)] = some
+            continue
         if architecture == "gemma4" and (found := _gemma4_name(name)) is not None:
             tensors[found] = values
             continue
@@ -134,8 +200,13 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             continue
         if architecture == "falcon-h1":
             values = _multiplied(name, values, config)
+        if architecture == "kimi-linear":  # `KimiLinearModel.modify_tensors`
+            name = decoder_names([name])[name].replace(".dt_bias", ".dt_proj.bias")
         name = name.replace("_correction_bias", "_correction.bias")
-        name = name.replace(".expert_bias", ".expert_bias.bias")
+        if name.endswith(("router_bias", "expert_bias")):
+            name += ".bias"
+        if name.endswith("attention_sink_bias"):
+            name += ".weight"
         if name.endswith("conv.conv.weight"):
             values = values.squeeze(1)
         if (".A_log" in name and "linear_attn" not in name) or name.endswith(SPACES):
@@ -159,6 +230,56 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
     return tensors
 
 
+QWEN_4 = {
+    "hc_norm": "norm", "input_mix_weight_down": "down", "input_mix_weight_up": "up",
+    "block_inject_weight": "inject",
+}  # fmt: skip
+
+
+def _qwen_4(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, Tensor] | None:
+    """Change a tensor as `Qwen4ExpTextModel` does; None: it is one of Qwen3.5's."""
+    parts = name.split(".")
+    blk, last = f"blk.{parts[2]}." if ".layers." in name else "", parts[-2]
+    if name.endswith(
+        ("norm.weight", ".norm_key.weight", ".norm_query.weight", ".norm_conv.weight")
+    ):
+        values = values + 1
+    if "hyper_connection" in name:
+        block = {"a": "hc_attn", "m": "hc_ffn", "h": "output_hc"}[parts[-3][0]]
+        return {f"{blk}{block}_{QWEN_4[last]}.weight": values}
+    if ".shard_" in name:
+        return {"per_layer_token_embd.weight": values}
+    if ".ple." in name:
+        if not name.endswith(".weight"):
+            return {}  # numbers of hashes, which are fields
+        values = values.squeeze(1) if last == "conv1d" else values
+        return {f"{blk}ple_{last.removesuffix('_proj')}.weight": values}
+    if last == "index_qk_proj":
+        rows = config["indexer_n_heads"] * config["indexer_head_dim"]
+        both = zip("qk", (values[:rows], values[rows:]), strict=True)
+        return {f"{blk}indexer.{part}_proj.weight": some for part, some in both}
+    if ".indexer." in name:
+        return {f"{blk}indexer.{last[0]}_norm.weight": values}
+    return None
+
+
+def _granite(name: str, values: Tensor, config: dict[str, Any]) -> dict[str, Tensor]:
+    """Change a tensor as `GraniteMoeModel` does."""
+    blk = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
+    if name.endswith("block_sparse_moe.input_linear.weight"):
+        gates, ups = values.chunk(2, 1)
+        return {f"{blk}ffn_gate_exps.weight": gates, f"{blk}ffn_up_exps.weight": ups}
+    end = "_shexp.weight" if config.get("num_local_experts") else ".weight"
+    if name.endswith("shared_mlp.input_linear.weight"):
+        gates, ups = values.chunk(2)
+        return {f"{blk}ffn_gate{end}": gates, f"{blk}ffn_up{end}": ups}
+    if name.endswith("shared_mlp.output_linear.weight"):
+        return {f"{blk}ffn_down{end}": values}
+    if name.endswith((".A_log", *SPACES)):
+        name, values = _state_space(name, values, config)
+    return {name: values}
+
+
 def joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Put the gates of experts before their ups, in one tensor."""
     joined: dict[str, Tensor] = {}
@@ -167,6 +288,18 @@ def joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             both = values, tensors[name.replace("gate", "up")]
             joined[name.replace("gate", "gate_up")] = torch.cat(both, 1)
         elif "ffn_up_exps" not in name:
+            joined[name] = values
+    return joined
+
+
+def joined_heads(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Put queries, keys and values of a layer in one tensor."""
+    joined: dict[str, Tensor] = {}
+    for name, values in tensors.items():
+        if ".attn_q." in name:
+            all_parts = [tensors[name.replace("attn_q", f"attn_{part}")] for part in "qkv"]
+            joined[name.replace("attn_q", "attn_qkv")] = torch.cat(all_parts)
+        elif ".attn_k." not in name and ".attn_v." not in name:
             joined[name] = values
     return joined
 

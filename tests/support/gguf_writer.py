@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf_fields import add_sizes
-from gguf_tensors import joined, tensors_of
+from gguf_tensors import joined, joined_heads, tensors_of
 from torch import Tensor
 
 FAMILIES = {
@@ -50,12 +50,38 @@ FAMILIES = {
     "DeepseekV3ForCausalLM": "deepseek2",
     "Glm4MoeLiteForCausalLM": "deepseek2",
     "GlmMoeDsaForCausalLM": "glm-dsa",
+    "KimiLinearForCausalLM": "kimi-linear",
     "GptOssForCausalLM": "gpt-oss",
     "NemotronHForCausalLM": "nemotron_h",
     "ArceeForCausalLM": "arcee",
     "Lfm2ForCausalLM": "lfm2",
     "FalconH1ForCausalLM": "falcon-h1",
     "Lfm2MoeForCausalLM": "lfm2moe",
+    "Step3p7ForConditionalGeneration": "step35",
+    "Qwen4ExpForCausalLM": "qwen4exp",
+    "MiMoV2FlashForCausalLM": "mimo2",
+    "AfmoeForCausalLM": "afmoe",
+    "LagunaForCausalLM": "laguna",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeSharedForCausalLM": "granitemoe",
+    "GraniteMoeHybridForCausalLM": "granitehybrid",
+    "Mistral4ForCausalLM": "mistral4",
+    "DeepseekV32ForCausalLM": "deepseek32",
+    "GlmForCausalLM": "chatglm",
+    "SolarOpenForCausalLM": "glm4moe",
+    "MiniMaxM3SparseForConditionalGeneration": "minimax-m3",
+    "HYV3ForCausalLM": "hy_v3",
+    "MuseGlimmerForConditionalGeneration": "muse-glimmer",
+    "MellumForCausalLM": "mellum",
+    "YoutuForCausalLM": "deepseek2",
+}
+# What Kimi Linear calls fields that others have too.
+_OWN_FIELDS = {
+    "model_max_length": "max_position_embeddings",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
 }
 TOKENS = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a")
 
@@ -67,6 +93,7 @@ def write_gguf(
     kind: str = "F32",
     kinds: Mapping[str, str] | None = None,
     joins_experts: bool = False,
+    joins_heads: bool = False,
     fields: Mapping[str, object] | None = None,
     vocabulary: bool = True,
     more_tokens: Sequence[str] = (),
@@ -81,6 +108,7 @@ def write_gguf(
         kind: the type of matrices; F16 replaces it where rows are no multiple of its blocks.
         kinds: other types, by the tensors' names in the file.
         joins_experts: whether gates and ups of all experts are one tensor, as newer files have them.
+        joins_heads: whether queries, keys and values are one tensor, as they are in some files.
         fields: fields to add to the file, or to replace.
         vocabulary: whether to add a small vocabulary of SentencePiece's kind.
         more_tokens: special ones behind these.
@@ -88,10 +116,13 @@ def write_gguf(
         more_tensors: of something beside the model, in f32.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {ours: config[own] for own, ours in _OWN_FIELDS.items() if own in config}
     kinds_of_halves = config.get("layers_block_type", ())
+    if architecture is None:
+        architecture = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
+    if architecture in ("step35", "minimax-m3", "muse-glimmer"):  # the text of a larger model
+        config = {"tie_word_embeddings": False} | config["text_config"]
     config.setdefault("num_hidden_layers", len(kinds_of_halves))
-    usual = FAMILIES[config["architectures"][0]] + "_moe" * ("moe" in kinds_of_halves)
-    architecture = architecture or usual
     writer = gguf.GGUFWriter(path, architecture)
     add_sizes(writer, config, architecture)
     if vocabulary:
@@ -99,6 +130,7 @@ def write_gguf(
     for name, value in (fields or {}).items():
         _add_field(writer, name, value)
     tensors = tensors_of(folder, config, architecture)
+    tensors = joined_heads(tensors) if joins_heads else tensors
     for name, values in (joined(tensors) if joins_experts else tensors).items():
         _add_tensor(writer, name, values, (kinds or {}).get(name, kind))
     for name, values in (more_tensors or {}).items():

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels import Kernels, ReferenceKernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 
 BEST = host_paths()[0]
 REFERENCE = ReferenceKernels()

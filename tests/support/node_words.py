@@ -23,7 +23,7 @@ CORE = Path(potluck.__file__).parent
 ROOMS = (
     "cli/", "api/server.py", "client.py", "demo.py", "program_keys.py",  # the terminal
     "front/", "api/anthropic/", "api/ollama/", "api/responses/",  # other programs
-    "api/answers.py", "api/metrics.py", "api/operations.py",
+    "api/v1/answers.py", "api/metrics.py", "api/http/operations.py",
     "model/answers/",  # models
     "system/qt_libraries.py",  # without Qt, no language is chosen
     "doctor/remedies.py", "engine/accelerator/capabilities.py", "engine/accelerator/probe.py",  # commands; logs

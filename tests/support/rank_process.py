@@ -19,9 +19,9 @@ import torch
 from joined_ranks import joined
 
 from potluck.cluster.stage.ranks import Ranks
-from potluck.engine.reading import StoredTensor
+from potluck.engine.loading.reading import StoredTensor
+from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
-from potluck.engine.weights import load_weights
 from potluck.errors import OutOfMemoryError
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_backend import PLAN, computer
 
-from potluck.api import schema
+from potluck.api.values import schema
 from potluck_app.backend import Backend, Reply
 from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, Http, Method

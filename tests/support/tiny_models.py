@@ -11,18 +11,18 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
-from model_variants import SHAPE, VARIANTS, WIDE_VARIANTS, WITH_PICTURES
+from model_variants import SHAPE, VARIANTS, WHOLE_CLASSES, WIDE_VARIANTS, WITH_PICTURES
 from torch import Tensor
 
-from potluck.engine.reading import StoredTensor
+from potluck.engine.loading.reading import StoredTensor
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.weights import load_weights
 from potluck.ids import Digest, SessionId
+from potluck.model.checkpoint.stacked import Slice, expert_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
-from potluck.model.stacked import Slice, expert_slices
 from potluck.store.registry import LocalModel
 
 CPU = torch.device("cpu")
@@ -213,6 +213,12 @@ def make_model(
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.25 * torch.randn(buffer.shape, generator=generator))
+            if name.endswith("tid2eid"):
+                few = [
+                    torch.randperm(model.config.n_routed_experts, generator=generator)
+                    for _ in buffer
+                ]
+                buffer.copy_(torch.stack(few)[:, : buffer.shape[1]])
             if name.endswith("layer_scalar"):
                 buffer.copy_(1.0 + 0.25 * torch.randn(buffer.shape, generator=generator))
     # In the Hub's format: transformers renames its own tensors, such as those of experts.
@@ -261,7 +267,7 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
             image_token_index=10**6,
             tie_word_embeddings=shape.get("tie_word_embeddings", False),
         )
-        name = f"{kind}ForConditionalGeneration"
+        name = f"{WHOLE_CLASSES.get(kind, kind)}ForConditionalGeneration"
     else:
         config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     # Eager attention is the implementation that supports a softcap.

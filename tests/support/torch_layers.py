@@ -9,13 +9,13 @@ from torch import Tensor
 
 from potluck.engine.gates import gate
 from potluck.engine.kernels import Kernels, Router
-from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.attention_fields import KINDS
-from potluck.engine.kernels.cache import cached_width, dequantise_heads, quantise_heads
-from potluck.engine.kernels.layer_shape import LayerShape
-from potluck.engine.kernels.layer_weights import Expert, LayerWeights, Moe
-from potluck.engine.kernels.tensors import DTYPES, Angles, FloatWeight, Weight
-from potluck.engine.mlp import route
+from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.attention_fields import KINDS
+from potluck.engine.kernels.attending.cache import cached_width, dequantise_heads, quantise_heads
+from potluck.engine.kernels.decoding.layer_shape import LayerShape
+from potluck.engine.kernels.decoding.layer_weights import Expert, LayerWeights, Moe
+from potluck.engine.kernels.products.tensors import DTYPES, Angles, FloatWeight, Weight
+from potluck.engine.layers.mlp import route
 from potluck.model.families.facts import PRE_NORMS, LayerNorms, QkNormKind
 from potluck.model.formats import PackedFormat, WeightFormat
 from potluck.model.routing import Routing

@@ -8,8 +8,8 @@ from torch import Tensor
 from potluck.engine.accelerator.nvidia.operators import NvidiaOperators
 from potluck.engine.gates import gate
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.norms import torch_norm
-from potluck.engine.rotary import rotate
+from potluck.engine.layers.norms import torch_norm
+from potluck.engine.layers.rotary import rotate
 from potluck.model.formats import PackedFormat
 
 

@@ -12,7 +12,7 @@ from air import Air
 
 from potluck.api.events import Finished, Piece
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
-from potluck.api.schema import Computer, PlanRequest, RoleRequest
+from potluck.api.values.schema import Computer, PlanRequest, RoleRequest
 from potluck.cluster import node_parts, presence
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.node import Node

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from potluck.api.politeness import Facts, Rules
+from potluck.api.values.politeness import Facts, Rules
 from potluck.system import looks
 from potluck.system.commands import Ask, ask
 from potluck.system.looks import Looks

@@ -3,7 +3,7 @@
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
-from potluck.api.schema import PlanView
+from potluck.api.values.schema import PlanView
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.chats.values import Draft, Message

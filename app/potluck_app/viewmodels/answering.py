@@ -1,6 +1,6 @@
 """Which model answers the next prompt. Pure."""
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from potluck.api.schema import ClusterState, Computer
+from potluck.api.values.schema import ClusterState, Computer
 from potluck_app import wording
 from potluck_app.tokens import Tone
 

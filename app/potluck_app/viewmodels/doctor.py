@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
-from potluck.api.doctor import Check, Diagnosis, Finding, FindingState
+from potluck.api.values.doctor import Check, Diagnosis, Finding, FindingState
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem

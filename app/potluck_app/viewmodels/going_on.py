@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from potluck.api.hub import (
+from potluck.api.values.hub import (
     Deleted,
     DeleteRequest,
     Download,
@@ -19,8 +19,8 @@ from potluck.api.hub import (
     HubToken,
     HubUser,
 )
-from potluck.api.schema import ClusterState, ModelEntry
-from potluck.api.weights import Verified, VerifyProgress
+from potluck.api.values.schema import ClusterState, ModelEntry
+from potluck.api.values.weights import Verified, VerifyProgress
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem

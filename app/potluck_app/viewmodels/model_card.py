@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from potluck.api.schema import ClusterState, ModelState, StageView
+from potluck.api.values.schema import ClusterState, ModelState, StageView
 from potluck_app import wording
 from potluck_app.tokens import Tone
 

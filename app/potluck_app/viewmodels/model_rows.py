@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from potluck.api.hub import Download, Fit, HubModel, Speed, Variant
-from potluck.api.schema import ModelEntry
+from potluck.api.values.hub import Download, Fit, HubModel, Speed, Variant
+from potluck.api.values.schema import ModelEntry
 from potluck_app import wording
 from potluck_app.tokens import Tone
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from potluck.api.schema import ClusterState, Notice
+from potluck.api.values.schema import ClusterState, Notice
 
 _RANKS: Final = {"info": 0, "warning": 1, "error": 2}
 

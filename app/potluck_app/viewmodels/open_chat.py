@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app.backend import Backend
 from potluck_app.chats.exchange import branch
 from potluck_app.chats.tree import Tree

@@ -6,13 +6,14 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.views.boxes import STRETCH, WidthLimit, hbox, vbox
-from potluck_app.views.controls import (
+from potluck_app.views.home.engine import EngineCard
+from potluck_app.views.widgets.boxes import STRETCH, WidthLimit, hbox, vbox
+from potluck_app.views.widgets.controls import (
     TintedIcon,
     announce,
     button,
@@ -21,7 +22,6 @@ from potluck_app.views.controls import (
     label,
     make_page,
 )
-from potluck_app.views.engine import EngineCard
 
 _CARD_WIDTH = 320
 

@@ -16,7 +16,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
-from potluck.api.schema import ClusterState
+from potluck.api.values.schema import ClusterState
 from potluck_app import resources
 from potluck_app.backend import Backend
 from potluck_app.node_connection import Connection
@@ -24,21 +24,21 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.banner import NewsBanner
-from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.engine import EngineCard
+from potluck_app.views.home.engine import EngineCard
+from potluck_app.views.options.shortcuts import ShortcutsDialog, bind
 from potluck_app.views.rail import Rail, RailButton
-from potluck_app.views.screens import ScreenFit
-from potluck_app.views.shortcuts import ShortcutsDialog, bind
+from potluck_app.views.widgets.banner import NewsBanner
+from potluck_app.views.widgets.boxes import hbox, vbox
+from potluck_app.views.widgets.screens import ScreenFit
 
 if TYPE_CHECKING:
     from potluck_app.viewmodels.library import Library
-    from potluck_app.views.chat import ChatView
-    from potluck_app.views.cluster import ClusterView
+    from potluck_app.views.conversation.chat import ChatView
     from potluck_app.views.first_run import FirstRunView
-    from potluck_app.views.models import ModelsView
-    from potluck_app.views.settings import SettingsView
-    from potluck_app.views.start_box import StartBox
+    from potluck_app.views.home.cluster import ClusterView
+    from potluck_app.views.library.models import ModelsView
+    from potluck_app.views.options.settings import SettingsView
+    from potluck_app.views.options.start_box import StartBox
 
 MINIMUM = QSize(480, 560)
 
@@ -108,7 +108,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def chat(self) -> ChatView:
-        from potluck_app.views.chat import ChatView
+        from potluck_app.views.conversation.chat import ChatView
 
         page = ChatView(
             self._theme,
@@ -124,7 +124,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def cluster(self) -> ClusterView:
-        from potluck_app.views.cluster import ClusterView
+        from potluck_app.views.home.cluster import ClusterView
 
         page = ClusterView(self._theme, self._backend, lambda: self.go(self.models))
         self._add("cluster", page)
@@ -133,7 +133,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def models(self) -> ModelsView:
-        from potluck_app.views.models import ModelsView
+        from potluck_app.views.library.models import ModelsView
 
         page = ModelsView(self._theme, self.library)
         self._add("models", page)
@@ -142,7 +142,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def settings(self) -> SettingsView:
-        from potluck_app.views.settings import SettingsView
+        from potluck_app.views.options.settings import SettingsView
 
         page = SettingsView(
             self._theme,

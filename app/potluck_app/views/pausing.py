@@ -4,11 +4,11 @@ from functools import partial
 
 from PySide6.QtWidgets import QMenu, QWidget
 
-from potluck.api.pausing import PauseLength
-from potluck.api.politeness import Rules
+from potluck.api.values.pausing import PauseLength
+from potluck.api.values.politeness import Rules
 from potluck_app.backend import Backend
 from potluck_app.viewmodels import lending
-from potluck_app.views.words import Menu
+from potluck_app.views.widgets.words import Menu
 
 
 def offer_pauses(menu: QMenu, backend: Backend) -> None:

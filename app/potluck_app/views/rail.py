@@ -5,8 +5,8 @@ from PySide6.QtWidgets import QFrame
 
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.views.boxes import vbox
-from potluck_app.views.controls import IconButton
+from potluck_app.views.widgets.boxes import vbox
+from potluck_app.views.widgets.controls import IconButton
 
 
 class Rail(QFrame):

@@ -6,7 +6,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
-from potluck.api.schema import ClusterState, Pairing
+from potluck.api.values.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
@@ -14,16 +14,23 @@ from potluck_app.language import said
 from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import lending
-from potluck_app.views.banner import NewsBanner
-from potluck_app.views.boxes import hbox, vbox
-from potluck_app.views.controls import TintedIcon, announce, button, label, make_page, scrolling
-from potluck_app.views.doctor import open_doctor
-from potluck_app.views.engine import EngineCard
-from potluck_app.views.meter import Meter
+from potluck_app.views.home.doctor import open_doctor
+from potluck_app.views.home.engine import EngineCard
+from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.pausing import RulesMenu, offer_pauses
-from potluck_app.views.screens import ScreenFit
-from potluck_app.views.start_box import StartBox
-from potluck_app.views.words import Described, Menu
+from potluck_app.views.widgets.banner import NewsBanner
+from potluck_app.views.widgets.boxes import hbox, vbox
+from potluck_app.views.widgets.controls import (
+    TintedIcon,
+    announce,
+    button,
+    label,
+    make_page,
+    scrolling,
+)
+from potluck_app.views.widgets.meter import Meter
+from potluck_app.views.widgets.screens import ScreenFit
+from potluck_app.views.widgets.words import Described, Menu
 
 WIDTH, HEIGHT = 380, 520
 _STEPS = 20  # of the memory slider; each is 5 %

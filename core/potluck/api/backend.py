@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, TypeAlias
 
-from potluck.api.benching import BenchProgress, BenchRequest
-from potluck.api.doctor import Diagnosis
-from potluck.api.engine import Engine, EngineRequest
 from potluck.api.events import GenerationEvent, Tokens
 from potluck.api.library import Library
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.schema import (
+from potluck.api.values.benching import BenchProgress, BenchRequest
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.schema import (
     ClusterState,
     ComputerChange,
     HandedOver,
@@ -34,8 +34,8 @@ from potluck.api.schema import (
     RoleRequest,
     ServedModel,
 )
-from potluck.api.update import Update, UpdateRequest
-from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
+from potluck.api.values.update import Update, UpdateRequest
+from potluck.api.values.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 
 Holder: TypeAlias = Literal["window", "worker", "serve", "request"]
 HOLDERS: tuple[Holder, ...] = ("window", "worker", "serve", "request")

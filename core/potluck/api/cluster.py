@@ -7,16 +7,16 @@ from typing import TypeVar
 
 import msgspec
 
-from potluck.api import benching, schema, weights
 from potluck.api.backend import HOLDERS, Backend, Holder
-from potluck.api.doctor import Diagnosis
-from potluck.api.endpoint import RequestError, describe
-from potluck.api.engine import Engine, EngineRequest
 from potluck.api.events import Failed, GenerationEvent, Tokens
+from potluck.api.http.endpoint import RequestError, describe
+from potluck.api.http.operations import Operation
 from potluck.api.library_api import library_operations
-from potluck.api.operations import Operation
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.update import Update, UpdateRequest
+from potluck.api.values import benching, schema, weights
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.update import Update, UpdateRequest
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from potluck.api.openai import FinishReason, Timings
-from potluck.api.schema import Error
+from potluck.api.values.schema import Error
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

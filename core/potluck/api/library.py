@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from potluck.api.hub import (
+from potluck.api.values.hub import (
     Deleted,
     DeleteRequest,
     Download,
@@ -15,7 +15,7 @@ from potluck.api.hub import (
     HubModel,
     HubUser,
 )
-from potluck.api.schema import ModelEntry
+from potluck.api.values.schema import ModelEntry
 
 
 class Library(Protocol):

@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Sequence
 
-from potluck.api import hub
-from potluck.api.endpoint import RequestError
+from potluck.api.http.endpoint import RequestError
+from potluck.api.http.operations import Operation
 from potluck.api.library import Library
-from potluck.api.operations import Operation
-from potluck.api.schema import ModelEntry
+from potluck.api.values import hub
+from potluck.api.values.schema import ModelEntry
 
 _MAX_WORDS = 200  # characters of a search
 

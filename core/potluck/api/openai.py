@@ -3,7 +3,7 @@
 Unknown fields are ignored, as OpenAI's own servers do. `openai_checks` refuses a known field that would
 change the meaning of the answer and that Potluck does not support. Additions to OpenAI's fields:
 `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `return_token_ids` and `structured_outputs`, named as in
-vLLM, and an object `potluck` with measurements. Pure, like `potluck.api.schema`.
+vLLM, and an object `potluck` with measurements. Pure, like `potluck.api.values.schema`.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -92,7 +92,7 @@ class Options(OtherServers, frozen=True, kw_only=True):
     logit_bias: msgspec.Raw = _NOTHING
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    # What the answer has to be: see `potluck.api.constraints`.
+    # What the answer has to be: see `potluck.api.v1.constraints`.
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: msgspec.Raw = _NOTHING

@@ -19,7 +19,7 @@ class GivenPicture(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         data: the bytes of its file; empty as long as it has an address.
         at: before which character of the text it stands.
-        address: where on the Internet it lies. `potluck.api.addressed` puts its bytes in this place, or refuses it.
+        address: where on the Internet it lies. `potluck.api.v1.addressed` puts its bytes in this place, or refuses it.
         field: of the client's request, for messages about the address.
     """
 

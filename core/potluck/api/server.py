@@ -18,20 +18,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from potluck.api.addressed import Fetch, WithPictures
 from potluck.api.anthropic.endpoints import Messages, refuse_anthropic
 from potluck.api.backend import Answering, Backend
 from potluck.api.cluster import cluster_operations
-from potluck.api.completions import Completions
-from potluck.api.embeddings import Embeddings
-from potluck.api.endpoint import RequestError, refuse, refuse_openai
-from potluck.api.listener import Guard, HttpServer, Programs, is_loopback_host
+from potluck.api.http.endpoint import RequestError, refuse, refuse_openai
+from potluck.api.http.listener import Guard, HttpServer, Programs, is_loopback_host
+from potluck.api.http.operations import routes
+from potluck.api.http.request_ids import RequestIds
 from potluck.api.metrics import Metrics
 from potluck.api.ollama.endpoints import OllamaApi, refuse_ollama, running
-from potluck.api.operations import routes
-from potluck.api.request_ids import RequestIds
 from potluck.api.responses.endpoints import Responses
 from potluck.api.service import Service
+from potluck.api.v1.addressed import Fetch, WithPictures
+from potluck.api.v1.completions import Completions
+from potluck.api.v1.embeddings import Embeddings
 from potluck.errors import UsageError
 from potluck.ids import Right
 from potluck.program_keys import ProgramKeys

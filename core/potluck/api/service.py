@@ -11,13 +11,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api.backend import Answering
-from potluck.api.endpoint import Endpoint, Handler, JsonResponse, RequestError, read, refuse_openai
 from potluck.api.events import Tokens
-from potluck.api.generation import turn_of
+from potluck.api.http.endpoint import (
+    Endpoint,
+    Handler,
+    JsonResponse,
+    RequestError,
+    read,
+    refuse_openai,
+)
 from potluck.api.metrics import Metrics
-from potluck.api.models import Models
 from potluck.api.openai import ChatMessage, TokenIds
 from potluck.api.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, TokensRequest
+from potluck.api.v1.generation import turn_of
+from potluck.api.v1.models import Models
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from potluck.api.benching import BenchRequest, BenchResult, BenchStage
+from potluck.api.values.benching import BenchRequest, BenchResult, BenchStage
 from potluck.cli.computers import open_client
 from potluck.cli.plan import plan_request
 from potluck.cli.terminal import PHASES, Progress, put, put_json, put_table

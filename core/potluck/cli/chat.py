@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.api.openai import ChatMessage, ContentPart, ImageUrl
-from potluck.api.schema import ClusterState, LoadProgress, PlanView
+from potluck.api.values.schema import ClusterState, LoadProgress, PlanView
 from potluck.cli import terminal
 from potluck.cli.answering import Answering
 from potluck.cli.computers import open_client

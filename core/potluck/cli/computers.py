@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from potluck.api.schema import (
+from potluck.api.values.schema import (
     ClusterState,
     Computer,
     ComputerChange,

@@ -2,7 +2,7 @@
 
 import argparse
 
-from potluck.api.doctor import Diagnosis, Finding
+from potluck.api.values.doctor import Diagnosis, Finding
 from potluck.cli.terminal import put, put_json, say
 from potluck.client import NodeGoneError
 from potluck.doctor.examination import Known, examine

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from potluck.api.engine import Engine, EngineRequest
+from potluck.api.values.engine import Engine, EngineRequest
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import put, put_json

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from potluck.api.hub import Download, DownloadRequest, Fit, HubAnswer, HubModel
+from potluck.api.values.hub import Download, DownloadRequest, Fit, HubAnswer, HubModel
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import duration, put, put_json, put_table, say

@@ -8,7 +8,7 @@ a stray asterisk changes little. All else (tables, links) is shown as it was wri
 import re
 from dataclasses import dataclass
 
-from potluck.api.tagged_reply import THINK, THOUGHT
+from potluck.api.v1.tagged_reply import THINK, THOUGHT
 
 BOLD, DIM, ITALIC, CODE = "1", "2", "3", "36"  # SGR parameters of ECMA-48; 36 is cyan
 MARGIN = "│ "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.api.schema import PlanRequest, PlanView
+from potluck.api.values.schema import PlanRequest, PlanView
 from potluck.cli.computers import open_client, put_spares
 from potluck.cli.terminal import put, put_json, put_table
 from potluck.model.schemes import Scheme

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from potluck.api.schema import ClusterState, ModelState
+from potluck.api.values.schema import ClusterState, ModelState
 from potluck.cli.printing import put, say
 from potluck.cli.terminal import put_json, put_table
 from potluck.cli.waits import Waits

@@ -8,9 +8,9 @@ import argparse
 import os
 from contextlib import closing, suppress
 
-from potluck.api.addressed import Fetch
-from potluck.api.listener import is_loopback_host
-from potluck.api.schema import ListenRequest, LoadProgress, PlanRequest, PlanView
+from potluck.api.http.listener import is_loopback_host
+from potluck.api.v1.addressed import Fetch
+from potluck.api.values.schema import ListenRequest, LoadProgress, PlanRequest, PlanView
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.keeping import keep_going

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import msgspec
 
 from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
-from potluck.api.tagged_reply import TaggedReply
+from potluck.api.v1.tagged_reply import TaggedReply
 from potluck.cli.answering import Answering
 from potluck.cli.markdown import Markdown
 from potluck.cli.printing import has_styles, put, put_spans, say_dim

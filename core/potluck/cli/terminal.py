@@ -11,7 +11,7 @@ from contextlib import closing
 
 import msgspec
 
-from potluck.api.schema import LoadProgress, PlanRequest, Transfer
+from potluck.api.values.schema import LoadProgress, PlanRequest, Transfer
 from potluck.cli.printing import put, say
 from potluck.client import Client
 from potluck.errors import UsageError, format_bytes

@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 
-from potluck.api.update import Update, UpdateRequest
+from potluck.api.values.update import Update, UpdateRequest
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import put, put_json, put_table, say

@@ -4,8 +4,8 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from potluck.api.schema import RoleRequest
-from potluck.api.weights import PruneRequest, Verified, VerifyRequest
+from potluck.api.values.schema import RoleRequest
+from potluck.api.values.weights import PruneRequest, Verified, VerifyRequest
 from potluck.cli import terminal
 from potluck.cli.computers import open_client
 from potluck.cli.terminal import put, put_json, put_table, say

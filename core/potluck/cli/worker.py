@@ -8,9 +8,9 @@ from contextlib import closing, suppress
 
 import msgspec
 
-from potluck.api.pausing import here, pause_end, paused_line
-from potluck.api.politeness import SAYS
-from potluck.api.schema import (
+from potluck.api.values.pausing import here, pause_end, paused_line
+from potluck.api.values.politeness import SAYS
+from potluck.api.values.schema import (
     ClusterState,
     Pairing,
     RoleRequest,

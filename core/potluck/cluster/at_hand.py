@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from potluck.api.events import Loading, Waiting
-from potluck.api.schema import PlanRequest, ServedModel
+from potluck.api.values.schema import PlanRequest, ServedModel
 from potluck.cluster.activity import Activity
 from potluck.cluster.chosen import served
 from potluck.cluster.driver.loaded_model import LoadedModel

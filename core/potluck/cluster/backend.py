@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 
 from potluck import __version__
-from potluck.api import schema
 from potluck.api.backend import Holder
-from potluck.api.benching import BenchProgress, BenchRequest
-from potluck.api.doctor import Diagnosis
-from potluck.api.engine import Engine, EngineRequest
 from potluck.api.events import Finished, GenerationEvent, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.server import HttpServer, public_app
-from potluck.api.update import Update, UpdateRequest
-from potluck.api.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
+from potluck.api.values import schema
+from potluck.api.values.benching import BenchProgress, BenchRequest
+from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.schema import LoadProgress, PlanRequest, PlanView
+from potluck.api.values.update import Update, UpdateRequest
+from potluck.api.values.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.at_hand import ModelsAtHand
 from potluck.cluster.doctor import Doctor

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from potluck.api.schema import PlanRequest, ServedModel
+from potluck.api.values.schema import PlanRequest, ServedModel
 from potluck.cluster.master.constraints import without_constraints
 from potluck.files import recall, remember
 from potluck.store.model_folder import config_file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import potluck
-from potluck.api.doctor import Diagnosis
+from potluck.api.values.doctor import Diagnosis
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.presence import Presence

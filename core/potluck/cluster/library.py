@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from potluck.api.hub import (
+from potluck.api.values.hub import (
     Deleted,
     DeleteRequest,
     Download,
@@ -22,7 +22,7 @@ from potluck.api.hub import (
     HubModel,
     HubUser,
 )
-from potluck.api.schema import ModelEntry
+from potluck.api.values.schema import ModelEntry
 from potluck.cluster.chosen import Chosen
 from potluck.cluster.computer import Computers
 from potluck.cluster.master.fits import Fits

@@ -6,8 +6,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from potluck.api.benching import BenchProgress, BenchRequest
-from potluck.api.schema import LoadProgress
+from potluck.api.values.benching import BenchProgress, BenchRequest
+from potluck.api.values.schema import LoadProgress
 from potluck.cluster.activity import Activity
 from potluck.cluster.master.bench import Bench, check_context, with_room
 from potluck.cluster.master.master import Master

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, suppress
 from math import inf
 
 import potluck
-from potluck.api.politeness import Facts
 from potluck.api.server import HttpServer, local_app
+from potluck.api.values.politeness import Facts
 from potluck.cluster.device_names import place_name
 from potluck.cluster.events import (
     Changed,

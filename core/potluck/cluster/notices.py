@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
-from potluck.api.schema import Notice
+from potluck.api.values.schema import Notice
 from potluck.cluster.events import NoticeLevel
 
 _MOST = 20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 import potluck
-from potluck.api.schema import Role
+from potluck.api.values.schema import Role
 from potluck.cluster.device_names import describe
 from potluck.cluster.machine import machine_id
 from potluck.net.advert import Advert

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
 
-from potluck.api.weights import (
+from potluck.api.values.weights import (
     Pruned,
     Verified,
     VerifiedModel,

@@ -5,8 +5,8 @@ from statistics import fmean
 
 import msgspec
 
-from potluck.api import schema
-from potluck.api.schema import (
+from potluck.api.values import schema
+from potluck.api.values.schema import (
     ComputerState,
     LoadProgress,
     PlanView,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from potluck.cluster.text.client import ModelText, open_text
 from potluck.errors import UsageError
 from potluck.model.defaults import GenerationDefaults, load_defaults
-from potluck.model.pooling import load_pooling
+from potluck.model.text.pooling import load_pooling
 from potluck.store.registry import LocalModel
 
 
@@ -16,7 +16,7 @@ class ModelWords(NamedTuple):
 
     text: ModelText
     defaults: GenerationDefaults
-    pooling: str  # see `potluck.model.pooling`
+    pooling: str  # see `potluck.model.text.pooling`
 
 
 class Words:

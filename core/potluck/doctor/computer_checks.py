@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterator
 from typing import Final
 
-from potluck.api.doctor import Finding
+from potluck.api.values.doctor import Finding
 from potluck.doctor.facts import Disk, Facts, Peer
 from potluck.doctor.network_checks import listing
 from potluck.doctor.remedies import INSTALL_ENGINE, PRUNE, make_private, open_ports

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from potluck.api.doctor import Diagnosis, Finding, FindingState
+from potluck.api.values.doctor import Diagnosis, Finding, FindingState
 from potluck.doctor.computer_checks import (
     check_clock,
     check_disk,

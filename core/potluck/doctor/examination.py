@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import potluck
-from potluck.api.doctor import Diagnosis
+from potluck.api.values.doctor import Diagnosis
 from potluck.doctor.diagnosis import diagnose
 from potluck.doctor.facts import (
     Adapter,

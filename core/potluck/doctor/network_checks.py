@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 
-from potluck.api.doctor import Finding
+from potluck.api.values.doctor import Finding
 from potluck.doctor.facts import Adapter, Facts, Peer
 from potluck.doctor.remedies import LIMIT, open_ports
 from potluck.doctor.sentences import say

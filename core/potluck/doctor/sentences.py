@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from potluck.api.doctor import Check, Finding, FindingState
+from potluck.api.values.doctor import Check, Finding, FindingState
 
 
 class Template(NamedTuple):

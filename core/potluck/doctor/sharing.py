@@ -1,6 +1,6 @@
 """Findings as they may stand in a public report: without names, addresses and folders. Pure."""
 
-from potluck.api.doctor import Diagnosis, Finding
+from potluck.api.values.doctor import Diagnosis, Finding
 from potluck.doctor.sentences import say
 
 # What of `Finding.data` says who lives there, and where. The rest are figures and names of programs. Adapters have

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.choosing import column_count, split_columns, with_columns
-from potluck.engine.head import StageHead
+from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.choosing import column_count, split_columns, with_columns
+from potluck.engine.layers.rotary import Rotaries
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.payload import Activations
-from potluck.engine.ranks import Exchange
-from potluck.engine.rotary import Rotaries
+from potluck.engine.rank_sums.ranks import Exchange
+from potluck.engine.sampling.head import StageHead
 from potluck.engine.session import Output, Session, StepTokens
-from potluck.engine.session_cache import SessionCache
-from potluck.engine.stage_weights import StageWeights
 from potluck.engine.vision.encoded import EncodedPictures
 from potluck.errors import PotluckError
 
@@ -161,6 +161,8 @@ class ForwardPass:
         together = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         if self._weights.embedding is not None:
             x = self._weights.embedding(together)
+            if (eps := self._weights.config.embedding_norm_eps) is not None:
+                x = torch.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
             if (multiplier := self._weights.config.embedding_multiplier) != 1.0:
                 # Gemma was trained with the multiplier rounded to the compute dtype.
                 x *= torch.tensor(multiplier, dtype=self._dtype)

@@ -7,14 +7,43 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.model.families.facts import Activation, ClampedSwiglu, GateFunction
+from potluck.model.families.facts import Activation, ClampedSilu, ClampedSwiglu, GateFunction
 from potluck.model.powers import exponential, natural_logarithm
 
 GATE_FUNCTIONS: dict[GateFunction, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
+    "exponential": torch.exp,
 }
+
+
+class Elementwise:
+    """Functions of f32 that give a number the same bits wherever it stands: by kernels, if there are some."""
+
+    def __init__(self, apply: Callable[[Tensor, Activation], Tensor] | None = None) -> None:
+        """`apply` computes `gate`, in such a way."""
+        self._apply = apply or gate
+
+    def __call__(self, x: Tensor, function: GateFunction) -> Tensor:
+        """The function of each number."""
+        rows = x.reshape(len(x), -1)
+        return self._apply(torch.cat([rows, torch.ones_like(rows)], 1), function).view(x.shape)
+
+    def softmax(self, x: Tensor, axis: int) -> Tensor:
+        """The softmax over an axis, whose numbers are added in their order."""
+        powers = self(x - x.amax(axis, keepdim=True), "exponential")
+        return powers / in_order(powers, axis, keepdim=True)
+
+
+def in_order(x: Tensor, axis: int, *, keepdim: bool = False) -> Tensor:
+    """The sum over an axis, in the order of its numbers: the same bits in every shape."""
+    parts = x.unbind(axis)
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total.unsqueeze(axis) if keepdim else total
 
 
 def gate(gate_up: Tensor, activation: Activation, learned: Tensor | None = None) -> Tensor:
@@ -31,6 +60,9 @@ def gate(gate_up: Tensor, activation: Activation, learned: Tensor | None = None)
     if isinstance(activation, ClampedSwiglu):
         return _clamped_swiglu(gate_up, activation)
     gates, ups = gate_up.chunk(2, -1)
+    if isinstance(activation, ClampedSilu):
+        limit = activation.limit
+        return F.silu(gates).clamp_(max=limit).mul_(ups.clamp(-limit, limit))
     return GATE_FUNCTIONS[activation](gates).mul_(ups)
 
 
@@ -52,4 +84,4 @@ def _clamped_swiglu(gate_up: Tensor, function: ClampedSwiglu) -> Tensor:
     else:
         gates, ups = gate_up.chunk(2, -1)
     gates, ups = gates.clamp(max=function.limit), ups.clamp(-function.limit, function.limit)
-    return gates.mul(function.alpha).sigmoid_().mul_(gates).mul_(ups + 1)
+    return gates.mul(function.alpha).sigmoid_().mul_(gates).mul_(ups + function.more)

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.engine.codes import from_e8m0
-from potluck.engine.kernels.scaled import ScaledIntegers
-from potluck.engine.kernels.tensors import signed_integers, unpack_nibbles
+from potluck.engine.kernels.products.scaled import ScaledIntegers, from_e8m0
+from potluck.engine.kernels.products.tensors import signed_integers, unpack_nibbles
 from potluck.model.formats import MXFP4
 
 _IQ4_INTEGERS = torch.tensor(

@@ -17,19 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.choosing import some_choice
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.new_cache import new_cache
 from potluck.engine.device import synchronize
-from potluck.engine.head import StageHead
 from potluck.engine.kernels import ReferenceKernels, best_kernels
-from potluck.engine.kvcache import LayerCache, new_cache
-from potluck.engine.linear import Linear
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.blocks import DecoderLayer
+from potluck.engine.layers.choosing import some_choice
+from potluck.engine.layers.linear import Linear
+from potluck.engine.layers.mlp import Mlp, MoE
+from potluck.engine.layers.parallel import ParallelMoE
+from potluck.engine.layers.rotary import Rotaries
 from potluck.engine.memory import out_of_memory
-from potluck.engine.mlp import Mlp, MoE
-from potluck.engine.parallel import ParallelMoE
-from potluck.engine.rotary import Rotaries
-from potluck.engine.sampler import Sampler
+from potluck.engine.sampling.head import StageHead
+from potluck.engine.sampling.sampler import Sampler
 from potluck.engine.stage import Stage
 from potluck.model.caches import CacheSpec
 from potluck.wire.activation_messages import Sampling
@@ -69,7 +70,8 @@ class StageMeter:
         with out_of_memory("measure this stage", self._device):
             self._caches = [self._new_cache(spec) for spec in stage.caches]
             rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
-            self._step = Step(position, 1, rotaries.at(position + 1), self._device)
+            ids = torch.zeros(1, dtype=torch.int32)
+            self._step = Step(position, 1, rotaries.at(position + 1), self._device, ids)
             if weights.follows is not None:
                 self._step.choice = some_choice(weights.follows, position, 1, self._device)
             self._hidden = torch.randn(1, config.width).to(self._device, weights.dtype)
@@ -218,7 +220,7 @@ def _ways_to_read() -> list[_Read]:
     kernels = best_kernels()
     if isinstance(kernels, ReferenceKernels):
         return [_combine]
-    from potluck.engine.kernels.generated import GeneratedKernels
+    from potluck.engine.kernels.called.generated import GeneratedKernels
     from potluck.engine.kernels.stream_kernel import READ_AHEAD
 
     assert isinstance(kernels, GeneratedKernels)

@@ -15,16 +15,16 @@ from statistics import fmean, median
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Step
-from potluck.engine.choosing import some_choice
+from potluck.engine.caches.new_cache import new_cache
 from potluck.engine.device import is_wide, synchronize
-from potluck.engine.kvcache import new_cache
+from potluck.engine.generated.runs import make_runs
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.choosing import some_choice
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.loading.weights import random_weights
 from potluck.engine.memory import out_of_memory, release
-from potluck.engine.rotary import Rotary
-from potluck.engine.runs import make_runs
-from potluck.engine.sampler import Sampler
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.weights import random_weights
+from potluck.engine.sampling.sampler import Sampler
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
@@ -189,9 +189,10 @@ def _time_layers(
     def run(position: int, tokens: int) -> Callable[[], None]:
         # Several tokens in turns, since each chooses other experts.
         inputs = cycle([_hidden(weights, tokens) for _ in range(_INPUTS)])
+        ids = torch.zeros(tokens, dtype=torch.int32)
 
         def once() -> None:
-            step, y = Step(position, tokens, rotaries, device), next(inputs)
+            step, y = Step(position, tokens, rotaries, device, ids), next(inputs)
             if follows is not None:
                 step.choice = some_choice(follows, position, tokens, device)
             if tokens == 1:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.payload import Activations
-from potluck.engine.sampler import Choice
-from potluck.engine.session_cache import SessionCache
+from potluck.engine.sampling.sampler import Choice
 from potluck.errors import NeedReplayError
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import PictureRows, Sampling, Scoring

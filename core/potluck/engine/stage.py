@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from potluck.engine.disk_work import Disk, at_once
+from potluck.engine.caches.disk_work import Disk, at_once
+from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.forward_pass import ForwardPass
-from potluck.engine.head import StageHead
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.memory import out_of_memory
 from potluck.engine.payload import Activations
-from potluck.engine.ranks import Exchange
+from potluck.engine.rank_sums.ranks import Exchange
+from potluck.engine.sampling.head import StageHead
 from potluck.engine.session import Output, Session, StepTokens, need_replay
-from potluck.engine.session_files import SessionFiles
 from potluck.engine.stage_sessions import StageSessions
-from potluck.engine.stage_weights import StageWeights
 from potluck.ids import SessionId
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK
 from potluck.wire.activation_messages import Sampling

@@ -7,13 +7,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from potluck.engine.cache_pool import CachePool
-from potluck.engine.disk_work import Disk
-from potluck.engine.memory import out_of_memory
-from potluck.engine.session import Session, need_replay
-from potluck.engine.session_files import SessionFiles
-from potluck.engine.session_keeper import SessionKeeper
-from potluck.engine.session_transfer import (
+from potluck.engine.caches.cache_pool import CachePool
+from potluck.engine.caches.disk_work import Disk
+from potluck.engine.caches.session_files import SessionFiles
+from potluck.engine.caches.session_keeper import SessionKeeper
+from potluck.engine.caches.session_transfer import (
     RowReceiver,
     RowSender,
     beyond_one_transfer,
@@ -22,7 +20,9 @@ from potluck.engine.session_transfer import (
     check_movable,
     moved_layers,
 )
-from potluck.engine.stage_weights import StageWeights
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.memory import out_of_memory
+from potluck.engine.session import Session, need_replay
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
@@ -64,10 +64,11 @@ class StageSessions:
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
-        files = files if weights.is_exact_in_chunks else None
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
+        files = files if keeps else None
         self._stretches = config.stretches
         self._pool = CachePool(
             self.caches,

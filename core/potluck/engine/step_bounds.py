@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from potluck.engine.choosing import column_count
+from potluck.engine.layers.choosing import column_count
 from potluck.engine.payload import Activations
 from potluck.errors import ContextExceededError, InvalidStepError, PromptError
 from potluck.wire.activation_messages import PictureRows, Sampling, Scoring

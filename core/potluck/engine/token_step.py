@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.blocks import Run
-from potluck.engine.generated_run import GeneratedRun
-from potluck.engine.kernels.ends import EmbeddingLookup, Head
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.generated.run import GeneratedRun
+from potluck.engine.kernels.called.generated import GeneratedKernels
+from potluck.engine.kernels.decoding.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.layout import GROUP, groups_of
-from potluck.engine.linear import Linear, PackedEmbedding, PackedLinear
-from potluck.engine.norms import RmsNorm
+from potluck.engine.layers.blocks import Run
+from potluck.engine.layers.linear import Linear, PackedEmbedding, PackedLinear
+from potluck.engine.layers.norms import RmsNorm
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.layers.streams import FinalNorm
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.payload import Activations
-from potluck.engine.ranks import Exchange
-from potluck.engine.rotary import Rotary
-from potluck.engine.session_cache import SessionCache
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.streams import StreamMix
+from potluck.engine.rank_sums.ranks import Exchange
 
 
 class TokenStep:
@@ -104,7 +104,8 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
         return None
     embedding = None
     if weights.embedding is not None:
-        if not isinstance(weights.embedding, PackedEmbedding):
+        has_norm = weights.config.embedding_norm_eps is not None
+        if has_norm or not isinstance(weights.embedding, PackedEmbedding):
             return None
         multiplier = weights.config.embedding_multiplier
         embedding = EmbeddingLookup(kernels, weights.embedding.weight, multiplier)
@@ -125,9 +126,7 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
     return linear.kernels
 
 
-def _head(
-    kernels: GeneratedKernels, norm: RmsNorm | StreamMix | None, lm_head: Linear
-) -> Head | None:
+def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
     if lm_head.bias is not None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from potluck.api.backend import Holder
 from potluck.api.events import Finished, GenerationEvent, Piece, Progress, Started, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.schema import ServedModel
+from potluck.api.values.schema import ServedModel
 from potluck.client import Client, NodeGoneError
 from potluck.errors import NotReadyError
 from potluck.front.kept import KeptAnswers

@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from potluck.api.addressed import Fetch
-from potluck.api.schema import ListenRequest
+from potluck.api.http.taken import Listens
 from potluck.api.server import HttpServer, public_app
-from potluck.api.taken import Listens
+from potluck.api.v1.addressed import Fetch
+from potluck.api.values.schema import ListenRequest
 from potluck.client import Client
 from potluck.front.front import Front, Patience
 from potluck.program_keys import ProgramKeys

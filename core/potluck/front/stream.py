@@ -8,7 +8,7 @@ import msgspec
 
 from potluck.api.events import Failed, Finished, GenerationEvent, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.schema import ServedModel
+from potluck.api.values.schema import ServedModel
 from potluck.client import Client, NodeGoneError, as_error, refusal
 from potluck.errors import ClosedError
 

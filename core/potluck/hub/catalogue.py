@@ -7,7 +7,7 @@ those of the models themselves: they say what fits before anything is downloaded
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from potluck.api.hub import HubModel, Variant
+from potluck.api.values.hub import HubModel, Variant
 from potluck.hub.sentences import page_of
 from potluck.model.shapes import SHAPES
 

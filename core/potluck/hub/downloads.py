@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from potluck.api.hub import Download, DownloadAction, DownloadState
+from potluck.api.values.hub import Download, DownloadAction, DownloadState
 from potluck.errors import (
     HubError,
     NotFoundError,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.api.hub import Format, Source
+from potluck.api.values.hub import Format, Source
 from potluck.errors import BrokenModelError, UsageError
 from potluck.files import recall, remember
 from potluck.store.gguf_files import gguf_files, gguf_parts, is_gguf, quantisations

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from potluck.api.hub import DownloadState
+from potluck.api.values.hub import DownloadState
 from potluck.errors import DiskFullError, format_bytes
 from potluck.hub.orders import blob_of, model_path, part_of, pointer_of, repository_folder
 from potluck.hub.variants import RemoteFile

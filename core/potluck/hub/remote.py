@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from potluck.api.hub import HubModel, Variant
+from potluck.api.values.hub import HubModel, Variant
 from potluck.errors import GatedModelError, HubError, ModelError, NotFoundError, UsageError
 from potluck.hub.answers import Config, Entry, File, Gguf, User
 from potluck.hub.sentences import absent, explained, page_of
@@ -28,7 +28,7 @@ from potluck.hub.variants import (
 )
 from potluck.model.config import ModelConfig
 from potluck.model.families.table import FAMILIES
-from potluck.model.gguf_families import GGUF_ARCHITECTURES
+from potluck.model.gguf.families import GGUF_ARCHITECTURES
 from potluck.model.unsupported import unknown_architecture
 from potluck.model.vision.projector import SEEING_DECODERS
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from potluck.api.hub import Format
+from potluck.api.values.hub import Format
 from potluck.model.families.table import WITH_TEXT
 from potluck.model.quantized import GGUF_BLOCKS
 from potluck.store.gguf_files import LABEL

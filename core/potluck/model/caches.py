@@ -6,14 +6,15 @@ the footprint of a stage and the planner all use it. The mixer of a layer says w
 has (`AttentionSpec.cache` in `mixers.py`).
 
 A new kind of cache is one more class here, and a new kind of row also needs its memory, which
-`engine/kvcache.py` makes.
+`engine/caches/kvcache.py` makes.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from potluck.model.schemes import Cache, Scheme
 
@@ -84,12 +85,13 @@ class Latent:
     rank: int  # numbers of the compressed keys and values: `kv_lora_rank`
     rope: int  # numbers of the key with rope, already applied: `qk_rope_head_dim`
     index: int = 0  # numbers of an indexer's key, rope already applied; 0: there is no indexer
+    gates: int = 0  # numbers that weigh it in its pool, if it chooses pools
     number_bytes: int  # 4 or 2; 1: integers, with a scale behind each of the parts
 
     @property
     def parts(self) -> tuple[int, ...]:
         """Numbers of each part."""
-        return (self.rank, self.rope, *((self.index,) if self.index else ()))
+        return (self.rank, self.rope, *(size for size in (self.index, self.gates) if size))
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +118,35 @@ class State:
         return _STATE_BYTES * self.numbers
 
 
-Row: TypeAlias = KeysAndValues | Latent | State
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledRow:
+    """What attention to pools caches: of one of the last tokens its key and what pools are made of, and of each pool.
+
+    A token's key is its value too. A pool has one key for attention, and another one for an indexer if there is one.
+    """
+
+    key: int  # numbers of a token's key
+    inputs: tuple[int, ...]  # numbers of a token that the keys of pools are made of
+    pools: tuple[int, ...]  # numbers of the keys of a pool; of the indexer last
+    number_bytes: int  # 4 or 2
+
+    @property
+    def unit(self) -> int:
+        """Numbers of a row of memory: of a pool, and a part of a token's."""
+        return sum(self.pools) or self.key
+
+    @property
+    def units(self) -> int:
+        """Rows of memory of a token."""
+        return -(-(self.key + sum(self.inputs)) // self.unit)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a row of memory."""
+        return self.unit * self.number_bytes
+
+
+Row: TypeAlias = KeysAndValues | Latent | State | PooledRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +154,8 @@ class CacheSpec(ABC):
     """What a layer caches. At position 0 nothing is held: all that `Held` has is 0."""
 
     row: Row
+    moves: ClassVar[bool] = True  # whether it can be sent to another computer
+    keeps: ClassVar[bool] = True  # whether it can be written to the disk
 
     @abstractmethod
     def rows(self, tokens: int) -> int:
@@ -186,14 +218,19 @@ class ChosenCache(FullCache):
 
     row: Latent
     chosen: int  # the most rows that a token reads; of more, it reads the indexer's keys first
+    pool: int = 1  # tokens that share one of these keys
 
     def rows_read(self, tokens: int) -> int:
         return min(tokens, self.chosen)
 
     def read_bytes(self, tokens: int) -> int:
-        keys = self.row.index_bytes
-        scored = tokens * keys if tokens > self.chosen else 0
-        return scored + self.rows_read(tokens) * (self.row.nbytes - keys)
+        row = self.row
+        keys, gates = (
+            row.index_bytes,
+            _vector_bytes(row.gates, row.number_bytes) if row.gates else 0,
+        )
+        scored = tokens // self.pool * keys if tokens > self.chosen else 0
+        return scored + self.rows_read(tokens) * (row.nbytes - keys - gates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +281,52 @@ class ChunkCache(WindowCache):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PooledCache(WindowCache):
+    """Rows of the last positions, and behind them those of all whole pools of `rate` tokens.
+
+    A pool that is trimmed away is made again of the rows of its tokens: so a trim goes wherever those of the pool are
+    held that is not whole there. Without pools it is a window.
+    """
+
+    row: PooledRow
+    moves: ClassVar[bool] = False
+    keeps: ClassVar[bool] = False
+    seen: int  # tokens that a query looks at
+    rate: int = 1  # tokens of a pool
+    reach: int = 0  # tokens that a pool is made of, which are within the window too
+    chosen: int | None = None  # the most pools that a query looks at, by the indexer's keys of all
+
+    def pools(self, tokens: int) -> int:
+        """Whole pools of so many tokens."""
+        return tokens // self.rate if self.row.pools else 0
+
+    def rows(self, tokens: int) -> int:
+        return min(tokens, self._most) * self.row.units + self.pools(tokens)
+
+    def split(self, rows: int) -> tuple[int, int]:
+        """For how many tokens, and for how many pools, so many rows have room."""
+        tokens = bisect_right(range(self._most + 1), rows, key=self.rows) - 1
+        return tokens, rows - tokens * self.row.units
+
+    def rows_read(self, tokens: int) -> int:
+        return min(tokens, self.seen)
+
+    def read_bytes(self, tokens: int) -> int:
+        row, pools = self.row, self.pools(tokens)
+        read = self.rows_read(tokens) * row.key
+        if self.chosen is None:
+            return (read + pools * sum(row.pools)) * row.number_bytes
+        scored = pools * sum(row.pools[1:])
+        return (read + min(pools, self.chosen) * row.pools[0] + scored) * row.number_bytes
+
+    def trim(self, held: Held, position: int) -> int:
+        first = position + 1 - self.seen
+        if self.row.pools:  # its first token, or that of the pool before if that is a part of it
+            first = min(first, position - position % self.rate + self.rate - self.reach)
+        return position if held[0] <= max(0, first) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentCache(CacheSpec):
     """A state that each token changes, and checkpoints: copies of it from before some steps.
 
@@ -281,6 +364,7 @@ class RowsAndStateCache(CacheSpec):
     It goes on where both can, so that its rows are not shared: the state would have to be computed again.
     """
 
+    moves: ClassVar[bool] = False  # rows and state would both have to be moved
     tokens: FullCache
     state: RecurrentCache
 

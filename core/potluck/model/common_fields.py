@@ -59,3 +59,15 @@ def read_dense_layers(fields: Fields, layers: int) -> list[bool]:
         return [kind == "dense" for kind in kinds]
     dense = fields.integer("first_k_dense_replace", 0, MAX_LAYERS)
     return [layer < dense for layer in range(layers)]
+
+
+def read_each(
+    fields: Fields, name: str, low: float, high: float, layers: int
+) -> list[float | None]:
+    """A number for each layer, as a list says it; None for 0 or null."""
+    values = fields.entries(name, MAX_LAYERS)
+    if len(values) != layers:
+        raise invalid(name, len(values), f"must have one entry for each of {layers} layers")
+    entries = Fields({str(layer): value or None for layer, value in enumerate(values)}, name)
+    numbers = map(str, range(layers))
+    return [entries.number(one, low, high) if one in entries else None for one in numbers]

@@ -11,41 +11,50 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from potluck.model.common_fields import read_fact, read_multiplier, read_norm_eps, read_softcap
-from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.common_fields import (
+    read_fact,
+    read_multiplier,
+    read_norm_eps,
+    read_softcap,
+)
+from potluck.model.expert_fields import (
+    chosen_by_id,
+    read_expert_layers,
+    read_experts,
+    read_id_layers,
+)
 from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
-from potluck.model.indexer import weighs_heads
-from potluck.model.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
-from potluck.model.layers import (
-    DenseSpec,
-    Experts,
-    LayerKind,
-    LayerSpec,
-    MoeSpec,
-    ParallelSpec,
-    read_expert_layers,
-    read_experts,
-)
+from potluck.model.layers import DenseSpec, Experts, LayerKind, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.mixer_fields import read_mixers
-from potluck.model.mixers import BesideSpec, Mixer
-from potluck.model.mlp_fields import read_dense, read_expert_activation
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.indexer import weighs_heads
+from potluck.model.mixing.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
+from potluck.model.mixing.mixer_fields import read_mixers
+from potluck.model.mixing.mixers import BesideSpec, Mixer
+from potluck.model.mixing.ngrams import OWN_END, NgramSpec, read_ngrams
+from potluck.model.mixing.rope import Rope, Stretches
+from potluck.model.mixing.streams import (
+    BalancedMixSpec,
+    LayerStreams,
+    StreamMixSpec,
+    Streams,
+    final_balanced_mix,
+    read_streams,
+)
+from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
 from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
-from potluck.model.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
-from potluck.model.rope import Rope, Stretches
 from potluck.model.row_order import PairedRows
-from potluck.model.streams import LayerStreams, StreamMixSpec, Streams, read_streams
 from potluck.model.unsupported import unknown_architecture
 from potluck.model.vision.families import read_tower
 from potluck.model.vision.spec import TowerSpec
@@ -70,6 +79,10 @@ class ModelConfig:
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
     unit_offset: bool  # norms multiply by 1 + weight
+    final_norm_is_whole: bool = False  # the final one does not
+    embedding_norm_eps: float | None = (
+        None  # of a norm of embeddings without weights; None: there is none
+    )
     logits_softcap: float | None
     embedding_multiplier: float
     logits_divisor: float
@@ -102,14 +115,21 @@ class ModelConfig:
 
     def needs_ids(self, layers: Iterable[int]) -> bool:
         """Whether one of these layers looks at the tokens' ids."""
-        return any(self.layers[layer].ngrams is not None for layer in layers)
+        return any(self.layers[layer].needs_ids for layer in layers)
 
     @property
     def final_mix(self) -> StreamMixSpec | None:
         """What makes the head's input of several streams, in place of the final norm."""
-        if self.streams is None:
+        if self.streams is None or self.streams.balance is not None:
             return None
         return StreamMixSpec(streams=self.streams, name=FINAL_MIX, injects=False)
+
+    @property
+    def final_balanced_mix(self) -> BalancedMixSpec | None:
+        """What makes the input of the final norm of balanced streams; None: they are averaged, or there are none."""
+        if self.streams is None or self.streams.balance is None:
+            return None
+        return final_balanced_mix(self.streams, BASE)
 
     @property
     def stretches(self) -> Stretches:
@@ -161,14 +181,25 @@ class ModelConfig:
         return dict(self.layers[int(layer)].row_scales).get(rest, ()) if layer.isdecimal() else ()
 
     def is_router(self, name: str) -> bool:
-        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads."""
+        """Whether a tensor is the router of a MoE, weighs its shared expert, or an indexer's heads; or its table of ids."""
         if weighs_heads(name):
             return True
         if self.experts is None:
             return False
         facts = self.experts.facts
         parts = (facts.router, facts.shared_gate)
-        return name.endswith(tuple(f".{facts.name(part)}.weight" for part in parts if part))
+        ends = tuple(f".{facts.name(part)}.weight" for part in parts if part)
+        return name.endswith(ends) or self.is_id_table(name)
+
+    def is_id_table(self, name: str) -> bool:
+        """Whether a tensor says the experts of each token's id, in integers."""
+        table = None if self.experts is None else self.experts.facts.id_table
+        return table is not None and name.endswith(f".{table}")
+
+    def is_choice_bias(self, name: str) -> bool:
+        """Whether a tensor is added to a router's probabilities for choosing."""
+        bias = None if self.experts is None else self.experts.facts.bias
+        return bias is not None and name.endswith(f".{bias}")
 
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
@@ -199,6 +230,8 @@ class ModelConfig:
         """Names and shapes of final norm and head."""
         mix = self.final_mix
         norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        if (balanced := self.final_balanced_mix) is not None:
+            norm |= balanced.tensors()
         return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
@@ -259,13 +292,15 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     if family.halves:
         fields = with_layer_types(fields, defaults)
     fields = fields.over(defaults)
+    if family.words is not None:
+        fields = fields.having(family.words(fields))
     _check_blocks(fields, family, architecture)
     hidden = fields.integer("hidden_size", 1, MAX_HIDDEN)
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, splits_gates=splits_gates)
-    streams = read_streams(fields, hidden) if family.streams else None
+    streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
     ropes = mixers.ropes
@@ -279,15 +314,19 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=_norm_kind(fields, family),
-        layers=_layers(fields, family, hidden, mixers.layers, experts, streams),
+        layers=_layers(
+            fields, family, hidden, mixers.layers, experts, streams, splits_gates=splits_gates
+        ),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         unit_offset=family.unit_offset and not norms_are_whole,
+        final_norm_is_whole=family.final_norm_is_whole and not norms_are_whole,
+        embedding_norm_eps=read_norm_eps(fields) if family.embedding_norm else None,
         logits_softcap=read_softcap(fields, family.logits_softcap),
         embedding_multiplier=math.sqrt(hidden)
-        if family.root_embedding
+        if read_fact(fields, family.root_embedding)
         else read_multiplier(fields, family.embedding_multiplier),
         logits_divisor=read_multiplier(fields, family.logits_divisor)
         / read_multiplier(fields, family.logits_multiplier),
@@ -311,24 +350,40 @@ def _layers(
     mixers: Sequence[Mixer | None],
     experts: Experts | None,
     streams: Streams | None,
+    *,
+    splits_gates: bool,
 ) -> tuple[LayerSpec, ...]:
     """What each layer is made of."""
-    dense, moe, norms = read_dense(fields, family, hidden), None, family.norms
+    dense = read_dense(fields, family, hidden, splits_gates=splits_gates)
+    moe, norms = None, family.norms
     if experts is not None:
         activation = read_expert_activation(fields, family, experts) or dense.activation
         moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
         if (beside := experts.facts.beside) is not None:
             moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
             norms = replace(norms, before_mlp=None)
+        if experts.facts.norm_after is not None:
+            norms = replace(norms, after_mlp=experts.facts.norm_after)
     have_experts = read_expert_layers(fields, experts, len(mixers))
+    limits = read_limits(fields, family, len(mixers))
+    mixtures: list[MoeSpec | ParallelSpec | None] = [moe] * len(mixers)
+    if isinstance(moe, MoeSpec):
+        by_id = chosen_by_id(moe, fields.integer("vocab_size", 1, MAX_VOCAB))
+        are_by_id = read_id_layers(fields, moe.experts, len(mixers))
+        mixtures = [by_id if is_by_id else moe for is_by_id in are_by_id]
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
+    after = family.after_norm_eps
+    after_eps = None if after is None else fields.number(after, 0.0, 1.0)
     layers = tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
-            feed_forward=moe if moe is not None and has_experts else dense,
+            feed_forward=limited(
+                (mixtures[layer] or dense) if has_experts else dense, limits[layer]
+            ),
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),
+            after_norm_eps=after_eps,
             norm_kind=_norm_kind(fields, family),
             is_side_by_side=family.side_by_side,
             residual_multiplier=read_multiplier(fields, family.residual_multiplier),

@@ -88,13 +88,18 @@ class Fields:
 
     def integers(self, name: str, low: int, high: int, most: int) -> tuple[int, ...]:
         """A whole number, or a list of at most `most`; empty if the field is missing."""
-        items = self._items(name)
-        if len(items) > most:
-            raise invalid(self.path(name), len(items), f"must have at most {most} entries")
+        items = self.entries(name, most)
         for item in items:
             if isinstance(item, bool) or not isinstance(item, int) or not low <= item <= high:
                 raise invalid(self.path(name), item, f"must be whole numbers from {low} to {high}")
         return tuple(cast("list[int]", items))
+
+    def entries(self, name: str, most: int) -> list[object]:
+        """The entries of a list of at most `most`, whatever they are."""
+        items = self._items(name)
+        if len(items) > most:
+            raise invalid(self.path(name), len(items), f"must have at most {most} entries")
+        return items
 
     def texts(self, name: str) -> Iterator[str]:
         for item in self._items(name):

@@ -6,20 +6,23 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import DeltaNetSpec
-from potluck.model.indexer import IndexerSpec
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
-from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
-from potluck.model.ngrams import NgramSpec
+from potluck.model.mixing.channel_delta import ChannelDeltaSpec
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.indexer import IndexerSpec
+from potluck.model.mixing.latent import LatentSpec
+from potluck.model.mixing.mamba import MambaSpec
+from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixing.ngrams import NgramSpec
+from potluck.model.mixing.pooled import PooledSpec
+from potluck.model.mixing.short_convolution import ConvolutionSpec
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme, held_scheme
-from potluck.model.short_convolution import ConvolutionSpec
 from potluck.model.tensor_formats import weight_bytes
 from potluck.model.vision.spec import TowerSpec
 
 CAPPED_QUERIES = 256  # queries whose scores are in memory at a time, where torch holds scores
 INDEXED_QUERIES = 32  # queries whose scores of blocks of tokens are in memory at a time
+POOL_QUERIES = 32  # queries of attention to pools whose scores are in memory at a time
 INDEX_QUERIES = 64  # queries of an indexer whose scores are in memory at a time, in torch
 HEADS_AT_ONCE = 8  # of latent attention, whose keys and values are expanded at a time, in torch
 _KEPT_PICTURE_BYTES = 64 << 20  # of rows of pictures that were read lately
@@ -162,7 +165,7 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
         case AttentionSpec():
             # Queries, keys and values, the result, the cached keys and values in the compute dtype,
             # a mask, and scores if torch computes them explicitly.
-            nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size)
+            nbytes = _ITEM * chunk * 2 * (mixer.q_size + mixer.kv_size + mixer.gate_rows)
             nbytes += (_ITEM * 2 * mixer.kv_size + _MASK * chunk) * context
             if (index := mixer.index) is not None:
                 # The keys of all blocks, scores of some queries, which blocks and tokens are seen, and chosen rows.
@@ -184,11 +187,12 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
             return (
                 nbytes + _chosen_bytes(mixer, chunk) + _indexer_bytes(mixer.indexer, chunk, context)
             )
-        case BesideSpec(
-            attention=attention, mamba=mamba
-        ):  # one after the other; what both read and give is kept
+        case BesideSpec(attention=attention, mamba=mamba):
+            # One after the other; what both read and give is kept.
             both = _mixer_bytes(attention, chunk, context), _mixer_bytes(mamba, chunk, context)
             return sum(both)
+        case PooledSpec():
+            return _ITEM * _pooled_numbers(mixer, chunk, context)
         case MambaSpec():
             # As of a delta net, and B and C of each head where torch computes.
             wide = 2 * (mixer.channels + 2 * mixer.values_size)
@@ -196,10 +200,28 @@ def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:
         case ConvolutionSpec():
             # What goes in, the product of two thirds of it with those before, and the result.
             return _ITEM * chunk * 6 * mixer.size
-        case DeltaNetSpec():
+        case DeltaNetSpec() | ChannelDeltaSpec():
             # What goes in, as it comes and after the convolution, and the result. Torch's chunks of 64
             # tokens take less than as much again.
-            return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size)
+            return 2 * _ITEM * chunk * (mixer.channels + 2 * mixer.values_size + mixer.decays_size)
+
+
+def _pooled_numbers(mixer: PooledSpec, chunk: int, context: int) -> int:
+    """Numbers for a chunk in attention to pools.
+
+    They are queries as they come, turned and their results, what pools are made of, all pools, and of some queries
+    their scores, and those of the heads that choose.
+    """
+    pools = 0 if mixer.pooler is None else context // mixer.pooler.rate
+    made = sum(2 * one.inputs for one in mixer.poolers)
+    width = sum(one.size for one in mixer.poolers)
+    index = 0 if mixer.index is None else mixer.index.heads
+    wide = 5 * mixer.q_size + 6 * made + (0 if mixer.index is None else 2 * mixer.index.q_size)
+    some = min(POOL_QUERIES, chunk)
+    seen = pools + mixer.window + some
+    return chunk * wide + seen * (
+        2 * (width + mixer.head_dim) + some * (3 * mixer.heads + index + 4)
+    )
 
 
 def _chosen_bytes(mixer: LatentSpec, chunk: int) -> int:

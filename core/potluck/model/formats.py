@@ -9,15 +9,15 @@ common; the steps of a row of blocks stand before it.
 Code asks a format for its facts and never compares its name. A new format needs
 
 - a row in the table here, and in `tensor_formats.py` if a scheme holds tensors in it;
-- code that finds a block's scales in `engine/kernels/scale_search.py`, and the same in torch in
+- code that finds a block's scales in `engine/kernels/products/scale_search.py`, and the same in torch in
   `reference.py`;
 - if integers are stored in another way than those here: code that takes a block apart in
-  `engine/kernels/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/tensors.py`,
+  `engine/kernels/products/block_kernel.py`, for all products and embedding lookups, and in `engine/kernels/products/tensors.py`,
   for torch and the GPU forms;
 - if integers of 4 bits stand for numbers beyond 0 to 15: a sum that holds them in
-  `engine/kernels/dots.py`;
+  `engine/kernels/products/dots.py`;
 - if it should be kept exactly: code that reads it from a model's files (`quantized.py`,
-  `engine/dequantise.py`).
+  `engine/loading/dequantise.py`).
 """
 
 from collections.abc import Mapping

@@ -3,33 +3,21 @@
 from dataclasses import dataclass, replace
 
 from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
-from potluck.model.common_fields import read_dense_layers, same_integer
 from potluck.model.families.facts import (
     UNGATED,
     Activation,
     ExpertFacts,
-    Family,
     LayerNorms,
     NormKind,
     ParallelNorms,
+    gate_up_rows,
 )
-from potluck.model.fields import Fields, invalid
-from potluck.model.halves import MIXTURE, kinds_of_halves
-from potluck.model.limits import (
-    MAX_EXPERT_MATRICES,
-    MAX_EXPERTS,
-    MAX_INTERMEDIATE,
-    MAX_LAYERS,
-    MAX_MULTIPLIER,
-)
-from potluck.model.mixers import Mixer
-from potluck.model.ngrams import NgramSpec
+from potluck.model.mixing.mixers import Mixer
+from potluck.model.mixing.ngrams import NgramSpec
+from potluck.model.mixing.streams import LayerStreams
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
-from potluck.model.routing import Routing, ScoreFunction
-from potluck.model.streams import LayerStreams
-
-_EXPERT_MATRICES = 3  # of one expert: gate, up, down
+from potluck.model.routing import Routing
 
 RowScales = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
 """By names of tensors, without the layer's prefix: runs of rows, and what each run is multiplied by."""
@@ -76,6 +64,7 @@ class MoeSpec:
     hidden_size: int
     experts: Experts
     activation: Activation
+    shared_activation: Activation | None = None  # of the shared expert, if it is another one
 
     @property
     def router(self) -> Projection:
@@ -93,7 +82,15 @@ class MoeSpec:
     def choice_bias(self) -> str | None:
         """The name of the tensor that is added to the probabilities for choosing."""
         facts = self.experts.facts
-        return None if facts.bias is None else facts.name(facts.bias)
+        if facts.bias is None or not self.experts.routing.has_bias:
+            return None
+        return facts.bias if facts.bias_beside else facts.name(facts.bias)
+
+    @property
+    def id_table(self) -> str | None:
+        """The name of the table that says the experts of each token's id."""
+        facts, vocabulary = self.experts.facts, self.experts.routing.vocabulary
+        return None if vocabulary is None or facts.id_table is None else facts.name(facts.id_table)
 
     @property
     def router_norm(self) -> str | None:
@@ -108,9 +105,9 @@ class MoeSpec:
         return None if facts.expert_scales is None else facts.name(facts.expert_scales)
 
     def expert(self, index: int) -> DenseSpec:
-        fused = self.experts.facts.fused
-        width = self.experts.narrow_size or self.hidden_size
-        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, fused)
+        facts, width = self.experts.facts, self.experts.narrow_size or self.hidden_size
+        names = None if facts.fused is None else (facts.fused, facts.down)
+        return self._mlp(f"experts.{index}", self.experts.intermediate_size, width, names)
 
     @property
     def narrow(self) -> tuple[Projection, Projection] | None:
@@ -131,7 +128,8 @@ class MoeSpec:
         name, size = self.experts.facts.shared, self.experts.shared_size
         if name is None or size == 0:
             return None
-        return self._mlp(name, size, self.hidden_size, names=self.experts.facts.shared_names)
+        whole = self._mlp(name, size, self.hidden_size, self.experts.facts.shared_names)
+        return replace(whole, activation=self.shared_activation or self.activation)
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -143,8 +141,14 @@ class MoeSpec:
     @property
     def small_tensors(self) -> dict[str, Shape]:
         """Its tensors beside the projections."""
-        each, width = (self.experts.routing.count,), (self.hidden_size,)
-        named = (self.choice_bias, each), (self.expert_scales, each), (self.router_norm, width)
+        routing, width = self.experts.routing, (self.hidden_size,)
+        each, ids = (routing.count,), (routing.vocabulary or 0, routing.per_token)
+        named: tuple[tuple[str | None, Shape], ...] = (
+            (self.choice_bias, each),
+            (self.expert_scales, each),
+            (self.router_norm, width),
+            (self.id_table, ids),
+        )
         return {name: shape for name, shape in named if name is not None}
 
     def _mlp(
@@ -152,22 +156,22 @@ class MoeSpec:
         name: str,
         size: int,
         hidden: int,
-        fused: str | None = None,
-        names: tuple[str, str] | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> DenseSpec:
         facts = self.experts.facts
         prefix, has_bias = facts.name(f"{name}."), facts.expert_bias
-        parts, rows = (prefix + facts.gate, prefix + facts.up), (size, size)
-        last = facts.down
+        *first, last = names or (facts.gate, facts.up, facts.down)
         if self.activation in UNGATED:
-            parts, rows = parts[1:], rows[1:]
-        if names is not None:
-            fused, last = names
-        if fused is not None:
-            parts, rows = (prefix + fused,), (2 * size,)
+            first = first[-1:]
+        parts, rows = [prefix + one for one in first], gate_up_rows(self.activation, size)
         down = Projection(parts=(prefix + last,), rows=(hidden,), width=size, has_bias=has_bias)
         return DenseSpec(
-            gate_up=Projection(parts=parts, rows=rows, width=hidden, has_bias=has_bias),
+            gate_up=Projection(
+                parts=tuple(parts),
+                rows=(rows // len(parts),) * len(parts),
+                width=hidden,
+                has_bias=has_bias,
+            ),
             down=down,
             activation=self.activation,
         )
@@ -211,8 +215,8 @@ class LayerSpec:
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
-    With several residual streams, `streams` stands in place of norms. Of a rank's part of a layer, what mixer or
-    feed-forward give is summed over the ranks before anything else is done with it.
+    With several residual streams, `streams` stands in place of what is added, and unless they are balanced of norms. Of
+    a rank's part of a layer, what mixer or feed-forward give is summed over the ranks before anything else is done with it.
     """
 
     hidden_size: int
@@ -220,6 +224,9 @@ class LayerSpec:
     feed_forward: FeedForward | None
     norms: LayerNorms[str]  # where they stand, and what files call them
     norm_eps: float
+    after_norm_eps: float | None = (
+        None  # of the norms after mixer and feed-forward, if it is another
+    )
     norm_kind: NormKind = "root mean square"
     is_side_by_side: bool = False
     residual_multiplier: float = 1.0  # multiplies what mixer and feed-forward add to hidden states
@@ -271,6 +278,13 @@ class LayerSpec:
         return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
 
     @property
+    def needs_ids(self) -> bool:
+        """Whether it looks at the tokens' ids."""
+        feed_forward = self.feed_forward
+        by_ids = isinstance(feed_forward, MoeSpec) and feed_forward.id_table is not None
+        return by_ids or self.ngrams is not None
+
+    @property
     def width(self) -> int:
         """Numbers of a token that come in, and that go out."""
         return self.hidden_size if self.streams is None else self.streams.width
@@ -286,136 +300,3 @@ class LayerKind:
     @property
     def has_experts(self) -> bool:
         return isinstance(self.spec.feed_forward, MoeSpec | ParallelSpec)
-
-
-def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
-    """The experts of the model's MoE layers; None: its family has none.
-
-    `splits_gates`: the files have gates and ups in matrices of their own, also where the family has one.
-    """
-    facts = family.experts
-    if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
-        return None
-    is_named = facts.layers == "named"
-    if fields.value("num_local_experts") == 0 or (
-        is_named and MIXTURE not in kinds_of_halves(fields)
-    ):
-        return None
-    if splits_gates:
-        facts = replace(facts, fused=None)
-    size = fields.integer(facts.intermediate, 1, MAX_INTERMEDIATE)
-    shared = 0
-    if facts.shared_size is not None:
-        shared = fields.integer(facts.shared_size, 0, MAX_INTERMEDIATE)
-    elif facts.shared_count is not None:
-        shared = size * fields.integer(facts.shared_count, 0, MAX_INTERMEDIATE // size, 0)
-    narrow = 0
-    if facts.narrow is not None and facts.narrow[0] in fields:
-        narrow = fields.integer(facts.narrow[0], 1, MAX_INTERMEDIATE)
-    return Experts(
-        routing=_routing(fields, facts, has_shared=shared > 0),
-        intermediate_size=size,
-        shared_size=shared,
-        narrow_size=narrow,
-        facts=facts if shared else replace(facts, shared=None, shared_gate=None),
-    )
-
-
-def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing:
-    # Transformers 5 writes num_local_experts for what Qwen calls num_experts, and DeepSeek n_routed_experts.
-    names = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
-    count = same_integer(fields, next((n for n in names if n in fields), names[-1]), 1, MAX_EXPERTS)
-    normalise, scale = facts.normalise, 1.0
-    if facts.scale is not None:
-        scale = fields.number(facts.scale, 0.0, MAX_MULTIPLIER)
-    shared_scale = 1.0
-    if has_shared and facts.shared_average is not None:
-        how = fields.text(facts.shared_average)
-        if how not in ("average", "sum"):
-            raise invalid(facts.shared_average, how, "must be average or sum")
-        scale, shared_scale = (scale / 2, 0.5) if how == "average" else (scale, 1.0)
-    function = facts.function
-    if (name := facts.function_field) is not None:
-        function = _function(name, fields.text(name))
-        normalise = True if function == "softmax" else normalise
-    groups, chosen = _groups(fields, facts, count)
-    return Routing(
-        count=count,
-        per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
-        normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
-        function=function,
-        has_bias=facts.bias is not None,
-        groups=groups,
-        groups_per_token=chosen,
-        best_in_group=facts.best_in_group,
-        scale=scale,
-        shared_scale=shared_scale,
-        scales_input=facts.scales_input,
-        has_shared_gate=has_shared and facts.shared_gate is not None,
-    )
-
-
-def _function(field: str, name: str) -> ScoreFunction:
-    match name:
-        case "softmax" | "sigmoid":
-            return name
-        case other:
-            raise invalid(field, other, "must be softmax or sigmoid")
-
-
-def _groups(fields: Fields, facts: ExpertFacts, count: int) -> tuple[int, int]:
-    """How many groups the experts form, and how many of these are chosen."""
-    if not facts.groups:
-        return 1, 1
-    if (name := facts.group_method) is not None:
-        method = fields.text(name, "greedy")
-        if method == "greedy":
-            return 1, 1
-        if method != "group_limited_greedy":
-            raise invalid(name, method, "must be greedy or group_limited_greedy")
-    groups = fields.integer("n_group", 1, count)
-    if count % groups or (groups > 1 and count // groups < facts.best_in_group):
-        least = facts.best_in_group
-        raise invalid(
-            "n_group", groups, f"must divide {count} experts into groups of {least} or more"
-        )
-    return groups, fields.integer("topk_group", 1, groups)
-
-
-def read_expert_layers(fields: Fields, experts: Experts | None, layers: int) -> tuple[bool, ...]:
-    """For each layer whether it is a MoE; the others have one MLP."""
-    if experts is None:
-        return (False,) * layers
-    found = _expert_layers(fields, experts, layers)
-    # Each matrix takes memory for its name and shape: a small file must not cause gigabytes.
-    most = MAX_EXPERT_MATRICES // (experts.routing.count * _EXPERT_MATRICES)
-    if sum(found) > most:
-        raise invalid(
-            fields.path("num_hidden_layers"),
-            layers,
-            f"must leave at most {most} layers with experts, of which each has {experts.routing.count}",
-        )
-    return found
-
-
-def _expert_layers(fields: Fields, experts: Experts, layers: int) -> tuple[bool, ...]:
-    if experts.facts.layers == "all":
-        return (True,) * layers
-    if experts.facts.layers == "after dense":
-        return tuple(not dense for dense in read_dense_layers(fields, layers))
-    if experts.facts.layers == "between":
-        first = fields.integer("moe_layer_start_index", 0, MAX_LAYERS)
-        last = fields.integer("moe_layer_end_index", -1, MAX_LAYERS) % layers
-        every = fields.integer("moe_layer_interval", 1, MAX_LAYERS)
-        return tuple(first <= layer <= last and (layer + 1) % every == 0 for layer in range(layers))
-    if experts.facts.layers == "listed":
-        if "moe_layers" in fields:
-            listed = set(fields.integers("moe_layers", 0, MAX_LAYERS, MAX_LAYERS))
-            return tuple(layer in listed for layer in range(layers))
-        every = fields.integer("interleave_moe_layer_step", 1, MAX_LAYERS)
-        return tuple((layer + 1) % every == 0 for layer in range(layers))
-    if experts.facts.layers == "named":
-        return tuple(kind == MIXTURE for kind in kinds_of_halves(fields))
-    step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
-    dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS, MAX_LAYERS))
-    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

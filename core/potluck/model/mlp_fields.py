@@ -1,23 +1,34 @@
 """Read from a config what the MLP of its layers is, and what it does with gates and ups."""
 
-from potluck.model.common_fields import read_fact
+from dataclasses import replace
+from typing import TypeAlias
+
+from potluck.model.common_fields import read_each, read_fact
 from potluck.model.families.facts import (
     UNGATED,
+    Activation,
+    ClampedSilu,
     ClampedSwiglu,
     Family,
     GateFunction,
     UngatedFunction,
 )
 from potluck.model.fields import Fields, invalid
-from potluck.model.layers import DenseSpec, Experts
+from potluck.model.layers import DenseSpec, Experts, FeedForward, MoeSpec, ParallelSpec
 from potluck.model.limits import MAX_INTERMEDIATE, MAX_MULTIPLIER
 from potluck.model.projection import Projection
 
 _XIELU = ("act_fn.alpha_p", "act_fn.alpha_n")  # the names of its numbers, below the MLP
 
 
-def read_dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
-    """The MLP of layers without experts."""
+Limits: TypeAlias = tuple[ClampedSilu | None, ClampedSilu | None]
+"""What limits the products of a layer's experts, and those of its shared expert."""
+
+
+def read_dense(
+    fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False
+) -> DenseSpec:
+    """The MLP of layers without experts. `splits_gates`: files have gates and ups in a matrix each."""
     size = _size(fields, family)
     has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
     gate, up, last = family.mlp_parts
@@ -27,7 +38,7 @@ def read_dense(fields: Fields, family: Family, hidden: int) -> DenseSpec:
     activation = _activation(fields, family)
     if activation in UNGATED:
         names, rows = (up,), (size,)
-    if family.mlp_names is not None:
+    if family.mlp_names is not None and not splits_gates:
         (first, last), rows = family.mlp_names, (2 * size,)
         names = (first,)
     parts = tuple(block + name for name in names)
@@ -44,12 +55,44 @@ def read_expert_activation(
     fields: Fields, family: Family, experts: Experts
 ) -> ClampedSwiglu | None:
     """The activation that only the experts have; None: they have that of other layers."""
-    if not family.clamped_swiglu:
+    if family.clamped_swiglu in (False, "plain"):
         return None
+    return _clamped_swiglu(fields, has_pairs=experts.facts.fused is not None)
+
+
+def read_limits(fields: Fields, family: Family, layers: int) -> list[Limits]:
+    """What limits products in each layer."""
+    if family.expert_limits is None:
+        return [(None, None)] * layers
+    listed = [_listed_limits(fields, name, layers) for name in family.expert_limits]
+    return list(zip(*listed, strict=True))
+
+
+def limited(whole: FeedForward, limits: Limits) -> FeedForward:
+    """The same with these limits; an MLP has those of a shared expert."""
+    own, shared = (limit or whole.activation for limit in limits)
+    match whole:
+        case DenseSpec():
+            return replace(whole, activation=shared)
+        case MoeSpec():
+            more = None if shared == own else shared
+            return replace(whole, activation=own, shared_activation=more)
+        case ParallelSpec():
+            return whole
+
+
+def _listed_limits(fields: Fields, name: str, layers: int) -> list[ClampedSilu | None]:
+    if name not in fields:
+        return [None] * layers
+    limits = read_each(fields, name, 0.0, MAX_MULTIPLIER, layers)
+    return [None if limit is None else ClampedSilu(limit) for limit in limits]
+
+
+def _clamped_swiglu(fields: Fields, *, has_pairs: bool) -> ClampedSwiglu:
     return ClampedSwiglu(
         alpha=fields.number("swiglu_alpha", 0.0, MAX_MULTIPLIER, 1.702),
         limit=fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER, 7.0),
-        has_pairs=experts.facts.fused is not None,
+        has_pairs=has_pairs,
     )
 
 
@@ -71,7 +114,19 @@ def _size(fields: Fields, family: Family) -> int:
     return size
 
 
-def _activation(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
+def _activation(fields: Fields, family: Family) -> Activation:
+    function = _function(fields, family)
+    if family.clamped_swiglu == "everywhere":
+        return _clamped_swiglu(fields, has_pairs=False)
+    if family.clamped_swiglu != "plain" or "swiglu_limit" not in fields:
+        return function
+    if function != "silu":
+        raise invalid(family.activation, function, "must be silu, of which swiglu_limit is")
+    limit = fields.number("swiglu_limit", 0.0, MAX_MULTIPLIER)
+    return ClampedSwiglu(alpha=1.0, limit=limit, has_pairs=False, more=0.0)
+
+
+def _function(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
     name = fields.text(family.activation, "silu")
     match family.activation_names.get(name, name):
         case "silu":

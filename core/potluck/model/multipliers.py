@@ -13,7 +13,7 @@ from potluck.model.common_fields import read_multiplier
 from potluck.model.fields import Fields
 from potluck.model.layers import DenseSpec, RowScales
 from potluck.model.limits import MAX_MULTIPLIER
-from potluck.model.mixers import BesideSpec
+from potluck.model.mixing.mixers import BesideSpec
 
 
 def read_row_scales(fields: Fields, mixer: BesideSpec, mlp: DenseSpec) -> RowScales:

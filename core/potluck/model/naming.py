@@ -4,7 +4,8 @@ A decoder that is part of a larger model, one with a vision tower for example, i
 without its head has no `model.` before its names.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from potluck.model.vision.spec import is_of_tower
 
@@ -22,35 +23,51 @@ _BASES = (
     "backbone.",
     "",
 )
-_OTHER_NAMES = {
+# What some families call the tensors beside the layers: their own → ours. DeepSeek V4 has the last ones.
+_OTHER_NAMES: Mapping[str, str] = {
     "embeddings.weight": "embed_tokens.weight",
     "norm_f.weight": "norm.weight",
     "final_layernorm.weight": "norm.weight",
     "embedding_norm.weight": "norm.weight",
+    "embed.weight": "embed_tokens.weight",
+    "head.weight": LM_HEAD,
+    **{f"hc_head_{part}": f"hc_head.hc_{part}" for part in ("fn", "base", "scale")},
 }
-"""What some families call the tensors beside the layers: their own → ours."""
+_SCALE = re.compile(r"(layers\.\d+\.(?:attn|ffn)\.(?:.*\.)?w\w+)\.scale$")
+_BARE = ".indexer.index_kpool_compress_gate"  # a matrix of GLM-5.3
+_KEY_NORM = re.compile(r"(layers\.\d+\.attn\.)norm\.weight$")
+# What transformers saves of Kimi Linear has the dense layers' MLP so as well.
+_DENSE = re.compile(r"(layers\.\d+\.)block_sparse_moe\.((?:gate|up|down)_proj\.weight)$")
 
 
 def decoder_names(stored: Iterable[str]) -> dict[str, str]:
     """Of each name in a model's files, our name. Tensors beside decoder and vision tower keep theirs."""
-    everything = set(stored)
+    usual = {name: _usual(name) for name in stored}
+    found = _decoder_names(set(usual.values()))
+    return {name: found[usual[name]] for name in usual}
+
+
+def _decoder_names(everything: set[str]) -> dict[str, str]:
     towers = {name: ours for name in everything if is_of_tower(ours := _tower_name(name))}
     names = everything - set(towers)
-    embedding = EMBEDDING.removeprefix(BASE)
-    called = (embedding, *(own for own, ours in _OTHER_NAMES.items() if ours == embedding))
-    base = next((base for base in _BASES if any(base + one in names for one in called)), BASE)
+    base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
     beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
-    found = {
-        name: name if name in beside else BASE + _our(name.removeprefix(base)) for name in names
-    }
+    found = {name: name if name in beside else BASE + name.removeprefix(base) for name in names}
     above = base.removesuffix(BASE)  # the head is beside the decoder
     if above + LM_HEAD in names:
         found[above + LM_HEAD] = LM_HEAD
     return found | towers
 
 
-def _our(name: str) -> str:
-    return _OTHER_NAMES.get(name, name)
+def _usual(stored: str) -> str:
+    """The name that most files have for a tensor."""
+    bases = (base for base in _BASES if stored.startswith(base))
+    base = next((base for base in bases if stored[len(base) :] in _OTHER_NAMES), None)
+    name = stored if base is None else base + _OTHER_NAMES[stored[len(base) :]]
+    if name.endswith(_BARE):
+        name += ".weight"
+    name = _SCALE.sub(r"\1.weight_scale", name)
+    return _DENSE.sub(r"\1mlp.\2", _KEY_NORM.sub(r"\1kv_norm.weight", name))
 
 
 def _tower_name(stored: str) -> str:

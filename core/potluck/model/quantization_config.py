@@ -45,7 +45,10 @@ def read_quantization(fields: Fields) -> Quantization | None:
         named = method or "something that config.json does not name"
         raise _unreadable(given.path("quant_method"), named)
     interleaved = given.flag("interleaved_heads", False)
-    return replace(read(given), interleaved_heads=interleaved)
+    found = replace(read(given), interleaved_heads=interleaved)
+    if "fp4" in (fields.value("expert_dtype"), given.value("expert_dtype")):  # DeepSeek V4
+        found = replace(found, others=(*found.others, _FP4_EXPERTS), has_mxfp4_experts=True)
+    return found
 
 
 def _read_gptq(given: Fields) -> Quantization:
@@ -276,6 +279,7 @@ _FORMATS: Mapping[str, Quantization] = {
 
 
 # OpenAI's: of gpt-oss
+_FP4_EXPERTS = Quantization(method="fp4", bits=4, group_size=BLOCK_INPUTS, is_affine=False)
 _MXFP4_EXPERTS = Quantization(
     method="mxfp4", bits=4, group_size=BLOCK_INPUTS, is_affine=False, has_mxfp4_experts=True
 )

@@ -63,7 +63,8 @@ _ROLES: Mapping[str, MatrixRole] = {
     "q_a_proj": "qkv", "q_b_proj": "qkv", "kv_a_proj_with_mqa": "qkv",
     "gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down",
     "w1": "gate_up", "w3": "gate_up", "w2": "down",
-    "in_proj": "qkv", "in_proj_qkvz": "qkv", "in_proj_qkv": "qkv", "in_proj_z": "qkv", "out_proj": "output",
+    "in_proj": "qkv", "in_proj_qkvz": "qkv", "in_proj_qkv": "qkv", "in_proj_z": "qkv",
+    "out_proj": "output", "input_linear": "gate_up", "output_linear": "down",
 }  # fmt: skip
 ROLES: tuple[MatrixRole, ...] = ("qkv", "output", "gate_up", "down")
 _FLOATS = ("F16", "BF16", "F32")
@@ -188,7 +189,7 @@ def stored_parts(quantization: Quantization, shape: Shape) -> tuple[StoredPart, 
             return (_part(WEIGHT, ("F8_E4M3",), shape), _byte_scale(quantization.block, shape))
         case "fp4":
             return (
-                _either((".weight_packed", WEIGHT), ("U8",), (rows, -(-inputs // 2))),
+                _either((".weight_packed", WEIGHT), ("U8", "I8"), (rows, -(-inputs // 2))),
                 _part(".weight_scale", ("F8_E4M3", *_POWERS), (rows, groups)),
                 _either(
                     (".weight_scale_2", ".weight_global_scale"), ("F32",), (), (1,), optional=True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ScoreFunction = Literal["softmax", "sigmoid"]
+ScoreFunction = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 """What turns the router's products into probabilities: over all experts, or of each by itself."""
 
 
@@ -14,11 +14,12 @@ LEAST_SUM = 1e-20  # is added to the sum of the chosen ones' probabilities, whic
 class Routing:
     """What is chosen of the products of a token and the router's rows, and what its factors are.
 
-    probabilities = softmax or sigmoid of the products
-    choice = probabilities + bias, of the experts in the best groups
+    probabilities = softmax, sigmoid or the root of softplus of the products
+    choice = probabilities + bias, of the experts in the best groups; or products + bias (`biases_products`)
     factors = scale · those of the `per_token` highest choices (/ their sum)
 
-    Factors multiply what experts give, or what they read (`scales_input`, Llama 4).
+    Factors multiply what experts give, or what they read (`scales_input`, Llama 4). Instead of those with the highest
+    choices, a table may say which experts a token has, by its id (`vocabulary`, DeepSeek V4).
 
     Experts in sequence form groups of equal size. A group is as good as its highest choice (DeepSeek-V2), or its
     two highest choices together (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2).
@@ -29,12 +30,16 @@ class Routing:
     normalise: bool  # whether the factors of the chosen ones are made to add up to `scale`
     function: ScoreFunction = "softmax"
     has_bias: bool = False
+    biases_products: bool = (
+        False  # it is added to products: only where a sigmoid turns them, and without groups
+    )
     groups: int = 1
     groups_per_token: int = 1
     best_in_group: int = 2  # 1 or 2
     scale: float = 1.0
     scales_input: bool = False
     shared_scale: float = 1.0  # of what the shared expert gives, unless it has a gate
+    vocabulary: int | None = None  # ids of tokens whose experts a table says; None: there is none
     has_shared_gate: bool = False  # one row more, whose sigmoid is the factor of the shared expert
 
     @property
@@ -45,7 +50,8 @@ class Routing:
     @property
     def chooses_products(self) -> bool:
         """Whether the highest products are chosen: sigmoids have their order, until they are 1 in f32."""
-        return self.function == "sigmoid" and not self.has_bias and self.groups == 1
+        has_order = self.biases_products or not self.has_bias
+        return self.function == "sigmoid" and has_order and self.groups == 1
 
     @property
     def group_size(self) -> int:

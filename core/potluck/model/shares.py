@@ -21,17 +21,19 @@ from math import inf
 from typing import Literal
 
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import DeltaNetSpec
 from potluck.model.families.facts import UNGATED, ClampedSwiglu
 from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
-from potluck.model.latent import LatentSpec
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
-from potluck.model.mamba import MambaSpec
-from potluck.model.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixing.channel_delta import ChannelDeltaSpec
+from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.latent import LatentSpec
+from potluck.model.mixing.mamba import MambaSpec
+from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
+from potluck.model.mixing.pooled import PooledSpec
+from potluck.model.mixing.short_convolution import ConvolutionSpec
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
-from potluck.model.short_convolution import ConvolutionSpec
 
 MAX_RANKS = 16
 MAX_PART = 1 << 16
@@ -149,9 +151,9 @@ def _share_mixer(
             return _share_latent(mixer, share, block)
         case DeltaNetSpec():
             return _share_delta_net(mixer, share, block)
-        case (
-            MambaSpec() | ConvolutionSpec() | BesideSpec()
-        ):  # a norm of all heads together; next to no time
+        case MambaSpec() | BesideSpec() | ConvolutionSpec() | ChannelDeltaSpec() | PooledSpec():
+            # State spaces have a norm of all heads together, and convolutions take next to no time; of the others,
+            # what heads share is cut nowhere yet.
             return None
 
 
@@ -162,7 +164,10 @@ def _share_attention(
     if spec.qk_norm == "projection" or spec.index is not None:
         return None
     group = spec.heads // spec.kv_heads
-    cuts = _cut_heads(spec.heads, group, (spec.head_dim,), share.parts, block)
+    sizes = spec.head_dim, spec.value_dim
+    # Of gates a head has one row.
+    step = BLOCK_ROWS if block > 1 and spec.gate is not None and spec.gate.of_heads else 1
+    cuts = _cut_heads(spec.heads, group, sizes, share.parts, block, step)
     if cuts is None:
         return None
     first, last = cuts[share.rank], cuts[share.rank + 1]
@@ -173,12 +178,13 @@ def _share_attention(
     for size, heads, (start, stop) in (
         (query_rows, spec.heads, (first, last)),
         (spec.head_dim, spec.kv_heads, keys),
-        (spec.head_dim, spec.kv_heads, keys),
+        (0 if spec.keys_are_values else spec.value_dim, spec.kv_heads, keys),
+        (spec.gate_rows // spec.heads, spec.heads, (first, last)),
     ):
         ranges.append((place + start * size, place + stop * size))
         place += heads * size
-    slices = dict(_parts_rows(spec.qkv, tuple(ranges)))
-    slices |= _columns(spec.output, _times(((first, last),), spec.head_dim), share)
+    slices = dict(_parts_rows(spec.qkv, tuple(one for one in ranges if one[0] < one[1])))
+    slices |= _columns(spec.output, _times(((first, last),), spec.value_dim), share)
     if spec.has_sinks:
         slices[spec.sinks] = TensorSlice(ranges=((first, last),))
     return own, slices
@@ -318,19 +324,26 @@ def _cut_rows(size: int, share: Share, block: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=256)
 def _cut_heads(
-    heads: int, group: int, sizes: tuple[int, ...], parts: tuple[int, ...], block: int
+    heads: int,
+    group: int,
+    sizes: tuple[int, ...],
+    parts: tuple[int, ...],
+    block: int,
+    step: int = 1,
 ) -> tuple[int, ...] | None:
     """Where the heads of queries are cut for ranks of these parts; None: there is no such cut.
 
     A rank has whole groups of heads that share a key head, or some heads of one group, whose key head other
-    ranks then have too. `sizes` are how many rows or columns of matrices a head has. Of such cuts, the one by which the slowest rank has the least to do.
+    ranks then have too. `sizes` are how many rows or columns of matrices a head has; all cuts but the last are
+    multiples of `step`. Of such cuts, the one by which the slowest rank has the least to do.
     """
     best: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {0: ((0.0, 0.0), (0,))}
     for part in parts:
         after: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {}
         for first, ((most, squares), cuts) in best.items():
             for last in range(first + 1, heads + 1):
-                if not _is_part(first, last, heads, group, sizes, block):
+                is_between = last == heads or last % step == 0
+                if not (is_between and _is_part(first, last, heads, group, sizes, block)):
                     continue
                 load = (last - first) / part
                 cost = max(most, load), squares + load * load * part

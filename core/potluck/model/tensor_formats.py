@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from math import prod
 
 from potluck.model.config import ModelConfig
-from potluck.model.delta_net import is_of_rates
 from potluck.model.formats import (
     BF16,
     F16,
@@ -36,13 +35,16 @@ from potluck.model.formats import (
     PackedFormat,
     WeightFormat,
 )
-from potluck.model.indexer import is_of_indexer
 from potluck.model.layers import Shape
+from potluck.model.mixing.channel_delta import is_of_channel_decays
+from potluck.model.mixing.delta_net import is_of_rates
+from potluck.model.mixing.indexer import is_gate_bias, is_of_indexer
+from potluck.model.mixing.ngrams import is_table
+from potluck.model.mixing.pooled import is_of_pools, is_pool_bias, weighs_pool_heads
+from potluck.model.mixing.streams import is_injection
 from potluck.model.naming import EMBEDDING
-from potluck.model.ngrams import is_table
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
-from potluck.model.streams import is_injection
 from potluck.model.vision.spec import is_of_tower
 
 SMALL_MODEL_BYTES = 100_000_000
@@ -101,17 +103,25 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     ):  # it is used once for a picture: 16 bits cost little time, and fewer quality
         return BF16 if isinstance(formats.layers, PackedFormat) else formats.layers
     if len(shape) != 2:
-        return formats.biases if name.endswith(".bias") else F32
+        is_bias = name.endswith(".bias") and not config.is_choice_bias(name)
+        return formats.biases if is_bias else F32
     if is_table(name):
         return BF16  # as files have it: its rows are read from the disk
     if config.is_router(name) or is_of_rates(name) or is_injection(name):
+        return F32
+    if (
+        is_of_channel_decays(name)
+        or weighs_pool_heads(name)
+        or is_pool_bias(name)
+        or is_gate_bias(name)
+    ):
         return F32
     if config.is_expansion(name) and isinstance(formats.layers, PackedFormat):
         return F32  # they are sent as they are: a stage packs them when they are in order
     whole = config.quantization
     is_packed = isinstance(formats.layers, PackedFormat)
-    if is_packed and is_of_indexer(name):
-        return _HIGHER_PRECISION  # it compares scores that are close to each other
+    if is_packed and (is_of_indexer(name) or is_of_pools(name)):
+        return _HIGHER_PRECISION  # it compares scores that are close to each other, or weighs tokens by powers
     if is_packed and whole is not None and whole.has_mxfp4_experts and config.is_of_expert(name):
         return MXFP4
     layers = _as_stored(formats.layers, whole)

@@ -24,10 +24,9 @@ _LAYER_NORM = "norms that subtract the mean (LayerNorm)"
 _PARALLEL = f"{_LAYER_NORM}, and attention beside the MLP"
 _CONVOLUTIONS = "layers with short convolutions of their own kind"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
-_DEEPSEEK_4 = (
-    "several residual streams, caches of pooled tokens, and experts that are chosen by a token's id"
-)
-_GLM_5_NEXT = "several residual streams, a delta net with a decay for each channel, and an indexer that chooses pools of tokens"
+_STREAMS = "several residual streams of its own kind"
+_LATENT_WINDOWS = "latent attention with windows"
+_RELATIVE = "short convolutions beside attention, and scores by distance"
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -44,18 +43,34 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "Lfm3ForCausalLM": Missing("a gate for each head of attention", "Lfm2ForCausalLM"),
     "Gemma3nForCausalLM": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
-    "Step3p7ForConditionalGeneration": Missing(
-        "attention with gates, and heads that differ from layer to layer", _MIXTURE
+    "BailingHybridForCausalLM": Missing(
+        "latent attention with a gate for each head, and decays that are made in one step",
+        "KimiLinearForCausalLM",
     ),
-    "Step3p5ForCausalLM": Missing(
-        "attention with gates, and heads that differ from layer to layer", _MIXTURE
-    ),
-    "MiMoV2FlashForCausalLM": Missing("attention with values narrower than its keys", _MIXTURE),
-    "DeepseekV4ForCausalLM": Missing(_DEEPSEEK_4, _SPARSE),
-    "Glm5NextForConditionalGeneration": Missing(_GLM_5_NEXT, _SPARSE),
-    "KimiLinearForCausalLM": Missing("a delta net with a decay for each channel", _DEEPSEEK),
     "MiniMaxForCausalLM": Missing("linear attention (lightning attention)", "MiniMaxM2ForCausalLM"),
-    "MiniMaxM3SparseForConditionalGeneration": Missing(_INDEXER, "MiniMaxM2ForCausalLM"),
+    "HYV4ForCausalLM": Missing(f"{_STREAMS}, and latent attention with sinks and gates", _SPARSE),
+    "LongcatFlashForCausalLM": Missing(
+        "two latent attentions in each layer, and experts that give back what they read", _DEEPSEEK
+    ),
+    "AXK2ForCausalLM": Missing("norms with gates of their own", _SPARSE),
+    "Dots3NoteForCausalLM": Missing(_LATENT_WINDOWS, _SPARSE),
+    "Dots3NoteForConditionalGeneration": Missing(_LATENT_WINDOWS, _SPARSE),
+    "MistralLarge4ForConditionalGeneration": Missing(
+        "latents that layers share, and a rope with learned factors", _SPARSE
+    ),
+    "MuseSparkForConditionalGeneration": Missing("gates of residuals", "MuseGlimmerForCausalLM"),
+    "InklingForCausalLM": Missing(_RELATIVE, _MIXTURE),
+    "InklingForConditionalGeneration": Missing(_RELATIVE, _MIXTURE),
+    "Inkling2ForCausalLM": Missing(_RELATIVE, _MIXTURE),
+    "BeamForCausalLM": Missing("residuals with factors that differ from layer to layer", _MIXTURE),
+    "LaraMiniForCausalLM": Missing(
+        "a delta net beside attention with windows", "Qwen3NextForCausalLM"
+    ),
+    "OlmoHybridForCausalLM": Missing("a delta net of its own kind", "Qwen3NextForCausalLM"),
+    "OlmoForCausalLM": Missing("norms without weights that subtract the mean", "Olmo2ForCausalLM"),
+    "Jais2ForCausalLM": Missing(_LAYER_NORM, "ArceeForCausalLM"),
+    "NanoChatForCausalLM": Missing("norms without weights", "Qwen3ForCausalLM"),
+    "ZayaForCausalLM": Missing("attention in latents with convolutions", "LagunaForCausalLM"),
     "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),
     "PhimoeForCausalLM": Missing(_LAYER_NORM, "MixtralForCausalLM"),
     "Phi4MultimodalForCausalLM": Missing("weights that are added for pictures", "Phi3ForCausalLM"),

@@ -2,7 +2,7 @@
 
 Reading is computing, and answering is reading memory: a GPU that lends little memory may be the best at the one, and
 not at the other. What was read has to move: so it pays only if the link carries a token's cache sooner than the
-others compute the token (`core/ARCHITECTURE.md`).
+others compute the token (`core/DESIGN.md`).
 """
 
 from collections import defaultdict

@@ -20,7 +20,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from potluck.errors import BrokenModelError, format_bytes
-from potluck.model.git_pointer import refuse_git_pointer
+from potluck.model.checkpoint.git_pointer import refuse_git_pointer
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # version 1 had other lengths, and was replaced after a week

@@ -13,7 +13,7 @@ import logging
 import re
 import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -26,13 +26,14 @@ from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
 from potluck.ids import short
 from potluck.model.config import ModelConfig
-from potluck.model.gguf_config import FACTORS, read_gguf_config
-from potluck.model.gguf_keys import Config, GgufFile
-from potluck.model.gguf_words import read_gguf_words
+from potluck.model.gguf.config import FACTORS, read_gguf_config
+from potluck.model.gguf.families import GGUF_FAMILIES
+from potluck.model.gguf.keys import Config, GgufFile
+from potluck.model.gguf.words import read_gguf_words
 from potluck.model.limits import MAX_HEAD_DIM
 from potluck.model.manifest import TensorSpan
-from potluck.model.pooling import POOLING, pooling_of_gguf
 from potluck.model.quantized import Shape
+from potluck.model.text.pooling import POOLING, pooling_of_gguf
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import gguf_parts
 from potluck.store.gguf_header import GgufTensor
@@ -45,11 +46,16 @@ WORDS_VERSION = 5  # increase it when the words made from the same file change
 _EXPERT = re.compile(
     r"(?P<before>.+\.experts)\.(?P<expert>\d+)(?P<after>\..+)\.(?P<kind>weight|bias)"
 )
+_PART = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
+_FUSED = re.compile(
+    r"(?P<before>model\.layers\.(?P<layer>\d+)\.self_attn\.)[qkv]_proj\.(?P<kind>weight|bias)"
+)
 # Parts of names that a file has otherwise than the map of `gguf`, or that are no tensors of their own there.
 _SPELLINGS: Mapping[str, str] = {
     "_correction_bias": "_correction.bias",
-    ".dt_bias": ".dt_proj.bias",
+    ".router_bias": ".router_bias.bias",
     ".expert_bias": ".expert_bias.bias",
+    ".dt_bias": ".dt_proj.bias",
     "layer_scalar": "layer_scalar.weight",
     "router.scale": "router.proj.scale",
     "router.per_expert_scale": "experts.down_proj.scale",
@@ -166,18 +172,24 @@ def _spans(
     config: ModelConfig, architecture: str, tensors: Mapping[str, tuple[GgufPart, GgufTensor]]
 ) -> dict[str, tuple[ModelFile, TensorSpan]]:
     """The model's tensors under their Hugging Face names, without those missing from the files."""
+    family = GGUF_FAMILIES[architecture]
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
-    names = TensorNameMap(kinds[architecture], config.num_layers)
+    names = TensorNameMap(kinds[family.named_as or architecture], config.num_layers)
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
     wanted = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
     for name, shape in wanted.items():
         expert = _EXPERT.fullmatch(name)
         whole = name if expert is None else f"{expert['before']}{expert['after']}.{expert['kind']}"
+        known, half = _own_name(whole, family.names, tensors), None
         for ours, theirs in _SPELLINGS.items():
             whole = whole.replace(ours, theirs)
-        known, half = _known(names, whole), None
+        known = known or _known(names, whole)
         if f"{known}.weight" in tensors:  # of sinks, which are no matrix
             known += ".weight"
+        if known not in tensors and (fused := _FUSED.fullmatch(name)) is not None:
+            if (of_all := _fused(fused, wanted, tensors)) is not None:
+                found[name] = of_all
+            continue
         if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
             joined = names.get_name(f"{expert['before']}.gate_up_proj", _SUFFIXES)
             known, half = (joined + ".weight", _HALVES[after]) if joined else (known, None)
@@ -204,6 +216,42 @@ def _known(names: TensorNameMap, whole: str) -> str:
         if (found := names.get_name(whole.replace(ours, theirs, 1), _SUFFIXES)) is not None:
             return found
     return ""
+
+
+def _own_name(name: str, own: Mapping[str, tuple[str, ...]], tensors: Collection[str]) -> str:
+    """What files call a part of a layer that has no name in the map of `gguf`; empty if it has one."""
+    found = _PART.fullmatch(name)
+    layer, rest = ("", name) if found is None else (f"blk.{found['layer']}.", found["rest"])
+    part, _, kind = rest.rpartition(".")
+    ends, end = own.get(rest), ""  # of a tensor that has no kind
+    if ends is None:
+        ends, end = own.get(part, ()), f".{kind}"
+    theirs = [f"{one[1:]}{end}" if one[0] == "/" else f"{layer}{one}{end}" for one in ends]
+    if not theirs:
+        return ""
+    return next((one for one in theirs if one in tensors), theirs[0])
+
+
+def _fused(
+    part: re.Match[str], wanted: Mapping[str, Shape], tensors: _Tensors
+) -> tuple[ModelFile, TensorSpan] | None:
+    """The rows of queries, keys or values, where a file has them in one tensor."""
+    name, kind = part[0], part["kind"]
+    if (found := tensors.get(f"blk.{part['layer']}.attn_qkv.{kind}")) is None:
+        return None
+    all_parts = [f"{part['before']}{one}_proj.{kind}" for one in "qkv"]
+    rows = [wanted[one][0] for one in all_parts if one in wanted]
+    file, tensor = found
+    span = file.span(name, tensor)
+    if span.shape[:1] != (sum(rows),):
+        return file.file, span  # the check of shapes will refuse it
+    index, each = all_parts.index(name), span.nbytes // sum(rows)
+    return file.file, replace(
+        span,
+        shape=(rows[index], *span.shape[1:]),
+        offset=span.offset + sum(rows[:index]) * each,
+        nbytes=rows[index] * each,
+    )
 
 
 def _long(shape: Shape) -> Shape:

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from potluck.errors import BrokenModelError, ModelError
+from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig
-from potluck.model.gguf_keys import Config, GgufFile
+from potluck.model.gguf.keys import Config, GgufFile
 from potluck.model.manifest import TensorSpan
-from potluck.model.stored import find_stored
 from potluck.model.vision.inner import has_inner_tower, inner_config, inner_names
 from potluck.model.vision.projector import preprocessing, projector_names, seeing_config
 from potluck.model.vision.spec import TowerSpec

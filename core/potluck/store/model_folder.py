@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias, cast
 
 from potluck.errors import BrokenModelError, InvalidConfigError, UsageError, format_bytes
-from potluck.model.consolidated import config_of_params
-from potluck.model.git_pointer import refuse_git_pointer
+from potluck.model.checkpoint.consolidated import config_of_params
+from potluck.model.checkpoint.git_pointer import refuse_git_pointer
 from potluck.model.manifest import LENGTH_SIZE, TensorSpan, header_length, parse_header
 from potluck.store.digests import ModelFile, Stamp
 from potluck.store.gguf_files import is_gguf

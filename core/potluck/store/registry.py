@@ -11,8 +11,10 @@ from pathlib import Path
 
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
+from potluck.model.checkpoint.consolidated import hugging_face_names, in_this_order
+from potluck.model.checkpoint.stacked import expert_slices
+from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig
-from potluck.model.consolidated import hugging_face_names, in_this_order
 from potluck.model.manifest import (
     Manifest,
     TensorEntry,
@@ -20,9 +22,7 @@ from potluck.model.manifest import (
     make_manifest,
 )
 from potluck.model.naming import BASE, EMBEDDING, decoder_names
-from potluck.model.stacked import expert_slices
-from potluck.model.stored import find_stored
-from potluck.model.tokenizer_sources import find_tokenizer, no_tokenizer
+from potluck.model.text.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.model.vision.families import missing_tower
 from potluck.model.vision.spec import is_of_tower
 from potluck.reasons import reason

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 
-from potluck.api.politeness import Facts, Rules
+from potluck.api.values.politeness import Facts, Rules
 from potluck.system.commands import Ask, ask
 
 _GAME_MODE: Final = "com.feralinteractive.GameMode"

@@ -156,7 +156,7 @@ class StepPictures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class Forward(Message, frozen=True, tag="forward"):
     """Run these tokens of a session. Payload: token ids (I32, [T]) or hidden states ([T, D]).
 
-    Behind these may be columns with the positions that an earlier layer has chosen (`engine/choosing.py`).
+    Behind these may be columns with the positions that an earlier layer has chosen (`engine/layers/choosing.py`).
     """
 
     epoch: Count

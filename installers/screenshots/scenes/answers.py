@@ -10,9 +10,9 @@ from screenshots.stage import Stage
 from potluck.errors import NotEnoughMemoryError
 from potluck_app.chats.attachments import attach
 from potluck_app.chats.values import Attachment, Draft
-from potluck_app.views.chips import Thumbnail
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.prose import ProseView
+from potluck_app.views.widgets.chips import Thumbnail
+from potluck_app.views.widgets.prose import ProseView
 
 
 @scene
@@ -24,7 +24,9 @@ def chat_rich(stage: Stage) -> QWidget:
 @scene
 def chat_thoughts(stage: Stage) -> QWidget:
     """An answer whose thoughts are unfolded above it."""
-    window = stage.talking(talk.chat("Bridge", talk.question("Is 391 a prime?"), talk.THOUGHTFUL))
+    window = stage.talking(
+        talk.chat("A prime number", talk.question("Is 391 a prime?"), talk.THOUGHTFUL)
+    )
     reply = window.chat.transcript.last_reply()
     assert reply is not None
     reply.thinking.unfold()
@@ -220,7 +222,9 @@ def chat_formulas(stage: Stage) -> QWidget:
 @scene
 def chat_thoughts_folded(stage: Stage) -> QWidget:
     """An answer whose thoughts are folded away."""
-    return stage.talking(talk.chat("Bridge", talk.question("Is 391 a prime?"), talk.THOUGHTFUL))
+    return stage.talking(
+        talk.chat("A prime number", talk.question("Is 391 a prime?"), talk.THOUGHTFUL)
+    )
 
 
 @scene
@@ -316,6 +320,6 @@ def chat_versions(stage: Stage) -> QWidget:
     known = talk.chat("Letter", talk.question("Translate this."), talk.STOPPED)
     again = (
         replace(talk.question("Translate this into French."), id="q2"),
-        replace(talk.SEEN, id="r2", parent="q2"),
+        replace(talk.FRENCH, id="r2", parent="q2"),
     )
     return stage.talking(replace(known, messages=(*known.messages, *again), leaf="r2"))

@@ -9,7 +9,7 @@ from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
 from potluck_app.chats.tree import Tree
-from potluck_app.chats.values import Attachment, Draft, Hit, Settings
+from potluck_app.chats.values import Hit, Settings
 from potluck_app.views.main_window import MainWindow
 
 
@@ -77,11 +77,7 @@ def chat_list_rename(stage: Stage) -> QWidget:
 def chat_edit(stage: Stage) -> QWidget:
     """A message of one's own while it is edited."""
     window = stage.talking()
-    page = window.chat
-    page.edit_last()
-    files = (Attachment(name="chunks.py", text=talk.REPLY), Attachment(name="notes.md", text="-"))
-    page.composer.show_draft(Draft(text="Why does this fail?", attachments=files))
-    page.sidebar.toast.offer("Deleted: Old recipes")
+    window.chat.edit_last()
     return window
 
 
@@ -96,28 +92,29 @@ def chat_edit_reply(stage: Stage) -> QWidget:
 
 
 def _found(stage: Stage, window: MainWindow, hits: Sequence[Hit]) -> None:
-    """Show these hits for the word "slice", without a search in the file of the chats."""
+    """Show these hits for the word "list", without a search in the file of the chats."""
     if not window.chat.sidebar.isVisible():
         window.chat.toggle_list()
     with QSignalBlocker(window.chat.sidebar.search):
-        window.chat.sidebar.search.setText("slice")
-    stage.chat._searched = "slice"
-    stage.chat._on_found("slice", hits)
+        window.chat.sidebar.search.setText("list")
+    stage.chat._searched = "list"
+    stage.chat._on_found("list", hits)
 
 
 @scene
 def chat_search(stage: Stage) -> QWidget:
     """The search in all chats: what was found, and the place in the chat."""
     window = stage.talking()
-    newest, other = stage.known[0], stage.known[1]
-    excerpt = "…Use a slice in a generator, it works for any sequence"
+    newest, packing = stage.known[0], stage.known[-1]
+    excerpt = "…gives a list of lists, for iterators use itertools"
     found = [
-        Hit(chat=other.id, title=other.title),
+        Hit(chat=newest.id, title=newest.title),
+        Hit(chat=packing.id, title=packing.title),
         Hit(chat=newest.id, title=newest.title, message="r2", excerpt=excerpt),
     ]
     _found(stage, window, found)
     stage.chat.messages.reset(stage.chat._shown.tree if stage.chat._shown else Tree())
-    stage.chat.revealed.emit(1, "slice")
+    stage.chat.revealed.emit(1, "list")
     return window
 
 

@@ -6,10 +6,11 @@ from screenshots import home, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.schema import ClusterState, Invite
+from potluck.api.values.schema import ClusterState, Invite
 from potluck.errors import UnreachableError
 from potluck.invitation import Contents, write
 from potluck.net.transport import _most_telling
+from potluck.wire.token import INVITE_LIFETIME_S
 from potluck_app import wording
 from potluck_app.http import Problem
 from potluck_app.viewmodels.cluster import Choice, computer_cards
@@ -159,11 +160,9 @@ def cluster_add(stage: Stage) -> QWidget:
 def cluster_add_token(stage: Stage) -> QWidget:
     """The invitation for a computer without a screen, as a command and as a QR code."""
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
-    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
-    dialog._on_not_found(Problem(_most_telling([error]).message))
     address = ("192.168.1.20", 4711)
     made = Contents(home=bytes(range(16)), secret=bytes(range(16)), addresses=(address,))
-    dialog._on_invite(Invite(token=write(made), expires_s=600))
+    dialog._on_invite(Invite(token=write(made), expires_s=INVITE_LIFETIME_S))
     return dialog
 
 
@@ -261,6 +260,15 @@ def cluster_tested(stage: Stage) -> QWidget:
     line = wording.link(52e6, 3.0)
     window.cluster._note(home.MAC, f"{line}, just tested")
     return window
+
+
+@scene
+def cluster_add_not_found(stage: Stage) -> QWidget:
+    """No computer answers at the address that was typed, and why that may be."""
+    dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
+    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
+    dialog._on_not_found(Problem(_most_telling([error]).message))
+    return dialog
 
 
 @scene

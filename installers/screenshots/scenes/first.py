@@ -6,8 +6,8 @@ from screenshots import home, models, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.engine import Engine
-from potluck.api.hub import HubAnswer
+from potluck.api.values.engine import Engine
+from potluck.api.values.hub import HubAnswer
 from potluck.runtime.wheel import no_room
 
 

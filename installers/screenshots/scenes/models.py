@@ -7,11 +7,11 @@ from screenshots import home, models
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.hub import Deleted, HubAnswer
-from potluck.api.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
+from potluck.api.values.hub import Deleted, HubAnswer
+from potluck.api.values.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
 from potluck_app.http import Problem
+from potluck_app.views.library.model_cards import HubCardView, ModelCardView, ask_to_cancel
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.model_cards import HubCardView, ModelCardView, ask_to_cancel
 
 
 def _models(stage: Stage, *, discover: bool = False) -> MainWindow:

@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 from PySide6.QtWidgets import QWidget
-from screenshots import home
+from screenshots import home, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.schema import Listener
+from potluck.api.values.schema import Listener
 from potluck_app.http import Problem
 from potluck_app.views.main_window import MainWindow
 
@@ -36,9 +36,7 @@ def settings_middle(stage: Stage) -> QWidget:
 @scene
 def settings_about(stage: Stage) -> QWidget:
     """The end of the settings: the address for other programs, and about Potluck."""
-    window = _settings(stage)
-    stage.scroll(window.settings, 1.0)
-    return window
+    return _about(stage)
 
 
 @scene
@@ -80,8 +78,15 @@ def settings_language(stage: Stage) -> QWidget:
 @scene
 def settings_report(stage: Stage) -> QWidget:
     """A report was copied."""
-    window = _settings(stage)
+    window = _about(stage)
     window.settings.about._copy_report()
+    return window
+
+
+def _about(stage: Stage) -> MainWindow:
+    """Show the end of the page, with a system that was invented as the computer is."""
+    window = _settings(stage)
+    window.settings.about.lines.setText("\n".join(said.SYSTEM))
     stage.scroll(window.settings, 1.0)
     return window
 

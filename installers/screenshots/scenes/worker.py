@@ -9,7 +9,7 @@ from screenshots import home, models, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.schema import ClusterState, Listener, Notice
+from potluck.api.values.schema import ClusterState, Listener, Notice
 from potluck.invitation import Contents, write
 from potluck_app.opening import Invitation, Opener
 from potluck_app.tray import Tray

@@ -2,8 +2,8 @@
 
 import pytest
 
-from potluck.api.answers import progress_text
 from potluck.api.events import Reading, Waiting
+from potluck.api.v1.answers import progress_text
 from potluck_app.viewmodels.awaited import Awaited, awaited
 
 

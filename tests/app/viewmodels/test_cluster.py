@@ -6,7 +6,7 @@ import pytest
 from fake_backend import computer
 from scripted_window import home, study_pc
 
-from potluck.api.schema import ComputerState, Device, SpareCopy, Transfer
+from potluck.api.values.schema import ComputerState, Device, SpareCopy, Transfer
 from potluck_app.viewmodels import cluster
 
 MAC = computer("MacBook Air", "2", color=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from potluck.api.doctor import Diagnosis
+from potluck.api.values.doctor import Diagnosis
 from potluck.doctor.sentences import TEMPLATES, say
 from potluck_app.viewmodels.doctor import finding_row, summary
 

@@ -6,7 +6,7 @@ import msgspec
 from fake_backend import computer
 from scripted_window import ME, home, pairing
 
-from potluck.api.schema import ClusterState, Node
+from potluck.api.values.schema import ClusterState, Node
 from potluck_app.viewmodels import lending
 
 

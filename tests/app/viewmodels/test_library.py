@@ -5,7 +5,7 @@ from fake_library import FIT, TOO_BIG, model
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, running_model
 
-from potluck.api.hub import (
+from potluck.api.values.hub import (
     Deleted,
     DeleteRequest,
     Download,
@@ -17,8 +17,8 @@ from potluck.api.hub import (
     HubToken,
     HubUser,
 )
-from potluck.api.schema import ModelEntry
-from potluck.api.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
+from potluck.api.values.schema import ModelEntry
+from potluck.api.values.weights import Verified, VerifiedModel, VerifiedStore, VerifyProgress
 from potluck_app.http import Problem
 from potluck_app.streams import Load
 from potluck_app.viewmodels.library import Library

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from fake_library import FIT, TOO_BIG, model
 
-from potluck.api.hub import Download, DownloadState, Fit, Speed, Variant
-from potluck.api.schema import ModelEntry
+from potluck.api.values.hub import Download, DownloadState, Fit, Speed, Variant
+from potluck.api.values.schema import ModelEntry
 from potluck_app.viewmodels.model_rows import (
     download_row,
     hub_row,

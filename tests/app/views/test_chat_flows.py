@@ -14,9 +14,9 @@ from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
-from potluck_app.views.composer import ComposerText
+from potluck_app.views.conversation.composer import ComposerText
+from potluck_app.views.conversation.message import ReplyMessage, stats_line
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.message import ReplyMessage, stats_line
 
 pytestmark = pytest.mark.qt
 

@@ -16,10 +16,10 @@ from potluck_app.chats.values import Stats
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import TEXT_SIZES, Theme
-from potluck_app.views.focus import FocusRing
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.prose import ProseView
-from potluck_app.views.shortcuts import TABLE
+from potluck_app.views.options.shortcuts import TABLE
+from potluck_app.views.widgets.focus import FocusRing
+from potluck_app.views.widgets.prose import ProseView
 
 pytestmark = pytest.mark.qt
 

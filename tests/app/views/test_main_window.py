@@ -7,13 +7,13 @@ from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, home, running_model
 
-from potluck.api.schema import ComputerChange, Listener, Notice, RoleRequest
+from potluck.api.values.schema import ComputerChange, Listener, Notice, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.views.computer_actions import Question
+from potluck_app.views.home.computer_actions import Question
 from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt

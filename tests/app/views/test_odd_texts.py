@@ -12,8 +12,8 @@ from scripted_window import ScriptedBackend, home, running_model
 from potluck_app.streams import ReplyEnd
 from potluck_app.theme import Theme
 from potluck_app.views.main_window import MainWindow
-from potluck_app.views.plain import PlainView
-from potluck_app.views.prose import ProseView
+from potluck_app.views.widgets.plain import PlainView
+from potluck_app.views.widgets.prose import ProseView
 
 pytestmark = pytest.mark.qt
 

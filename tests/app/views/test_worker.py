@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QPushButton, QScrollArea, QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
-from potluck.api.engine import Engine
-from potluck.api.politeness import Rules
-from potluck.api.schema import ClusterState, Device, Node, Notice, RoleRequest
+from potluck.api.values.engine import Engine
+from potluck.api.values.politeness import Rules
+from potluck.api.values.schema import ClusterState, Device, Node, Notice, RoleRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
-from potluck_app.views.doctor import DoctorDialog
+from potluck_app.views.home.doctor import DoctorDialog
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
 
 pytestmark = pytest.mark.qt

@@ -24,8 +24,8 @@ from potluck.api.prompts import (
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.errors import GrammarError, PromptError
-from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
+from potluck.model.text.chat import ChatFormat
 
 SCHEMA = {
     "type": "object",

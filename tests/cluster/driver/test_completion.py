@@ -21,8 +21,8 @@ from potluck.cluster.driver.completion import complete, tokens_of
 from potluck.cluster.driver.loaded_model import LoadedModel
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import ContextExceededError, EngineError, PromptError
-from potluck.model.chat import ChatFormat
 from potluck.model.defaults import GenerationDefaults
+from potluck.model.text.chat import ChatFormat
 from potluck.wire.activation_messages import Sampling
 
 

@@ -7,7 +7,7 @@ from fake_chain import FakeChain, RoundingChain
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Usage
-from potluck.model.rope import Stretches
+from potluck.model.mixing.rope import Stretches
 
 STRETCHES = Stretches(limits=(10,))
 

@@ -7,7 +7,7 @@ from fake_home import SPLIT, Home, small
 from model_folders import CONFIG
 from packing_engine import Workplace
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.errors import (
     InvalidLayersError,
     NotEnoughMemoryError,

@@ -6,8 +6,8 @@ import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
 
-from potluck.api.benching import BenchProgress, BenchRequest, BenchResult
-from potluck.api.schema import PlanRequest
+from potluck.api.values.benching import BenchProgress, BenchRequest, BenchResult
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import Events
 from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench, with_room
 from potluck.cluster.master.master import Master

@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import FakeComputer, failing, run, until
 from fake_home import SPLIT, Home
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.token_times import WINDOW_S
 from potluck.cluster.events import DeviceChanged
 from potluck.cluster.master.deadlines import PlanningDeadlines

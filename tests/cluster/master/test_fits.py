@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 
-from potluck.api.hub import Fit
+from potluck.api.values.hub import Fit
 from potluck.cluster.master.fits import FASTEST, SLOWEST, Fits
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.measurements import Measurements

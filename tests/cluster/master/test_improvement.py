@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from course import AUTO, DESK, LAPTOP, SPLIT, Course, lost, stages
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import LinkChanged
 from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.vocabulary import (

@@ -8,7 +8,7 @@ from chain_answers import expected
 from fake_cluster import failing, run, until
 from fake_home import SPLIT, TINY, Home
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import ModelChanged
 from potluck.cluster.master.deadlines import PlanningDeadlines

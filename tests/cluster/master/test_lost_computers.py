@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, PeerLostError
 from potluck.plan.shape import shape_of

@@ -10,7 +10,7 @@ from fake_cluster import failing, run, until
 from fake_home import SPLIT, TINY, Home
 from packing_engine import Workplace
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import StepRefused
 from potluck.errors import BrokenModelError, EngineError, PeerLostError, PotluckError, UsageError

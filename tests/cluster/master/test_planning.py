@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.master.planning import Planner, schemes_of, search_in_thread
 from potluck.cluster.views import plan_view

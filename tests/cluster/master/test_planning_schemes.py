@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import devices, run
 from fake_home import Home, small
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.planning import schemes_of
 from potluck.cluster.views import plan_view
 from potluck.errors import NotEnoughMemoryError

@@ -10,7 +10,7 @@ from fake_home import Home, small
 from gguf_writer import write_gguf
 from model_folders import CONFIG, make_folder
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.models import Models, reading
 from potluck.cluster.master.planning import Planner
 from potluck.errors import NotEnoughMemoryError

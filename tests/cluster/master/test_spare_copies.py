@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import FakeComputer, failing, run, until
 from fake_home import Home, small
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.deadlines import DEADLINES
 from potluck.cluster.master.spare_copies import AGAIN_S
 from potluck.errors import EngineError

@@ -16,7 +16,7 @@ from course import (
     stages,
 )
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import Holds
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.vocabulary import (

@@ -17,7 +17,7 @@ from course import (
     stages,
 )
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import StageLost
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.losses import MOST_ATTEMPTS

@@ -8,7 +8,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import SPLIT, chat, eventually, folders_of, join, load, paired, running, seen
 
-from potluck.api.schema import ComputerChange, MainRequest, PlanRequest, RoleRequest
+from potluck.api.values.schema import ComputerChange, MainRequest, PlanRequest, RoleRequest
 from potluck.cluster.membership import handover
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import Run
 from whole_nodes import eventually, folders_of, paired, running
 
-from potluck.api.schema import ListenRequest, MainRequest, RoleRequest
+from potluck.api.values.schema import ListenRequest, MainRequest, RoleRequest
 from potluck.cluster.membership.handover import MAX_HELPERS
 from potluck.cluster.membership.handover_words import NOT_JOINED
 from potluck.cluster.membership.remote import RemoteComputer

@@ -9,7 +9,7 @@ import pytest
 from tiny_wheels import TORCH, lock_text, make_wheels, wheel_of, zip_wheel
 from wheel_server import WheelServer, serving
 
-from potluck.api.engine import EngineRequest
+from potluck.api.values.engine import EngineRequest
 from potluck.cluster.runtime.fetching import WheelFetcher
 from potluck.cluster.runtime.keeper import EngineKeeper, Release
 from potluck.cluster.runtime.sharing import WheelClient

@@ -11,8 +11,8 @@ from model_folders import CONFIG
 
 from potluck.cluster.driver.pending import token_payload
 from potluck.cluster.stage.steps import SessionMessage, apply
+from potluck.engine.loading.weights import random_weights
 from potluck.engine.stage import Stage
-from potluck.engine.weights import random_weights
 from potluck.errors import (
     InvalidStepError,
     NeedReplayError,

@@ -12,7 +12,7 @@ from tiny_models import SESSION, Reference, make_model
 
 from potluck.cluster.stage import transfers
 from potluck.cluster.stage.transfers import CacheTarget, Transfers
-from potluck.engine import session_transfer
+from potluck.engine.caches import session_transfer
 from potluck.engine.stage import Stage
 from potluck.wire.cache_messages import (
     CacheGivenUp,

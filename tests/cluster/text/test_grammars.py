@@ -13,7 +13,7 @@ import pytest
 from potluck.api.prompts import Constraint
 from potluck.cluster.text.grammars import Grammar, GrammarLimits, Grammars
 from potluck.errors import EngineError, GrammarError, NotFoundError
-from potluck.model.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat
 
 GUIDE = Path(__file__).parents[3] / "assets" / "guide"
 CHAT = ChatFormat.load(GUIDE)

@@ -16,9 +16,9 @@ from potluck.cluster.driver.model_text import Conversation
 from potluck.cluster.text.client import ModelText, TextLimits, open_text
 from potluck.cluster.text.limited import _watch
 from potluck.errors import BrokenModelError, NotFoundError, PromptError
-from potluck.model.chat import ChatFormat
-from potluck.model.detokenizer import Detokenizer
-from potluck.model.gguf_words import read_gguf_words
+from potluck.model.gguf.words import read_gguf_words
+from potluck.model.text.chat import ChatFormat
+from potluck.model.text.detokenizer import Detokenizer
 
 BYTES = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"

@@ -12,7 +12,7 @@ from releases import KEYS, STRANGER, installed, make_archive, make_root, package
 from wheel_server import WheelServer, serving
 
 import potluck
-from potluck.api.update import HomesVersion, Update, UpdateRequest
+from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import WheelFetcher
 from potluck.cluster.runtime.sharing import WheelClient
 from potluck.cluster.updating.here import Here

@@ -7,7 +7,7 @@ from releases import signed
 from tests.cluster.runtime.conftest import Computer, Home
 
 from potluck import __version__
-from potluck.api.update import HomesVersion
+from potluck.api.values.update import HomesVersion
 from potluck.cluster.updating.telling import Telling
 from potluck.errors import PeerError
 

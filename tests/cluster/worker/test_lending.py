@@ -7,8 +7,8 @@ import pytest
 from fake_cluster import Run, until
 from whole_nodes import eventually, folders_of, running
 
-from potluck.api.politeness import Facts, Rules
-from potluck.api.schema import RoleRequest
+from potluck.api.values.politeness import Facts, Rules
+from potluck.api.values.schema import RoleRequest
 from potluck.cluster.events import Changed
 from potluck.cluster.node import Node
 from potluck.errors import UsageError

@@ -4,10 +4,10 @@ import torch
 from torch.nn.attention.bias import CausalBias
 
 from potluck.engine.accelerator.aligned import AlignedAttention, has_flash
-from potluck.engine.attention import Step
-from potluck.engine.linear import FloatLinear
-from potluck.engine.products import Products
-from potluck.model.mixers import AttentionSpec
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.linear import FloatLinear
+from potluck.engine.layers.products import Products
+from potluck.model.mixing.mixers import AttentionSpec
 
 CPU = torch.device("cpu")
 

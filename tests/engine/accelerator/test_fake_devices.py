@@ -8,10 +8,10 @@ import torch
 from fake_devices import FakeGraphs, fake_device
 from tiny_models import CONTEXT, SESSION, Reference
 
-from potluck.engine import builder, matrices
 from potluck.engine.accelerator.linears import Int4Linear
-from potluck.engine.builder import build_weights
-from potluck.engine.linear import FloatLinear
+from potluck.engine.layers.linear import FloatLinear
+from potluck.engine.loading import builder, matrices
+from potluck.engine.loading.builder import build_weights
 from potluck.engine.payload import Activations
 from potluck.engine.session import StepTokens
 from potluck.engine.stage import Stage

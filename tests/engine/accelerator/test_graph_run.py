@@ -15,11 +15,11 @@ from torch import Tensor
 
 from potluck.engine.accelerator.graph_run import GraphedHead, GraphRun, graph_runs
 from potluck.engine.accelerator.graphs import Replay
-from potluck.engine.attention import Step
-from potluck.engine.blocks import DecoderLayer, LayerRun
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.rotary import Rotary
-from potluck.engine.stage_weights import StageWeights
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.blocks import DecoderLayer, LayerRun
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.loading.stage_weights import StageWeights
 
 pytestmark = pytest.mark.usefixtures("torch_alone")
 

@@ -13,7 +13,7 @@ from potluck.engine.accelerator.int4pack import (
     int4_form,
     planes,
 )
-from potluck.engine.kernels.tensors import UnpackedRows
+from potluck.engine.kernels.products.tensors import UnpackedRows
 from potluck.model.formats import INT4_OFFSET, INT8
 
 CPU = torch.device("cpu")

@@ -17,9 +17,9 @@ from potluck.engine.accelerator.nvidia.linear import NvidiaLinear
 from potluck.engine.accelerator.nvidia.operators import DTYPES, NvidiaOperators, find_operators
 from potluck.engine.accelerator.probe import multiplies
 from potluck.engine.kernels import PackedWeight, ReferenceKernels, Router
-from potluck.engine.mlp import GatedMlp, MoE
-from potluck.engine.norms import torch_norm
-from potluck.engine.rotary import rotate
+from potluck.engine.layers.mlp import GatedMlp, MoE
+from potluck.engine.layers.norms import torch_norm
+from potluck.engine.layers.rotary import rotate
 from potluck.model.formats import INT4_SUPER, PackedFormat
 from potluck.model.routing import Routing
 

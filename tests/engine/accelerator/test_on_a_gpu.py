@@ -30,15 +30,15 @@ from potluck.engine.accelerator import (
     log_capabilities,
 )
 from potluck.engine.accelerator.graph_run import GraphRun
-from potluck.engine.attention import Attention, Step
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.device import compute_dtype, find_devices
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import FloatLinear
-from potluck.engine.products import Products
-from potluck.engine.rotary import Rotary
+from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.linear import FloatLinear
+from potluck.engine.layers.products import Products
+from potluck.engine.layers.rotary import Rotary
 from potluck.model.formats import PackedFormat
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.schemes import Scheme
 
 MakeReference = Callable[..., Reference]

@@ -11,12 +11,12 @@ from potluck.engine.accelerator.ops import (
     LayerOps,
     choose_ops,
 )
-from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Step
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import FloatLinear
-from potluck.engine.norms import HeadNorm, ProjectionNorm, RmsNorm, plain_norm
-from potluck.engine.products import Products
-from potluck.model.mixers import AttentionSpec
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Attention, EagerAttention, ExpandedAttention, Step
+from potluck.engine.layers.linear import FloatLinear
+from potluck.engine.layers.norms import HeadNorm, ProjectionNorm, RmsNorm, plain_norm
+from potluck.engine.layers.products import Products
+from potluck.model.mixing.mixers import AttentionSpec
 
 CPU = torch.device("cpu")
 SPEC = AttentionSpec(

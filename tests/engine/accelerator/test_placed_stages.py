@@ -12,13 +12,13 @@ from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead, MakeLinear, choose_linear, graph_runs
 from potluck.engine.accelerator.linears import BlockLinear
-from potluck.engine.attention import Attention
-from potluck.engine.blocks import LayerRun
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.linear import FloatLinear, Linear
-from potluck.engine.mlp import GatedMlp
+from potluck.engine.layers.attention import Attention
+from potluck.engine.layers.blocks import LayerRun
+from potluck.engine.layers.linear import FloatLinear, Linear
+from potluck.engine.layers.mlp import GatedMlp
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.stage import Stage
-from potluck.engine.stage_weights import StageWeights
 from potluck.model.formats import INT4, INT4_OFFSET, INT8, PackedFormat
 
 pytestmark = pytest.mark.usefixtures("torch_alone")

@@ -18,9 +18,9 @@ from potluck.engine.accelerator.probe import (
     int4_obstacle,
     norms_work,
 )
-from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention, Span
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.kernels import ReferenceKernels
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.layers.attention import Attention, EagerAttention, ExpandedAttention, Span
 from potluck.model.formats import INT4, PACKED_FORMATS, PackedFormat
 
 CPU = torch.device("cpu")

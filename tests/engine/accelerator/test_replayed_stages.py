@@ -12,7 +12,7 @@ from tiny_models import Reference, Sizes
 from torch import Tensor
 
 from potluck.engine.accelerator import GraphedHead, graph_runs
-from potluck.engine.kvcache import LayerCache
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.stage import Output, Stage
 from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.ids import SessionId

@@ -16,10 +16,10 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
     window_of,
 )
-from potluck.engine.attention import Step
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.rotary import Rotary
-from potluck.engine.stage_weights import StageWeights
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Step
+from potluck.engine.layers.rotary import Rotary
+from potluck.engine.loading.stage_weights import StageWeights
 from potluck.model.schemes import Scheme
 
 pytestmark = pytest.mark.usefixtures("torch_alone")

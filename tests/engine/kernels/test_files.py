@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from llvmlite import ir
 
+from potluck.engine.kernels.called.generated import host_paths
 from potluck.engine.kernels.files import CompiledCode, KernelFiles
-from potluck.engine.kernels.generated import host_paths
 from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path as Instructions
 

@@ -9,10 +9,10 @@ import torch
 from kernel_paths import BEST, every_generated, random
 from torch import Tensor
 
-from potluck.engine.head import softcap
 from potluck.engine.kernels import best_kernels
-from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.paths import PATHS, Path
+from potluck.engine.sampling.head import softcap
 from potluck.errors import UsageError
 
 

@@ -8,24 +8,24 @@ import pytest
 from llvmlite import binding
 from weight_formats import every_format
 
-from potluck.engine.kernels.attention import Heads
-from potluck.engine.kernels.float_kernel import emit_float_product
-from potluck.engine.kernels.head_kernel import HeadShape, emit_head
-from potluck.engine.kernels.ir_types import KIND_F16, KIND_INT8
-from potluck.engine.kernels.layer_kernel import emit_decode
-from potluck.engine.kernels.layer_shape import LayerShape
+from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.prefill_kernel import emit_attend_many
+from potluck.engine.kernels.decoding.head_kernel import HeadShape, emit_head
+from potluck.engine.kernels.decoding.layer_kernel import emit_decode
+from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
-from potluck.engine.kernels.lookup_kernel import emit_lookup
-from potluck.engine.kernels.matrix_kernel import emit_arrange, emit_matrix_product
-from potluck.engine.kernels.moe_kernel import emit_choose_many
-from potluck.engine.kernels.packing_kernel import emit_pack
+from potluck.engine.kernels.mixtures.moe_kernel import emit_choose_many
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
 from potluck.engine.kernels.pool_kernel import emit_serve
-from potluck.engine.kernels.prefill_kernel import emit_attend_many
-from potluck.engine.kernels.product_kernel import emit_product
-from potluck.engine.kernels.quantise_kernel import emit_quantise
-from potluck.engine.kernels.row_kernel import emit_rows
+from potluck.engine.kernels.products.float_kernel import emit_float_product
+from potluck.engine.kernels.products.lookup_kernel import emit_lookup
+from potluck.engine.kernels.products.matrix_kernel import emit_arrange, emit_matrix_product
+from potluck.engine.kernels.products.packing_kernel import emit_pack
+from potluck.engine.kernels.products.product_kernel import emit_product
+from potluck.engine.kernels.products.quantise_kernel import emit_quantise
+from potluck.engine.kernels.products.row_kernel import emit_rows
 from potluck.engine.kernels.stream_kernel import READ_AHEAD, emit_read
+from potluck.engine.kernels.writing.ir_types import KIND_F16, KIND_INT8
 from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 from potluck.model.routing import Routing
 

@@ -9,7 +9,7 @@ import torch
 from kernel_paths import BEST, every_path
 from weight_formats import every_format
 
-from potluck.engine.kernels.generated import GeneratedKernels
+from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.library import emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import Path, host_triple
 from potluck.engine.kernels.pool_kernel import emit_serve

@@ -13,7 +13,7 @@ from torch import Tensor
 from potluck.engine.vision.encoded import EncodedPictures
 from potluck.engine.vision.tower import Tower
 from potluck.errors import InvalidStepError, NeedReplayError
-from potluck.model.delta_net import DeltaNetSpec
+from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.vision.spec import MOST_ROWS, TowerSpec
 from potluck.wire.activation_messages import PictureRows
 

@@ -314,6 +314,19 @@ def test_an_answer_without_channels_is_text() -> None:
     assert in_pieces_of_every_size(Rendering(HARMONY).form, "Yes.") == Answer("Yes.", "", [])
 
 
+def test_an_answer_that_goes_on_is_text_at_once_and_may_have_more_messages() -> None:
+    parser = AnswerParser(Rendering(HARMONY).form, None, goes_on=True)
+
+    first = [part for text in (" three,", " four.") for part in parser.push(text)]
+    rest = [
+        *parser.push("<|end|><|start|>assistant<|channel|>final<|message|>Five."),
+        *parser.end(),
+    ]
+
+    assert joined(first) == Answer(" three, four.", "", [])
+    assert joined(rest) == Answer("Five.", "", [])
+
+
 @pytest.mark.parametrize("name", [*TEMPLATES, "harmony"])
 def test_no_text_breaks_a_parser_or_takes_long(name: str) -> None:
     rendering = Rendering(TEMPLATES.get(name, HARMONY))

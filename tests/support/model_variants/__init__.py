@@ -4,6 +4,7 @@ from typing import Any
 
 from model_variants.cohere import COHERE_VARIANTS
 from model_variants.common import SHAPE
+from model_variants.deepseek import DEEPSEEK_VARIANTS
 from model_variants.ernie import ERNIE_VARIANTS
 from model_variants.exaone import EXAONE_VARIANTS
 from model_variants.falcon import FALCON_VARIANTS
@@ -14,16 +15,19 @@ from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
 from model_variants.liquid import LIQUID_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
+from model_variants.minimax import MINIMAX_VARIANTS
 from model_variants.mistral import MISTRAL_VARIANTS
 from model_variants.mixtures import MIXTURES_VARIANTS
 from model_variants.nemotron import NEMOTRON_VARIANTS
 from model_variants.olmo import OLMO_VARIANTS
 from model_variants.openai import OPENAI_VARIANTS
-from model_variants.pictures import WITH_PICTURES
+from model_variants.pictures import WHOLE_CLASSES, WITH_PICTURES
 from model_variants.qwen import QWEN_VARIANTS
+from model_variants.step import STEP_VARIANTS
 from model_variants.ungated import UNGATED_VARIANTS
+from model_variants.xiaomi import XIAOMI_VARIANTS
 
-__all__ = ["SHAPE", "VARIANTS", "WIDE_VARIANTS", "WITH_PICTURES"]
+__all__ = ["SHAPE", "VARIANTS", "WHOLE_CLASSES", "WIDE_VARIANTS", "WITH_PICTURES"]
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **LLAMA_VARIANTS,
@@ -38,12 +42,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **GRANITE_VARIANTS,
     **HUNYUAN_VARIANTS,
     **MIXTURES_VARIANTS,
+    **MINIMAX_VARIANTS,
     **LATENT_VARIANTS,
+    **DEEPSEEK_VARIANTS,
     **NEMOTRON_VARIANTS,
     **FALCON_VARIANTS,
     **LIQUID_VARIANTS,
     **UNGATED_VARIANTS,
     **OPENAI_VARIANTS,
+    **STEP_VARIANTS,
+    **XIAOMI_VARIANTS,
 }
 WIDE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # For the larger blocks of GGUF. Rounding errors are larger than in the other comparisons.

@@ -71,4 +71,8 @@ GEMMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma 4 12b": ("Gemma4Unified", GEMMA_4),
     "gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
+    "vaultgemma": (
+        "VaultGemma",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
 }

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from model_variants.common import SLIDING
+
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.37,
@@ -50,4 +52,13 @@ GRANITE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "granite, windows, thetas": (
+        "GraniteSWA",
+        {**MULTIPLIERS, **SLIDING, "layer_rope_theta": [1000.0, 100.0, 0, 100.0]},
+    ),
+    "granite moe, windows": (
+        "GraniteMoeSWA",
+        {**MIXTURE, **SLIDING, "shared_intermediate_size": 40, "layer_rope_theta": [1000.0, 0] * 2},
+    ),
+    "hyperclova x": ("HyperCLOVAX", MULTIPLIERS),
 }

@@ -10,4 +10,15 @@ HUNYUAN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "HunYuanMoEV1",
         {"head_dim": 16, "num_experts": 6, "moe_topk": 2, "rope_parameters": ALPHA},
     ),
+    "hy 3": (
+        "HYV3",
+        {
+            "head_dim": 16,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 1,
+            "moe_intermediate_size": 24,
+            "router_scaling_factor": 1.5,
+        },
+    ),
 }

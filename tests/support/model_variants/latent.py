@@ -53,6 +53,10 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": _MSCALE,
         },
     ),
+    "a.x k1": (
+        "AXK1",
+        {**_SIZES, **_ROUTED, **_GROUPS, "mlp_layer_types": ["dense", *["sparse"] * 3]},
+    ),
     "deepseek 3, dense, odd sizes, halves": (
         "DeepseekV3",
         {
@@ -67,7 +71,14 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek 3.2": (
         "DeepseekV32",
-        {**_SIZES, **_ROUTED, **_GROUPS, **_INDEXER, "rope_parameters": _MSCALE},
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_GROUPS,
+            **_INDEXER,
+            "index_n_heads": 16,  # with these factors of rope some scores are 0 with fewer
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
     ),
     "glm 5": (
         "GlmMoeDsa",
@@ -98,6 +109,37 @@ LATENT_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 "original_max_position_embeddings": 16,
                 "llama_4_scaling_beta": 0.1,
             },
+        },
+    ),
+    "youtu": ("Youtu", _SIZES),
+    "kimi linear": (
+        "KimiLinear",
+        {
+            **_SIZES,
+            **{name: size for name, size in _ROUTED.items() if name != "n_routed_experts"},
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 32,
+            "v_head_dim": 32,
+            "num_experts": 6,
+            "linear_num_heads": 4,
+            "linear_head_dim": 16,
+            "first_k_dense_replace": 1,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+        },
+    ),
+    "glm 5.3, text of a model with pictures": (
+        "Glm5Next with pictures",
+        {
+            **_SIZES,
+            **_ROUTED,
+            **_INDEXER,
+            "qk_rope_head_dim": 0,
+            "index_kpool": 4,
+            "linear_num_heads": 3,
+            "linear_head_dim": 16,
+            "hc_sinkhorn_iters": 5,
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
         },
     ),
 }

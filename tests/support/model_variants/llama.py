@@ -70,6 +70,20 @@ LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "muse glimmer, text of a model with pictures": (
+        "MuseGlimmer with pictures",
+        {
+            **SLIDING,
+            "head_dim": 16,
+            "qk_scale_factor": 1.7,
+            "output_multiplier": 0.7,
+            "post_norm_eps": 0.1,
+            "final_logit_softcapping": 3.0,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "layer_rope_theta": [0, 1000.0] * 2,
+        },
+    ),
+    "code world model": ("Cwm", {**SLIDING, "rope_parameters": LLAMA_3, "head_dim": 16}),
     "llama 4 scout": ("Llama4", LLAMA_4),
     "llama 4 maverick, two experts, odd": (
         "Llama4",
@@ -94,4 +108,5 @@ LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"attention_bias": True, "mlp_bias": True, "use_sliding_window": True, **SLIDING},
     ),
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
+    "helium": ("Helium", {"head_dim": 12}),
 }

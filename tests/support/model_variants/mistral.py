@@ -29,4 +29,8 @@ MISTRAL_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Ministral3",
         {"head_dim": 20, "rope_parameters": QUERY_SCALE},
     ),
+    "ministral 8b": (
+        "Ministral",
+        {"head_dim": 16, "layer_types": ["full_attention", "sliding_attention"] * 2, **SLIDING},
+    ),
 }

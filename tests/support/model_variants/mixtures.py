@@ -2,7 +2,29 @@
 
 from typing import Any
 
-from model_variants.common import HALF_ROTARY, ROUTED
+from model_variants.common import HALF_ROTARY, ROUTED, SLIDING
+
+TWO_ROPES = {
+    "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
+GATED = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+    "head_dim": 16,
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "rope_parameters": {
+        **TWO_ROPES,
+        "full_attention": {
+            "rope_type": "default",
+            "rope_theta": 1000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    **SLIDING,
+}
 
 MIXTURES_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm 4.5": (
@@ -34,13 +56,65 @@ MIXTURES_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": True,
         },
     ),
-    "minimax m2": (
-        "MiniMaxM2",
+    "trinity": (
+        "Afmoe",
         {
-            "num_local_experts": 6,
-            "num_experts_per_tok": 2,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "num_shared_experts": 1,
             "head_dim": 16,
-            "rope_parameters": HALF_ROTARY,
+            "route_scale": 1.7,
+            "mup_enabled": True,
+            **SLIDING,
+        },
+    ),
+    "laguna": (
+        "Laguna",
+        {
+            **GATED,
+            "num_attention_heads_per_layer": [4, 6, 6, 4],
+            "moe_routed_scaling_factor": 1.6,
+        },
+    ),
+    "laguna, gates of each number": ("Laguna", {**GATED, "gating": "per-element"}),
+    "mellum 2": (
+        "Mellum",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["dense", *["sparse"] * 3],
+            "rope_parameters": TWO_ROPES,
+            **SLIDING,
+        },
+    ),
+    "flint": (
+        "Flint",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "head_dim": 16,
+            "mlp_only_layers": [0],
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+            **SLIDING,
+        },
+    ),
+    "kolibri 1": (
+        "Kolibri1",
+        {
+            **SLIDING,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "head_dim": 16,
+            "norm_topk_prob": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
         },
     ),
 }

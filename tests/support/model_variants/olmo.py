@@ -21,4 +21,8 @@ OLMO_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Olmo2",
         {"num_key_value_heads": 4, "attention_bias": True},
     ),
+    "flex olmo": (
+        "FlexOlmo",
+        {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 24},
+    ),
 }

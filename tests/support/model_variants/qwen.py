@@ -153,4 +153,13 @@ QWEN_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         }
         | NGRAMS,
     ),
+    # GGUF files have the table of one layer.
+    "qwen 4, n-grams of one layer": (
+        "Qwen4Exp",
+        DELTA_NET
+        | DELTA_NET_MOE
+        | QWEN_4
+        | {"ple_layer_ids": [2], "eos_token_id": 2, "linear_value_head_dim": 16}
+        | NGRAMS,
+    ),
 }

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from potluck.api.answers import object_of, whole_calls
 from potluck.api.anthropic.shapes import (
     Answer,
     AnswerBlock,
@@ -27,6 +26,7 @@ from potluck.api.anthropic.shapes import (
     Usage,
 )
 from potluck.api.events import CallPiece, Finished, Piece, Started
+from potluck.api.v1.answers import object_of, whole_calls
 
 _REASONS: dict[str, StopReason] = {
     "stop": "end_turn",

@@ -6,10 +6,8 @@ from typing import Literal
 import msgspec
 
 from potluck.api.anthropic.shapes import Block, CountRequest, Message, MessageRequest, Source, Tool
-from potluck.api.endpoint import RequestError, decode
+from potluck.api.http.endpoint import RequestError, decode
 from potluck.api.openai import NamedToolChoice, ToolChoiceFunction, ToolFunction
-from potluck.api.openai_checks import json_text
-from potluck.api.pictures import check_count, picture_at, picture_of
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -19,7 +17,9 @@ from potluck.api.prompts import (
     ToolCall,
     ToolUse,
 )
-from potluck.api.tools import check_tools_size, tool_use
+from potluck.api.v1.openai_checks import json_text
+from potluck.api.v1.pictures import check_count, picture_at, picture_of
+from potluck.api.v1.tools import check_tools_size, tool_use
 
 _CHOICES: Mapping[str, Literal["auto", "required", "none"]] = {
     "auto": "auto",

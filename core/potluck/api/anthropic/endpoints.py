@@ -16,14 +16,14 @@ from potluck.api.anthropic.shapes import (
     MessageRequest,
 )
 from potluck.api.backend import Answering
-from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, status_of
-from potluck.api.generation import repeated
+from potluck.api.http.endpoint import Endpoint, Handler, JsonResponse, describe, read, status_of
+from potluck.api.http.streams import Event, EventStream, until_disconnect
 from potluck.api.metrics import Metrics
-from potluck.api.models import ALIAS, Models
-from potluck.api.named_events import named_events
 from potluck.api.prompts import TokensRequest
-from potluck.api.single import collected
-from potluck.api.streams import Event, EventStream, until_disconnect
+from potluck.api.v1.generation import repeated
+from potluck.api.v1.models import ALIAS, Models
+from potluck.api.v1.named_events import named_events
+from potluck.api.v1.single import collected
 
 _KINDS = {
     400: "invalid_request_error",

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from potluck.api.answers import object_of, whole_calls
 from potluck.api.events import CallPiece, Finished, Piece, Started
 from potluck.api.ollama.shapes import AnswerMessage, Call, CalledFunction, Chunk
+from potluck.api.v1.answers import object_of, whole_calls
 
 _NANOSECONDS = 10**9
 

@@ -6,7 +6,7 @@ import msgspec
 
 from potluck.api import openai
 from potluck.api.ollama.shapes import ChatRequest, GenerateRequest, Message, Options, Request
-from potluck.api.openai_checks import is_given
+from potluck.api.v1.openai_checks import is_given
 
 _ENDLESS = (-1, -2)  # of `num_predict`: no limit, and until the context is full
 

@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from potluck.api import openai
 from potluck.api.backend import Answering
-from potluck.api.embeddings import Embeddings, vector_of
-from potluck.api.endpoint import (
+from potluck.api.events import Finished, GenerationEvent, Piece, Started
+from potluck.api.http.endpoint import (
     Endpoint,
     Handler,
     JsonResponse,
@@ -28,16 +28,16 @@ from potluck.api.endpoint import (
     read,
     status_of,
 )
-from potluck.api.events import Finished, GenerationEvent, Piece, Started
-from potluck.api.generation import of_chat, of_completion, repeated
+from potluck.api.http.streams import LineStream, until_disconnect
 from potluck.api.metrics import Metrics
-from potluck.api.models import Models
 from potluck.api.ollama import shapes
 from potluck.api.ollama.answers import LineFormat, joined, nanoseconds, time_text
 from potluck.api.ollama.asking import check, in_openai_terms, is_load
-from potluck.api.schema import ServedModel
-from potluck.api.single import collected
-from potluck.api.streams import LineStream, until_disconnect
+from potluck.api.v1.embeddings import Embeddings, vector_of
+from potluck.api.v1.generation import of_chat, of_completion, repeated
+from potluck.api.v1.models import Models
+from potluck.api.v1.single import collected
+from potluck.api.values.schema import ServedModel
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from potluck.api.events import CallPiece, Finished, Piece, Started
-from potluck.api.openai_checks import json_text
 from potluck.api.prompts import ChatTurn, ToolCall
 from potluck.api.responses.asking import SEPARATOR, name_in
 from potluck.api.responses.events import (
@@ -44,6 +43,7 @@ from potluck.api.responses.shapes import (
     ResponseRequest,
     Usage,
 )
+from potluck.api.v1.openai_checks import json_text
 
 
 def new_response(asked: ResponseRequest, model: str, created: int) -> ModelResponse:

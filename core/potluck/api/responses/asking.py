@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from potluck.api.constraints import response_format
-from potluck.api.endpoint import RequestError, decode
+from potluck.api.http.endpoint import RequestError, decode
 from potluck.api.openai import (
     JsonSchemaFormat,
     NamedToolChoice,
@@ -13,8 +12,6 @@ from potluck.api.openai import (
     ToolChoiceFunction,
     ToolFunction,
 )
-from potluck.api.openai_checks import is_given, json_text
-from potluck.api.pictures import check_count, picture_at
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -26,7 +23,10 @@ from potluck.api.prompts import (
     ToolUse,
 )
 from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseRequest, Tool
-from potluck.api.tools import check_tools_size, tool_use
+from potluck.api.v1.constraints import response_format
+from potluck.api.v1.openai_checks import is_given, json_text
+from potluck.api.v1.pictures import check_count, picture_at
+from potluck.api.v1.tools import check_tools_size, tool_use
 
 SEPARATOR = "__"  # between the name of a group of tools and that of one
 _LEAST_TOP_P = 1e-9

@@ -10,18 +10,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from potluck.api.backend import Answering
-from potluck.api.endpoint import Endpoint, Handler, JsonResponse, describe, read, refuse_openai
-from potluck.api.generation import repeated
+from potluck.api.http.endpoint import Endpoint, Handler, JsonResponse, describe, read, refuse_openai
+from potluck.api.http.streams import Event, EventStream, until_disconnect
 from potluck.api.metrics import Metrics
-from potluck.api.models import Models
-from potluck.api.named_events import named, named_events
 from potluck.api.prompts import ChatTurn
 from potluck.api.responses.answers import ResponseFormat, new_response
 from potluck.api.responses.asking import namespaces_of, of_response, turns_of
 from potluck.api.responses.shapes import Deleted, ResponseRequest
 from potluck.api.responses.stored import Stored, StoredResponses
-from potluck.api.single import collected
-from potluck.api.streams import Event, EventStream, until_disconnect
+from potluck.api.v1.generation import repeated
+from potluck.api.v1.models import Models
+from potluck.api.v1.named_events import named, named_events
+from potluck.api.v1.single import collected
 
 
 class Responses:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from potluck.api.endpoint import RequestError
+from potluck.api.http.endpoint import RequestError
 from potluck.api.prompts import ChatTurn
 from potluck.api.responses.shapes import ModelResponse
 

@@ -11,7 +11,7 @@ from potluck.cluster.driver.token import Token
 from potluck.model.answers.events import CallArguments, CallBegins, Part, Text, Thought
 from potluck.model.answers.history import call_id
 from potluck.model.answers.parser import AnswerParser
-from potluck.model.detokenizer import Detokenizer, StopStrings
+from potluck.model.text.detokenizer import Detokenizer, StopStrings
 
 
 class AnswerText:
@@ -29,14 +29,18 @@ class AnswerText:
         """
         self._model, self._request = text, request
         use, is_chat = offered_tools(request), isinstance(request.prompt, ChatPrompt)
+        # An answer that goes on after a text begins none, so its first space counts.
+        goes_on = not isinstance(request.prompt, ChatPrompt) or request.prompt.continues
         self._is_parallel = use is None or use.is_parallel
         self._parser: AnswerParser | None = None
         shown: frozenset[int] = frozenset()
         if is_chat and (use is not None or text.answers.splits_text):
             schemas = None if use is None else schemas_of(use)
-            self._parser = AnswerParser(text.answers, schemas, is_reasoning=encoded.is_reasoning)
+            self._parser = AnswerParser(
+                text.answers, schemas, is_reasoning=encoded.is_reasoning, goes_on=goes_on
+            )
             shown = frozenset(special_tokens(text).values())
-        self._detokenizer = Detokenizer(text.vocabulary, shown)
+        self._detokenizer = Detokenizer(text.vocabulary, shown, begins=not goes_on)
         self._stop = StopStrings((*request.stop, *(text.stop_strings if is_chat else ())))
         self._is_stopped = False
         self.calls = 0

@@ -35,7 +35,7 @@ from potluck.errors import (
     PromptError,
 )
 from potluck.model.defaults import GenerationDefaults
-from potluck.model.detokenizer import Detokenizer
+from potluck.model.text.detokenizer import Detokenizer
 from potluck.wire.activation_messages import Sampling, TokenBias
 
 logger = logging.getLogger(__name__)

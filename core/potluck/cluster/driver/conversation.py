@@ -40,7 +40,7 @@ class Conversation:
         context: most tokens that it can have on this pipeline.
         cached: `tokens[:cached]` are in the caches of `pipeline`, or on their way there.
         arrived: `tokens[:arrived]` are in the caches of all stages of `pipeline`.
-        stretch: which rotary frequencies its caches have (`Stretches` of `model/rope.py`).
+        stretch: which rotary frequencies its caches have (`Stretches` of `model/mixing/rope.py`).
         computed: the steps in which tokens were computed, on this pipeline or the ones before.
         chunk_tokens: most tokens of a step of this answer's prompt; None: not chosen yet.
         last_step: number of the last step that was sent or asked for.

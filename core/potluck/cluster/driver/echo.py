@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from potluck.api.events import Candidate, ChosenToken, Echo
 from potluck.api.prompts import Prompt, TextPrompt
-from potluck.model.detokenizer import Vocabulary
+from potluck.model.text.detokenizer import Vocabulary
 from potluck.wire.activation_messages import TokenScore
 
 

@@ -7,7 +7,7 @@ from potluck.cluster.driver.model_text import ModelText
 from potluck.cluster.driver.pixel_room import PixelRoom
 from potluck.errors import UsageError
 from potluck.model.defaults import GenerationDefaults
-from potluck.model.pooling import LAST
+from potluck.model.text.pooling import LAST
 from potluck.model.vision.spec import TowerSpec
 
 
@@ -21,7 +21,7 @@ class LoadedModel:
         generator: computes its tokens.
         stage_names: the computer of each stage, in the order of the pipeline.
         vocab_size: how many token ids its weights know; a tokenizer may know others.
-        pooling: which hidden states are its embedding: see `potluck.model.pooling`.
+        pooling: which hidden states are its embedding: see `potluck.model.text.pooling`.
         tower: what reads its pictures; None: it reads text alone.
         blind: why it does, although there is a file with a tower; a sentence.
         pixels: the room that the pictures of all prompts share, also those of other models.

@@ -10,7 +10,7 @@ from potluck.api.prompts import ChatPrompt, ChatTurn, Constraint
 from potluck.cluster.driver.grammar import Grammar
 from potluck.errors import PromptError
 from potluck.model.answers.format import AnswerFormat
-from potluck.model.detokenizer import Vocabulary
+from potluck.model.text.detokenizer import Vocabulary
 
 
 class Conversation(Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from potluck.errors import (
     rebuild,
 )
 from potluck.ids import SessionId
-from potluck.model.rope import Stretches
+from potluck.model.mixing.rope import Stretches
 from potluck.wire.activation_messages import (
     Attach,
     CloseSession,

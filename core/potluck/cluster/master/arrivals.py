@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.device_names import computer_of
 from potluck.cluster.master.deadlines import PlanningDeadlines

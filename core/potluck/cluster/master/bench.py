@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from potluck.api.benching import (
+from potluck.api.values.benching import (
     BenchDepth,
     BenchProgress,
     BenchRequest,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 
 
 def has_constraints(request: PlanRequest) -> bool:

@@ -11,7 +11,7 @@ Every rule about which model is loaded, and when, is here and in `transitions.py
 from collections.abc import Mapping
 from typing import assert_never
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.improvement import improvement
 from potluck.cluster.master.state import Deployed, State, is_lent_still, leavers

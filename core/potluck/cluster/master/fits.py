@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from potluck.api.hub import Fit, OneMore, Speed
+from potluck.api.values.hub import Fit, OneMore, Speed
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.measurements import (
     MeasuredDevice,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.api.schema import LoadPhase, PlanRequest
+from potluck.api.values.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.turns import Turns

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeAlias, assert_never
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.computer import Computers
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.driver.generation import Generator

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import potluck
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.errors import UsageError
 from potluck.model.shapes import SHAPES
 from potluck.store.gguf_files import quantisations

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from potluck.api.schema import LoadPhase, PlanRequest
+from potluck.api.values.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.ages import naming_old
 from potluck.cluster.master.arrivals import Arrivals

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.constraints import has_constraints
 from potluck.errors import UsageError
 from potluck.plan.apart import Answering, Reading, Sizes, plan_apart

@@ -19,11 +19,11 @@ from potluck.cluster.master.packing import Matrix, Packing
 from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
+from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import Shape
 from potluck.model.formats import PackedFormat
 from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
-from potluck.model.stored import find_stored
 from potluck.model.tensor_formats import tensor_format
 from potluck.reasons import reason
 from potluck.store.part import digest_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
 from potluck.cluster.loss import cannot_load
 from potluck.cluster.master.constraints import has_constraints

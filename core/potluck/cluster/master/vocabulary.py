@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from potluck.api.schema import PlanRequest
+from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
 from potluck.errors import PotluckError
 from potluck.ids import NodeId

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from potluck.api.schema import Became, HandedOver, RoleRequest
+from potluck.api.values.schema import Became, HandedOver, RoleRequest
 from potluck.cluster.events import Events, Notice
 from potluck.cluster.membership.calls import Addresses
 from potluck.cluster.membership.handover_record import Record, read_record

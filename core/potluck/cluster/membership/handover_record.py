@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.api.schema import Became
+from potluck.api.values.schema import Became
 from potluck.ids import HomeId, NodeId
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from potluck.api.politeness import says
+from potluck.api.values.politeness import says
 from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import Digest, NodeId

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from potluck.api.engine import Engine, EngineRequest, Phase
+from potluck.api.values.engine import Engine, EngineRequest, Phase
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
 from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, TOO_MANY, UNEXPECTED
 from potluck.doctor.facts import EngineSeen

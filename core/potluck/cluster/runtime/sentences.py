@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from potluck.api.engine import Phase
+from potluck.api.values.engine import Phase
 
 MISSING: Final = (
     "The engine (PyTorch) is not installed on this computer, so it computes nothing yet. Install it in the window or"

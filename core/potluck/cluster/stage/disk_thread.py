@@ -7,7 +7,7 @@ from functools import partial
 from threading import Timer
 from typing import Any
 
-from potluck.engine.disk_work import DiskWork, T
+from potluck.engine.caches.disk_work import DiskWork, T
 from potluck.system.threads import go_after_others
 
 logger = logging.getLogger(__name__)

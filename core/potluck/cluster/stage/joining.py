@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from potluck.cluster.stage.ranks import Links
-from potluck.engine.shared_memory import SharedMemory
+from potluck.engine.rank_sums.shared_memory import SharedMemory
 from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
@@ -200,7 +200,7 @@ async def _next(link: StepLink, kind: type[M]) -> M:
 def _make_memory(world: int) -> SharedMemory | None:
     """Memory for a group; None: this process cannot make it, or has no kernels to sum in it."""
     try:
-        from potluck.engine.shared_sums import shared_bytes
+        from potluck.engine.rank_sums.shared_sums import shared_bytes
 
         return SharedMemory.create(shared_bytes(world))
     except (ImportError, OSError) as error:
@@ -210,7 +210,7 @@ def _make_memory(world: int) -> SharedMemory | None:
 
 def _open_memory(place: MemoryPlace, world: int) -> SharedMemory | None:
     try:
-        from potluck.engine.shared_sums import shared_bytes
+        from potluck.engine.rank_sums.shared_sums import shared_bytes
 
         return SharedMemory.open(place, shared_bytes(world))
     except (ImportError, OSError, PotluckError) as error:

@@ -22,14 +22,14 @@ from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.cluster.stage.ranks import Ranks
+from potluck.engine.caches.disk_work import Disk, at_once
+from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.device import is_wide, set_threads
-from potluck.engine.disk_work import Disk, at_once
 from potluck.engine.lending import Lending
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.loading.weights import load_weights, random_weights
 from potluck.engine.memory import release
-from potluck.engine.session_files import SessionFiles
 from potluck.engine.stage import Stage, alone
-from potluck.engine.stage_weights import StageWeights
-from potluck.engine.weights import load_weights, random_weights
 from potluck.errors import EngineError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes

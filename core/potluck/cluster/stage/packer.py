@@ -7,8 +7,8 @@ from pathlib import Path
 
 from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
 from potluck.engine.kernels import Kernels, best_kernels
-from potluck.engine.quantise import quantise
-from potluck.engine.reading import HELD, Allowance, StoredTensor
+from potluck.engine.loading.quantise import quantise
+from potluck.engine.loading.reading import HELD, Allowance, StoredTensor
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.formats import PACKED_DTYPES

@@ -4,7 +4,7 @@ Rank 0 is a stage as any other: steps come to it, and it sends their results on.
 other ranks compute, at the same time: it passes on each message that changes a session, and each step as soon as it
 was checked and has its room. The others do these in that order. They say nothing of a step but their parts of its
 sums, or that they cannot do it (`net/rank_links.py`). Processes of one computer sum in memory that they share
-(`engine/shared_sums.py`); their connections then say only who cannot do a step, and who is gone.
+(`engine/rank_sums/shared_sums.py`); their connections then say only who cannot do a step, and who is gone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from potluck.engine.payload import to_payload
-from potluck.engine.ranks import NativeSum
+from potluck.engine.rank_sums.ranks import NativeSum
+from potluck.engine.rank_sums.shared_memory import SharedMemory
 from potluck.engine.session import StepTokens
-from potluck.engine.shared_memory import SharedMemory
 from potluck.errors import EngineError, PeerLostError, PotluckError
 from potluck.net.rank_links import PATIENCE_S, RankLinks
 from potluck.net.step_link import StepLink
@@ -28,7 +28,7 @@ from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message
 
 if TYPE_CHECKING:
-    from potluck.engine.shared_sums import SharedSums
+    from potluck.engine.rank_sums.shared_sums import SharedSums
 
 Waiting = Callable[[], AbstractContextManager[object]]
 
@@ -90,7 +90,7 @@ class Ranks:
 
     def _share(self, links: RankLinks, memory: SharedMemory) -> "SharedSums":
         # Imported only where it is needed, since it imports llvmlite, which not every computer has.
-        from potluck.engine.shared_sums import SharedSums
+        from potluck.engine.rank_sums.shared_sums import SharedSums
 
         return SharedSums(
             memory,

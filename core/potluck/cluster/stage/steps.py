@@ -8,7 +8,7 @@ import msgspec
 
 from potluck.cluster.stage.transfers import Transfers
 from potluck.engine.payload import Activations, from_payload, pixels_of, to_payload
-from potluck.engine.sampler import Choice
+from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
 from potluck.errors import PotluckError

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from potluck.cluster.stage.scheduler import PeerLink
-from potluck.engine.session_transfer import RowReceiver, RowSender
+from potluck.engine.caches.session_transfer import RowReceiver, RowSender
 from potluck.engine.stage import Stage
 from potluck.errors import PeerLostError, PotluckError
 from potluck.ids import SessionId

@@ -20,7 +20,7 @@ from potluck.cluster.text.messages import (
 )
 from potluck.errors import BrokenModelError, PotluckError, PromptError
 from potluck.model.answers.format import AnswerFormat
-from potluck.model.detokenizer import Vocabulary
+from potluck.model.text.detokenizer import Vocabulary
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from potluck.cluster.text.grammar_messages import (
 from potluck.cluster.text.serving import serve
 from potluck.errors import EngineError, GrammarError
 from potluck.model.answers.schemas import closed
-from potluck.model.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat
 from potluck.system.limits import end_after, limit_memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 
 from potluck.cluster.driver.model_text import Conversation, EncodedPrompt
 from potluck.model.answers.format import AnswerFormat
-from potluck.model.detokenizer import Vocabulary
+from potluck.model.text.detokenizer import Vocabulary
 
 
 class TextMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -22,10 +22,10 @@ from potluck.cluster.text.messages import (
 )
 from potluck.cluster.text.serving import serve
 from potluck.errors import InvalidConfigError, PromptError
-from potluck.model.chat import ChatFormat
 from potluck.model.config import ModelConfig
-from potluck.model.fill import encode_fill
-from potluck.model.tokenizer_folder import read_json
+from potluck.model.text.chat import ChatFormat
+from potluck.model.text.fill import encode_fill
+from potluck.model.text.tokenizer_folder import read_json
 from potluck.model.vision.pictures import PictureFormat, picture_format
 from potluck.system.limits import end_after, limit_memory
 

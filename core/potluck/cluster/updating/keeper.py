@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from potluck import __version__
-from potluck.api.update import HomesVersion, Phase, Update, UpdateRequest
+from potluck.api.values.update import HomesVersion, Phase, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
 from potluck.cluster.updating.here import Here
 from potluck.cluster.updating.sentences import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from potluck.api.update import Phase
+from potluck.api.values.update import Phase
 
 SAYS: Final[Mapping[Phase, str]] = {
     "quiet": "No newer version of Potluck is known.",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from potluck.api.update import HomesVersion
+from potluck.api.values.update import HomesVersion
 from potluck.cluster.runtime.sharing import Source, WheelClient
 from potluck.errors import PotluckError
 from potluck.ids import NodeId

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
+from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig
-from potluck.model.stored import find_stored
 from potluck.wire.messages import Assign, TensorInfo
 from potluck.wire.spare_messages import Keep
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from potluck.api.backend import Holder
-from potluck.api.pausing import HOUR_S
-from potluck.api.politeness import Facts, Rule, Withdrawal, withdrawal
-from potluck.api.schema import RoleRequest
+from potluck.api.values.pausing import HOUR_S
+from potluck.api.values.politeness import Facts, Rule, Withdrawal, withdrawal
+from potluck.api.values.schema import RoleRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from potluck.engine.attention import ExpandedAttention, Span, Step
+from potluck.engine.layers.attention import ExpandedAttention, Span, Step
 
 
 class AlignedAttention(ExpandedAttention):

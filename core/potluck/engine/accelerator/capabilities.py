@@ -8,9 +8,9 @@ from potluck.engine.accelerator.graphs import find_graphs
 from potluck.engine.accelerator.nvidia.operators import find_operators
 from potluck.engine.accelerator.ops import choose_ops
 from potluck.engine.accelerator.probe import find_int4_product, multiplies
-from potluck.engine.attention import EagerAttention, ExpandedAttention
 from potluck.engine.device import compute_capability, compute_dtype
-from potluck.engine.norms import plain_norm
+from potluck.engine.layers.attention import EagerAttention, ExpandedAttention
+from potluck.engine.layers.norms import plain_norm
 from potluck.model.formats import INT4_SUPER, PACKED_FORMATS
 
 logger = logging.getLogger(__name__)

@@ -25,11 +25,11 @@ from potluck.engine.accelerator.static_step import (
     static_forward,
     window_of,
 )
-from potluck.engine.attention import Attention, Step
-from potluck.engine.blocks import DecoderLayer, LayerRun, Run
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.mlp import MoE
-from potluck.engine.parallel import ParallelMoE
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.layers.mlp import MoE
+from potluck.engine.layers.parallel import ParallelMoE
 
 logger = logging.getLogger(__name__)
 
@@ -216,5 +216,5 @@ def _can_be_captured(block: DecoderLayer) -> bool:
     waits = isinstance(mixture, MoE) and mixture.waits
     waits |= spec.sums_mixer or spec.sums_feed_forward  # for the other ranks of a group
     has_streams = spec.streams is not None
-    is_plain = isinstance(mixer, Attention) and not mixer.spec.in_chunks
+    is_plain = isinstance(mixer, Attention) and not (mixer.spec.in_chunks or mixer.spec.index)
     return is_plain and not waits and not has_streams

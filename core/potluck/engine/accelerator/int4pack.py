@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.layout import GROUP
-from potluck.engine.kernels.tensors import UnpackedRows
+from potluck.engine.kernels.products.tensors import UnpackedRows
 
 _LANES = 32  # of a warp
 _CUDA_TILE = 8  # rows

@@ -18,13 +18,13 @@ from torch import Tensor
 from potluck.engine.accelerator.int4pack import Int4Form, planes
 from potluck.engine.kernels import PackedWeight
 from potluck.engine.kernels.layout import GROUP, ROWS, blocks_of, groups_of
-from potluck.engine.kernels.tensors import (
+from potluck.engine.kernels.products.tensors import (
     UnpackedRows,
     pack_nibbles,
     signed_integers,
     unpack_nibbles,
 )
-from potluck.engine.linear import Linear
+from potluck.engine.layers.linear import Linear
 
 _MANY = 32  # from so many rows of input on, unpacking the weights once for all rows pays
 # unpacked at a time when weights are placed: 8 MB of integers at a width of 8192

@@ -11,10 +11,10 @@ import torch
 
 from potluck.engine.accelerator.nvidia.operators import NvidiaOperators, find_operators
 from potluck.engine.accelerator.probe import attends, norms_work
-from potluck.engine.attention import Attention, EagerAttention, ExpandedAttention
 from potluck.engine.gates import gate
-from potluck.engine.mlp import Gate
-from potluck.engine.norms import Norm, plain_norm, torch_norm
+from potluck.engine.layers.attention import Attention, EagerAttention, ExpandedAttention
+from potluck.engine.layers.mlp import Gate
+from potluck.engine.layers.norms import Norm, plain_norm, torch_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

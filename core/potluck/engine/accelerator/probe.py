@@ -23,14 +23,14 @@ from potluck.engine.accelerator.int4pack import Int4Form, int4_form
 from potluck.engine.accelerator.linears import BlockLinear, Int4Linear, MakeLinear, PlacedLinear
 from potluck.engine.accelerator.nvidia.linear import NvidiaLinear
 from potluck.engine.accelerator.nvidia.operators import NvidiaOperators, find_operators
-from potluck.engine.attention import Attention, EagerAttention, Step
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.device import compute_capability
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import FloatLinear
-from potluck.engine.products import Products
+from potluck.engine.layers.attention import Attention, EagerAttention, Step
+from potluck.engine.layers.linear import FloatLinear
+from potluck.engine.layers.products import Products
 from potluck.model.formats import INT4, PACKED_FORMATS, PackedFormat
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.attention import Attention, Span, Step
-from potluck.engine.blocks import DecoderLayer
-from potluck.engine.kvcache import GRANULE, LayerCache
+from potluck.engine.caches.kvcache import GRANULE, LayerCache
+from potluck.engine.layers.attention import Attention, Span, Step
+from potluck.engine.layers.blocks import DecoderLayer
 
 
 class StaticInputs:

@@ -17,8 +17,8 @@ import logging
 from pathlib import Path
 
 from potluck.engine.kernels.base import Kernels
+from potluck.engine.kernels.products.tensors import Arena, PackedWeight, QuantisedInput, Router
 from potluck.engine.kernels.reference import ReferenceKernels
-from potluck.engine.kernels.tensors import Arena, PackedWeight, QuantisedInput, Router
 from potluck.errors import UsageError
 
 __all__ = [
@@ -49,7 +49,7 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
         # Imported here, because it takes a tenth of a second, and llvmlite may not load everywhere.
         from llvmlite.binding import check_jit_execution
 
-        from potluck.engine.kernels.generated import GeneratedKernels, host_paths
+        from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 
         # A macOS app without the right to make code, or a hardened Linux, would end this process at the first call.
         check_jit_execution()
@@ -73,8 +73,8 @@ def keep_compiled(folder: Path) -> None:
         folder: has to be the owner's alone, since what is in it is run.
     """
     try:
+        from potluck.engine.kernels.called.generated import host_paths
         from potluck.engine.kernels.files import KernelFiles
-        from potluck.engine.kernels.generated import host_paths
         from potluck.engine.kernels.library import library
 
         files = KernelFiles(folder)

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.kernels.layout import ROWS
-from potluck.engine.kernels.tensors import PackedWeight, QuantisedInput
+from potluck.engine.kernels.products.tensors import PackedWeight, QuantisedInput
 from potluck.errors import BrokenModelError
 from potluck.model.families.facts import Activation, NormKind
 from potluck.model.formats import PackedFormat

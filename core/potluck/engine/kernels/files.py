@@ -79,5 +79,5 @@ def _program() -> str:
 
 def _sources() -> Iterable[Path]:
     """The code that writes kernels, where the program has it beside itself."""
-    here = sorted(Path(__file__).parent.glob("*.py"))
+    here = sorted(Path(__file__).parent.rglob("*.py"))
     return (*here, Path(formats.__file__)) if here else ()

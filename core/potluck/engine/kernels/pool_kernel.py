@@ -14,11 +14,19 @@ from typing import TypeVar
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I32, I64, POINTER, VOID, Operand, constant, internal
-from potluck.engine.kernels.memory import Pointer, Record
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.values import Value
+from potluck.engine.kernels.writing.emit import Emitter
+from potluck.engine.kernels.writing.ir_types import (
+    I32,
+    I64,
+    POINTER,
+    VOID,
+    Operand,
+    constant,
+    internal,
+)
+from potluck.engine.kernels.writing.memory import Pointer, Record
+from potluck.engine.kernels.writing.values import Value
 
 # Bytes from the start of a job. What threads write has cache lines of its own.
 _FUNCTION, _ARGUMENTS, _BLOCKS, _STEP = 0, 8, 16, 24

@@ -12,12 +12,6 @@ from torch import Tensor
 
 from potluck.engine.gates import gate
 from potluck.engine.kernels.base import Kernels
-from potluck.engine.kernels.integers import (
-    write_factors,
-    write_integers,
-    write_multiples,
-    write_scales,
-)
 from potluck.engine.kernels.layout import (
     AT_LEAST_STEPS,
     GROUP,
@@ -38,7 +32,13 @@ from potluck.engine.kernels.layout import (
     code_middles,
     groups_of,
 )
-from potluck.engine.kernels.tensors import F32_EXPONENT, PackedWeight, QuantisedInput
+from potluck.engine.kernels.products.integers import (
+    write_factors,
+    write_integers,
+    write_multiples,
+    write_scales,
+)
+from potluck.engine.kernels.products.tensors import F32_EXPONENT, PackedWeight, QuantisedInput
 from potluck.model.families.facts import Activation
 from potluck.model.formats import (
     INT4,

@@ -2,10 +2,10 @@
 
 from llvmlite import ir
 
-from potluck.engine.kernels.emit import Emitter
-from potluck.engine.kernels.ir_types import I32, I64, POINTER, constant, vector
 from potluck.engine.kernels.layout import ROWS, VECTOR
 from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.writing.emit import Emitter
+from potluck.engine.kernels.writing.ir_types import I32, I64, POINTER, constant, vector
 
 _AT_ONCE = 8  # vectors read at a time; each is added to a sum of its own
 

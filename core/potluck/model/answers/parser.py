@@ -24,7 +24,12 @@ class AnswerParser:
     """
 
     def __init__(
-        self, form: AnswerFormat, schemas: Schemas | None, *, is_reasoning: bool = False
+        self,
+        form: AnswerFormat,
+        schemas: Schemas | None,
+        *,
+        is_reasoning: bool = False,
+        goes_on: bool = False,
     ) -> None:
         """Begin an answer.
 
@@ -32,6 +37,7 @@ class AnswerParser:
             form: of the model's answers.
             schemas: of the tools that the model may call; None: calls are text like any other.
             is_reasoning: the prompt has begun the reasoning.
+            goes_on: the prompt has begun the text.
         """
         self.calls = 0
         self._form = form
@@ -40,7 +46,7 @@ class AnswerParser:
         self._calls: CallReader | None = None
         self._calls_are_wanted = schemas is not None
         if form.calls.kind == "harmony":
-            self._steps = self._harmony()
+            self._steps = self._harmony(goes_on=goes_on)
         else:
             if schemas is not None:
                 kind = CALL_READERS[form.calls.kind]
@@ -117,9 +123,13 @@ class AnswerParser:
                 emit("".join(self._reader.taken))
         self._reader.taken = None
 
-    def _harmony(self) -> Steps[None]:
-        """Read an answer of messages, each with a header that says what it is."""
+    def _harmony(self, *, goes_on: bool) -> Steps[None]:
+        """Read an answer of messages, each with a header that says what it is; the first has none if it goes on."""
         kind: Callable[[str], Part]
+        if goes_on and not (
+            yield from self._reader.until(_HARMONY_ENDS, lambda text: self._add(Text(text)))
+        ):
+            return
         while True:
             header: list[str] = []
             if not (yield from self._reader.until(("<|message|>",), header.append)):

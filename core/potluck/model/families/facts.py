@@ -4,29 +4,54 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, get_args
 
+from potluck.model.fields import Fields
 from potluck.model.routing import ScoreFunction
 
 T = TypeVar("T")
 U = TypeVar("U")
 
-GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid"]
-"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer."""
+GateFunction = Literal["silu", "gelu_pytorch_tanh", "sigmoid", "softplus", "exponential"]
+"""A function of gates, whose results are multiplied with the ups, or with the result of a mixer.
+
+The last one is no gate of any model: it is for what is computed like one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClampedSwiglu:
-    """g · sigmoid(alpha g) · (u + 1), with g = min(gate, limit) and u = up between -limit and limit.
+    """g · sigmoid(alpha g) · (u + more), with g = min(gate, limit) and u = up between -limit and limit.
 
-    gpt-oss has it (https://arxiv.org/abs/2508.10925, section 2.2).
+    gpt-oss has it with one more (https://arxiv.org/abs/2508.10925, section 2.2), DeepSeek V4 with none.
     """
 
     alpha: float
     limit: float
     has_pairs: bool  # whether gates and ups alternate, and do not stand gates before ups
+    more: float = 1.0
 
     def __str__(self) -> str:
         pairs = "_pairs" if self.has_pairs else ""
-        return f"swiglu_{self.alpha:g}_{self.limit:g}{pairs}"
+        more = "" if self.more == 1.0 else f"_{self.more:g}"
+        return f"swiglu_{self.alpha:g}_{self.limit:g}{more}{pairs}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputGate:
+    """Gates of what attention gives, which a matrix of their own makes of its input."""
+
+    matrix: str  # below the attention
+    function: GateFunction
+    of_heads: bool = False  # a head has one gate, not one for each of its numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSilu:
+    """min(silu(gate), limit) · u, with u = up between -limit and limit. Step-3.5 has it in its last layers."""
+
+    limit: float
+
+    def __str__(self) -> str:
+        return f"silu_to_{self.limit:g}"
 
 
 UngatedFunction = Literal["relu2", "xielu"]
@@ -38,7 +63,7 @@ p x² + x / 2 above 0, and n (exp(x) - 1 - x) + x / 2 below.
 
 UNGATED: frozenset[object] = frozenset(get_args(UngatedFunction))
 
-Activation = GateFunction | ClampedSwiglu | UngatedFunction
+Activation = GateFunction | ClampedSwiglu | ClampedSilu | UngatedFunction
 """What a feed-forward makes of a gate and an up, or of an up alone."""
 
 
@@ -155,8 +180,13 @@ where `sliding_window` is null; `windowed or dense`: those too without experts, 
 `prefix_dense_sliding_window_pattern` is 1; `named`: all where `position_embedding_type` is rope."""
 
 
-IndexerRope = Literal["halves", "pairs"]
-"""What rope turns together in the heads of an indexer, as files have them."""
+StreamsKind = Literal["gated", "balanced", "averaged"]
+"""How blocks read and write several residual streams (`model/mixing/streams.py`); the last two are the same, but for what
+the head sees."""
+
+IndexerRope = Literal["halves", "pairs", "pools"]
+"""What rope turns together in the heads of an indexer, as files have them; `pools`: nothing, and it chooses pools of
+tokens."""
 
 DeltaNetNames = Literal["joined", "split"]
 """How files hold the inputs of a delta net: all of a key head side by side in one matrix, or in a matrix for each
@@ -195,12 +225,16 @@ class ExpertFacts:
     stacked_gates: str | None = None  # that of the stack of all gates before all ups, cut in two
     router_norm: str | None = None  # the weights of a norm before it, also divided by the root of D
     expert_scales: str | None = None  # what multiplies the factors of the chosen ones at last
+    norm_after: str | None = None  # the norm of what they give, which MLPs of other layers have not
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
     function_field: str | None = None  # or the field that says it; those of a softmax add up to one
+    id_table: str | None = None  # the name, below the block, of the experts of each token's id
     scales_input: bool = False  # factors multiply what experts read, not what they give
     bias: str | None = None  # the name, below the block, of what is added to choose, and only then
+    bias_beside: bool = False  # that name is below the layer
+    biases_products: bool = False  # it is added to products, not to probabilities
     groups: bool = False  # `n_group` and `topk_group` count
     group_method: str | None = None  # the field that is "greedy" where they do not
     best_in_group: int = 2  # a group is as good as so many of its best together
@@ -209,7 +243,8 @@ class ExpertFacts:
     shared_size: str | None = None  # the field with its size
     shared_count: str | None = None  # or the field with its size in sizes of one expert
     shared_average: str | None = None  # the field that is "average" where half of both is taken
-    shared_names: tuple[str, str] | None = None  # of its gates and ups in one, and of its down
+    # of its gates, ups and down, if they are others than of experts; or of gates and ups in one, and of down
+    shared_names: tuple[str, ...] | None = None
     shared_gate: str | None = None  # the name of the matrix of one row that weighs it
     # Experts read and write fewer numbers: the field that says how many, and the matrices to these and back.
     narrow: tuple[str, str, str] | None = None
@@ -225,6 +260,8 @@ class Family:
 
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     field_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
+    # What a file says in words of its own, in those that are read here; over its defaults.
+    words: Callable[[Fields], Mapping[str, object]] | None = None
 
     norms: LayerNorms[str] = PRE_NORMS
     norm_kind: NormKind = "root mean square"
@@ -233,17 +270,23 @@ class Family:
     )
     side_by_side: bool = False  # mixer and feed-forward read the same norm, and both are added
     unit_offset: bool = False  # norms multiply by 1 + weight
+    final_norm_is_whole: bool = False  # but the final one
+    after_norm_eps: str | None = None  # the field with what the norms after mixer and MLP add
+    embedding_norm: bool = False  # embeddings have a norm without weights
     qk_norm: QkNormKind | None = None
     qk_norm_switch: str | None = None  # the field that must be true for it
     qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
     qk_norm_after_rope: bool = False
-    qk_norm_is_plain: bool = False  # it has no weights, and only layers with rope have it
+    # It has no weights, and only layers with rope have it; or all.
+    qk_norm_is_plain: bool | Literal["everywhere"] = False
     value_norm: bool = False  # each head's values have a norm without weights too
     layer_scale: str | None = None  # the number that a layer's result is multiplied by
 
     qkv_bias: bool | str = False  # on q_proj, k_proj and v_proj
     output_bias: bool | str = False  # on o_proj
-    attention_gate: bool | str = False  # the result of attention is gated
+    attention_gate: bool | str = False  # the result of attention is gated, by what q_proj has too
+    output_gate: OutputGate | None = None  # it is gated by a matrix of its own
+    gate_kind: str | None = None  # the field that says whether it is one for each number
     mlp_bias: bool | str = False  # on gate_proj, up_proj and down_proj
     mlp_block: str = "mlp"  # what files call the MLP
     mlp_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
@@ -254,7 +297,11 @@ class Family:
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
-    clamped_swiglu: bool = False  # experts have it, by `swiglu_alpha` and `swiglu_limit`
+    # Experts have it, by `swiglu_alpha` and `swiglu_limit`; or MLPs too; or it is silu with `swiglu_limit` alone, in both.
+    clamped_swiglu: bool | Literal["everywhere", "plain"] = False
+    # The fields that list for each layer what limits the products of its experts, and of the one that all tokens go
+    # through; 0 or null: nothing.
+    expert_limits: tuple[str, str] | None = None
     experts: ExpertFacts | None = None
 
     halves: bool = False  # a layer is a mixer or a feed-forward alone: see `halves.py`
@@ -263,13 +310,20 @@ class Family:
 
     # Layers that `layer_types` calls `linear_attention`, or all but each n-th, are delta nets.
     delta_net: DeltaNetNames | None = None
+    # Those that `layer_types` or `linear_attn_config` say are delta nets with a decay for each channel; bounded by a field.
+    channel_delta: Literal["plain", "bounded"] | None = None
     # What files call the state space of those that `layer_types` calls mamba.
     mamba: str | None = None
     beside: bool = False  # each layer has attention beside the state space
     multipliers: bool = False  # activations are multiplied by numbers: see `multipliers.py`
     convolutions: bool = False  # layers that `layer_types` calls conv are short convolutions
     block_index: bool = False  # attention has an indexer that chooses blocks of tokens
+    # Layers that `layer_types` calls so have an indexer that chooses blocks for each head of keys.
+    head_index: str | None = None
+    pooled: bool = False  # attention sees the last tokens, and pools of all before
     latent: bool = False  # attention is latent (MLA)
+    latent_unturned: bool = False  # it has no rope
+    latent_norm_eps: bool = False  # the norms of latents add what all norms do
     latent_bias: bool | str = False  # on q_a_proj, kv_a_proj_with_mqa and o_proj
     indexer: IndexerRope | None = None  # latent attention sees the tokens that an indexer chooses
 
@@ -280,6 +334,14 @@ class Family:
     window_switch: str | None = None  # the field that must be true for `sliding_window` to count
     ends_full: bool = False  # the last layer has no window
 
+    # Heads may differ from layer to layer; the fields that list how many there are, of queries and of keys.
+    layer_heads: str | None = None
+    layer_kv_heads: str | None = None
+    value_dim: str | None = (
+        None  # the field with the numbers of a head's value, which are fewer than those of its key
+    )
+    value_scale: str | None = None  # values are multiplied by this
+
     # Layers without a window have sizes of their own; the fields that say them.
     full_head_dim: str | None = None
     full_kv_heads: str | None = None  # counts where the next one is true
@@ -287,10 +349,14 @@ class Family:
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
+    layer_thetas: str | None = (
+        None  # the field that lists the theta of each layer; 0: it has no rope
+    )
     # The field that must be true for `attn_scale` and `floor_scale` to scale the queries of layers without rope.
     unturned_scale: str | None = None
-    # Each head has a score that no token has, and that takes its part of the softmax.
-    sinks: bool = False
+    # Each head has a score that no token has, and that takes its part of the softmax; or each of layers with a window.
+    sinks: bool | Literal["windowed"] = False
+    sinks_name: str = "sinks"
     partial_rotary: bool = False  # `partial_rotary_factor` counts
     paired_rope: bool | str = False  # rope turns neighbours in a head, (2i, 2i + 1), not halves
     scaling_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own name → ours
@@ -299,14 +365,14 @@ class Family:
     attention_multiplier: str | float | None = None  # scores are multiplied by this instead
     attention_softcap: str | None = None
     logits_softcap: str | None = None
-    root_embedding: bool = False  # embeddings are multiplied by the root of hidden_size
+    root_embedding: bool | str = False  # embeddings are multiplied by the root of hidden_size
     embedding_multiplier: str | None = None
     residual_multiplier: str | None = None
     logits_divisor: str | None = None
     logits_multiplier: str | None = None
 
-    # There are several residual streams, in place of all norms but those inside.
-    streams: bool = False
+    # There are several residual streams. Gated ones stand in place of all norms but those inside.
+    streams: StreamsKind | None = None
 
     # Fields that must be absent, false or 0, and what the model would need.
     lacks: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -87,6 +87,28 @@ _GEMMA_4 = Family(
     exceeds_f16=True,
 )
 
+_GEMMA_2 = Family(
+    defaults=_GEMMA_DEFAULTS
+    | {
+        "max_position_embeddings": 8192,
+        "sliding_window_pattern": 2,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    norms=SANDWICH_NORMS,
+    unit_offset=True,
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    activation="hidden_activation",
+    windows="pattern",
+    layer_types=True,
+    query_scalar="query_pre_attn_scalar",
+    attention_softcap="attn_logit_softcapping",
+    logits_softcap="final_logit_softcapping",
+    root_embedding=True,
+    exceeds_f16=True,
+)
+
 GEMMA: Mapping[str, Family] = {
     "GemmaForCausalLM": Family(
         defaults={
@@ -103,26 +125,10 @@ GEMMA: Mapping[str, Family] = {
         root_embedding=True,
         exceeds_f16=True,
     ),
-    "Gemma2ForCausalLM": Family(
-        defaults=_GEMMA_DEFAULTS
-        | {
-            "max_position_embeddings": 8192,
-            "sliding_window_pattern": 2,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
-        norms=SANDWICH_NORMS,
-        unit_offset=True,
-        qkv_bias="attention_bias",
-        output_bias="attention_bias",
-        activation="hidden_activation",
-        windows="pattern",
-        layer_types=True,
-        query_scalar="query_pre_attn_scalar",
-        attention_softcap="attn_logit_softcapping",
-        logits_softcap="final_logit_softcapping",
-        root_embedding=True,
-        exceeds_f16=True,
+    "Gemma2ForCausalLM": _GEMMA_2,
+    "VaultGemmaForCausalLM": replace(
+        _GEMMA_2,
+        norms=replace(SANDWICH_NORMS, after_mixer=None, after_mlp=None),
     ),
     "Gemma3ForCausalLM": _GEMMA_3,
     # Gemma 4 26B-A4B and 31B

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from potluck.model.families.experts import HUNYUAN_EXPERTS
+from potluck.model.families.experts import DEEPSEEK_EXPERTS, HUNYUAN_EXPERTS
 from potluck.model.families.facts import Family
 
 _DENSE = Family(
@@ -22,5 +22,40 @@ HUNYUAN: Mapping[str, Family] = {
         _DENSE,
         defaults={**_DENSE.defaults, "num_experts": 1, "moe_topk": 1},
         experts=HUNYUAN_EXPERTS,
+    ),
+    # Hy3
+    "HYV3ForCausalLM": Family(
+        defaults={
+            "vocab_size": 120832,
+            "hidden_size": 4096,
+            "intermediate_size": 13312,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 11158840.0,
+            "num_experts": 192,
+            "num_experts_per_tok": 8,
+            "num_shared_experts": 1,
+            "moe_intermediate_size": 1536,
+            "first_k_dense_replace": 1,
+            "router_scaling_factor": 2.826,
+        },
+        qk_norm="head",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        experts=replace(
+            DEEPSEEK_EXPERTS,
+            router="router.gate",
+            bias="expert_bias",
+            groups=False,
+            normalise=True,
+            scale="router_scaling_factor",
+            shared="shared_mlp",
+            shared_count="num_shared_experts",
+        ),
     ),
 }

@@ -14,6 +14,16 @@ MISTRAL: Mapping[str, Family] = {
         },
         windows="all",
     ),
+    # Ministral 8B
+    "MinistralForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "sliding_window": 4096,
+            "max_position_embeddings": 131072,
+        },
+        windows="all",
+        layer_types=True,
+    ),
     # Ministral 3, Devstral 2
     "Ministral3ForCausalLM": Family(
         defaults={

@@ -42,4 +42,19 @@ OLMO: Mapping[str, Family] = {
         layer_types=True,
         local_theta="rope_theta",
     ),
+    "FlexOlmoForCausalLM": Family(
+        defaults={
+            "vocab_size": 100352,
+            "max_position_embeddings": 4096,
+            "rope_theta": 500000.0,
+            "num_experts": 7,
+            "num_experts_per_tok": 5,
+            "eos_token_id": 100257,
+        },
+        norms=POST_NORMS,
+        qk_norm="projection",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        experts=replace(QWEN_EXPERTS, layers="all", intermediate="intermediate_size"),
+    ),
 }

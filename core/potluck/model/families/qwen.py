@@ -177,7 +177,7 @@ QWEN: Mapping[str, Family] = {
             "seed": 1234,
         },
         norms=LayerNorms(),
-        streams=True,
+        streams="gated",
         block_index=True,
         experts=replace(
             _SHARED_EXPERTS, layers="all", stacked="rows", stacked_gates="gate_up_proj"

@@ -10,6 +10,7 @@ default there, nor here. Names of tensors are those of the files on the Hub.
 from collections.abc import Mapping
 
 from potluck.model.families.cohere import COHERE
+from potluck.model.families.deepseek import DEEPSEEK
 from potluck.model.families.ernie import ERNIE
 from potluck.model.families.exaone import EXAONE
 from potluck.model.families.facts import Family
@@ -21,13 +22,16 @@ from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
 from potluck.model.families.liquid import LIQUID
 from potluck.model.families.llama import LLAMA
+from potluck.model.families.minimax import MINIMAX
 from potluck.model.families.mistral import MISTRAL
 from potluck.model.families.mixtures import MIXTURES
 from potluck.model.families.nemotron import NEMOTRON
 from potluck.model.families.olmo import OLMO
 from potluck.model.families.openai import OPENAI
 from potluck.model.families.qwen import QWEN
+from potluck.model.families.step import STEP
 from potluck.model.families.ungated import UNGATED_MLPS
+from potluck.model.families.xiaomi import XIAOMI
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
@@ -42,18 +46,23 @@ FAMILIES: Mapping[str, Family] = {
     **GLM,
     **HUNYUAN,
     **MIXTURES,
+    **MINIMAX,
     **LATENT,
+    **DEEPSEEK,
     **NEMOTRON,
     **FALCON,
     **LIQUID,
     **UNGATED_MLPS,
     **OPENAI,
+    **STEP,
+    **XIAOMI,
 }
 
 WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
+    "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
@@ -84,6 +93,13 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "Qwen4ExpForConditionalGeneration": {"qwen4_exp_text": "Qwen4ExpForCausalLM"},
+    "Exaone4_5_ForConditionalGeneration": {
+        "exaone4": "Exaone4ForCausalLM",
+        "exaone4_5_text": "Exaone4ForCausalLM",
+    },
+    "MuseGlimmerForConditionalGeneration": {"muse_glimmer_text": "MuseGlimmerForCausalLM"},
+    "MiniMaxM3SparseForConditionalGeneration": {"minimax_m3_vl_text": "MiniMaxM3VLForCausalLM"},
+    "Step3p7ForConditionalGeneration": {"step3p5": "Step3p5ForCausalLM"},
 }
 """Models of more than text: for each `model_type` that their `text_config` may have, the family of their text.
 

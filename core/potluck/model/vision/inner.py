@@ -5,7 +5,7 @@ Its tensors have names of their own, and the fields about it begin as those of t
 
 from dataclasses import replace
 
-from potluck.model.gguf_keys import Config, GgufFile, Keys
+from potluck.model.gguf.keys import Config, GgufFile, Keys
 from potluck.model.vision.families import CONVERTED
 from potluck.model.vision.projector import text_part
 from potluck.model.vision.spec import TowerSpec

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from potluck.errors import BrokenModelError
 from potluck.model.families.table import WITH_TEXT
 from potluck.model.fields import Fields
-from potluck.model.gguf_keys import Config, GgufFile, Keys
+from potluck.model.gguf.keys import Config, GgufFile, Keys
 from potluck.model.vision.families import CONVERTED
 from potluck.model.vision.spec import TowerSpec
 from potluck.model.vision.towers.sizes import MAX_TOWER

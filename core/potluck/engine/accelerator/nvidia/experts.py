@@ -7,8 +7,8 @@ from torch import Tensor
 
 from potluck.engine.accelerator.nvidia.linear import NvidiaLinear
 from potluck.engine.accelerator.nvidia.operators import NvidiaOperators
-from potluck.engine.linear import Linear
-from potluck.engine.mlp import Mlp
+from potluck.engine.layers.linear import Linear
+from potluck.engine.layers.mlp import Mlp
 from potluck.model.families.facts import Activation
 
 _FEW = 4  # tokens; of more, those that chose the same expert are computed side by side, which reads it once

@@ -10,14 +10,14 @@ from torch import Tensor
 from potluck.engine import gates
 from potluck.engine.accelerator.aligned import AlignedAttention
 from potluck.engine.accelerator.nvidia.operators import MOST_ATTENDED, NvidiaOperators
-from potluck.engine.attention import Span
-from potluck.engine.kvcache import LayerCache
-from potluck.engine.linear import Linear
-from potluck.engine.mlp import Gate
-from potluck.engine.norms import HeadNorm, Norm, QkNorm
-from potluck.engine.rotary import rotate
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.layers.attention import Span
+from potluck.engine.layers.linear import Linear
+from potluck.engine.layers.mlp import Gate
+from potluck.engine.layers.norms import HeadNorm, Norm, QkNorm
+from potluck.engine.layers.rotary import rotate
 from potluck.model.families.facts import Activation
-from potluck.model.mixers import AttentionSpec
+from potluck.model.mixing.mixers import AttentionSpec
 
 _TOLERANCE = 0.02
 _TRIED = 200  # cached tokens

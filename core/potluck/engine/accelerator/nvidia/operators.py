@@ -153,7 +153,7 @@ class NvidiaOperators:
         return y
 
     def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> None:
-        """Rotate (T, H, dim) in place, as `engine/rotary.py:rotate` does; its last axis is contiguous."""
+        """Rotate (T, H, dim) in place, as `engine/layers/rotary.py:rotate` does; its last axis is contiguous."""
         self._check(x, cosines, sines)
         tokens, heads, size = x.shape
         of_token, of_head, _ = x.stride()

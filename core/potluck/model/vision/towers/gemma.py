@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Literal
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_THETA
 from potluck.model.vision.spec import MOST_ROWS, Merger, TowerFacts, TowerSpec
 from potluck.model.vision.towers.sizes import (
     MAX_MERGE,
     MAX_PATCH,
-    MAX_SQUARE,
     MAX_WIDTH,
     only,
+    rope_theta,
+    table,
     transformer,
 )
 
@@ -82,9 +82,8 @@ GEMMA_4_UNIFIED = TowerFacts(  # patches become rows without any layer
 def read_gemma_3(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
     """The tower of Gemma 3."""
     rows = whole.integer("mm_tokens_per_image", 1, MOST_ROWS, 256)
-    size = eye.integer("image_size", 1, MAX_SQUARE)
-    patch = eye.integer("patch_size", 1, MAX_PATCH)
-    side, cells = size // patch, int(rows**0.5)
+    side, patch = table(eye)
+    cells = int(rows**0.5)
     if cells * cells != rows or side % cells:
         raise invalid("mm_tokens_per_image", rows, f"must divide {side} x {side} patches")
     eps = eye.number("layer_norm_eps", 0.0, 1.0, 1e-6)
@@ -113,7 +112,6 @@ def read_gemma_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> Tow
     if eye.flag("standardize", False):
         standard = ("vision_tower.std_bias", "vision_tower.std_scale")
         merger = replace(merger, standard=standard)
-    parameters = eye.fields("rope_parameters") if "rope_parameters" in eye else eye
     return TowerSpec(
         facts=replace(facts, merger=merger, sees_ahead=_ahead(whole)),
         **sizes,
@@ -125,7 +123,7 @@ def read_gemma_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> Tow
         activation=eye.text("hidden_activation", "gelu_pytorch_tanh"),
         norm_eps=eps,
         merger_eps=eps,
-        theta=parameters.number("rope_theta", 1.0, MAX_THETA, 100.0),
+        theta=rope_theta(eye, 100.0),
     )
 
 

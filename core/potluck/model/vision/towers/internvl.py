@@ -4,15 +4,7 @@ from dataclasses import replace
 
 from potluck.model.fields import Fields, invalid
 from potluck.model.vision.spec import ClassToken, Merger, TowerFacts, TowerSpec
-from potluck.model.vision.towers.sizes import (
-    MAX_MERGE,
-    MAX_PATCH,
-    MAX_SIDE,
-    MAX_SQUARE,
-    only,
-    side_of,
-    transformer,
-)
+from potluck.model.vision.towers.sizes import cell_of_ratio, only, table, transformer
 
 INTERNVL = TowerFacts(
     patches="vision_tower.embeddings.patch_embeddings.projection",
@@ -46,11 +38,8 @@ def read_internvl(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> To
     kinds = {"layer_norm": "layer", "rms_norm": "rms"}
     if (kind := kinds.get(eye.text("norm_type", "layer_norm"))) is None:
         raise invalid(eye.path("norm_type"), eye.value("norm_type"), f"must be of {list(kinds)}")
-    merge = round(1 / whole.number("downsample_ratio", 1 / MAX_MERGE, 1.0, 0.5))
-    patch = side_of(eye, "patch_size", MAX_PATCH, 14)
-    side = side_of(eye, "image_size", MAX_SQUARE, 448) // patch
-    if side % merge or side > MAX_SIDE:
-        raise invalid("downsample_ratio", merge, f"must divide {side} x {side} patches")
+    merge = cell_of_ratio(whole, "downsample_ratio")
+    side, patch = table(eye, merge, patch=14, size=448)
     qk_norms = ("attention.q_norm", "attention.k_norm")
     own = replace(
         facts,

@@ -3,16 +3,14 @@
 from dataclasses import replace
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HIDDEN, MAX_THETA
+from potluck.model.limits import MAX_HIDDEN
 from potluck.model.vision.spec import ClassToken, Merger, TowerFacts, TowerSpec
 from potluck.model.vision.towers.sizes import (
-    MAX_MERGE,
-    MAX_PATCH,
-    MAX_SIDE,
-    MAX_SQUARE,
     MAX_TOWER,
+    cell_of_ratio,
     only,
-    side_of,
+    rope_theta,
+    table,
     transformer,
 )
 
@@ -67,7 +65,7 @@ CLIP = TowerFacts(
 def read_llama_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
     """The tower of Llama 4."""
     only(eye, "multi_modal_projector_bias", None, False)
-    merge = round(1 / eye.number("pixel_shuffle_ratio", 1 / MAX_MERGE, 1.0, 0.5))
+    merge = cell_of_ratio(eye, "pixel_shuffle_ratio")
     sizes = transformer(eye)
     joined = sizes["width"] * merge * merge
     if sizes["intermediate"] != joined:  # the adapter reads cells, and calls their size so
@@ -76,8 +74,7 @@ def read_llama_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> Tow
     first, second, rows = (eye.integer(name, 1, MAX_HIDDEN) for name in names)
     if not first == second == rows:
         raise invalid(eye.path(names[2]), rows, f"must be {first}, as the adapter's other sizes")
-    side, patch = _table(eye, merge)
-    parameters = eye.fields("rope_parameters") if "rope_parameters" in eye else eye
+    side, patch = table(eye, merge, patch=14)
     return TowerSpec(
         facts=facts,
         **sizes,
@@ -88,7 +85,7 @@ def read_llama_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> Tow
         side=side,
         activation="gelu",
         norm_eps=1e-5,
-        theta=parameters.number("rope_theta", 1.0, MAX_THETA, 10000.0),
+        theta=rope_theta(eye, 10000.0),
     )
 
 
@@ -101,7 +98,7 @@ def read_clip(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerS
     sizes["layers"] += last + 1
     if sizes["layers"] < 1:
         raise invalid("vision_feature_layer", layer, "must be one of the tower's layers")
-    side, patch = _table(eye, 1)
+    side, patch = table(eye, patch=14)
     eps = eye.number("layer_norm_eps", 0.0, 1.0, 1e-5)
     has_bias = whole.flag("multimodal_projector_bias", True)
     return TowerSpec(
@@ -116,12 +113,3 @@ def read_clip(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerS
         merger_activation=whole.text("projector_hidden_act", "gelu"),
         norm_eps=eps,
     )
-
-
-def _table(eye: Fields, merge: int) -> tuple[int, int]:
-    """Patches of the side of the table of positions, and pixels of a patch's side."""
-    patch = side_of(eye, "patch_size", MAX_PATCH, 14)
-    side = side_of(eye, "image_size", MAX_SQUARE) // patch
-    if not 0 < side <= MAX_SIDE or side % merge:
-        raise invalid(eye.path("image_size"), side * patch, f"must have whole cells of {merge}")
-    return side, patch

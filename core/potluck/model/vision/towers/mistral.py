@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from potluck.model.fields import Fields
-from potluck.model.limits import MAX_THETA
 from potluck.model.vision.spec import Merger, TowerFacts, TowerSpec
-from potluck.model.vision.towers.sizes import MAX_MERGE, MAX_PATCH, only, transformer
+from potluck.model.vision.towers.sizes import MAX_MERGE, MAX_PATCH, only, rope_theta, transformer
 
 MISTRAL_3 = TowerFacts(  # Pixtral: https://arxiv.org/abs/2410.07073
     patches="vision_tower.patch_conv",
@@ -70,7 +69,6 @@ def _read(
     whole: Fields, eye: Fields, facts: TowerFacts, out: int, *, has_bias: bool, merge: int
 ) -> TowerSpec:
     only(whole, "vision_feature_layer", None, -1)
-    parameters = eye.fields("rope_parameters") if "rope_parameters" in eye else eye
     text = whole.fields("text_config") if "text_config" in whole else whole
     return TowerSpec(
         facts=replace(facts, merger=replace(facts.merger, has_bias=has_bias)),
@@ -83,7 +81,7 @@ def _read(
         merger_activation=whole.text("projector_hidden_act", "gelu"),
         norm_eps=1e-5,
         merger_eps=text.number("rms_norm_eps", 0.0, 1.0, 1e-5),
-        theta=parameters.number("rope_theta", 1.0, MAX_THETA, 10000.0),
+        theta=rope_theta(eye, 10000.0),
     )
 
 

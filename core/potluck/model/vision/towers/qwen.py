@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HIDDEN, MAX_LAYERS
+from potluck.model.fields import Fields
+from potluck.model.limits import MAX_LAYERS
 from potluck.model.vision.spec import Merger, TowerFacts, TowerSpec
 from potluck.model.vision.towers.sizes import (
     MAX_MERGE,
@@ -11,6 +11,7 @@ from potluck.model.vision.towers.sizes import (
     MAX_SIDE,
     MAX_TOWER,
     MAX_WIDTH,
+    check_out,
     transformer,
 )
 
@@ -78,9 +79,7 @@ QWEN_2 = replace(
 
 def read_qwen(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
     """The tower of Qwen2.5-VL and later ones."""
-    given = eye.integer("out_hidden_size", 1, MAX_HIDDEN, out)
-    if given != out:
-        raise invalid(eye.path("out_hidden_size"), given, f"must be the hidden size, {out}")
+    check_out(eye, "out_hidden_size", out)
     deep: tuple[int, ...] = ()
     if facts.deep is not None:
         deep = eye.integers("deepstack_visual_indexes", 0, MAX_TOWER, _MAX_DEEP)
@@ -106,9 +105,7 @@ def read_qwen(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerS
 
 def read_qwen_2(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
     """The tower of Qwen2-VL, whose config calls the decoder's hidden size its own."""
-    given = eye.integer("hidden_size", 1, MAX_HIDDEN, out)
-    if given != out:
-        raise invalid(eye.path("hidden_size"), given, f"must be the hidden size, {out}")
+    check_out(eye, "hidden_size", out)
     width, merge = eye.integer("embed_dim", 4, MAX_WIDTH, 1280), _merge(eye)
     inner = int(width * eye.number("mlp_ratio", 0.0, _MAX_RATIO, 4.0))
     usual: dict[str, object] = {"depth": 32, "num_heads": 16, "embed_dim": width}

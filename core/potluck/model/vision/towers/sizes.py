@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_INTERMEDIATE
+from potluck.model.limits import MAX_HIDDEN, MAX_INTERMEDIATE, MAX_THETA
 from potluck.model.vision.spec import TowerFacts, TowerSpec
 
 MAX_PATCH = 64  # pixels
@@ -54,6 +54,41 @@ def side_of(eye: Fields, name: str, most: int, default: int | None = None) -> in
     if len(sides) > 1:
         raise invalid(eye.path(name), eye.value(name), "must have equal sides")
     return sides.pop() if sides else eye.integer(name, 1, most, default)
+
+
+def table(
+    eye: Fields, merge: int = 1, *, patch: int | None = None, size: int | None = None
+) -> tuple[int, int]:
+    """Patches of the side of the table of positions, and pixels of a patch's side.
+
+    Args:
+        eye: the vision config.
+        merge: patches of a cell's side: the table has whole cells.
+        patch: pixels of a patch's side, if the config does not say it.
+        size: pixels of a picture's side, likewise.
+    """
+    pixels = side_of(eye, "patch_size", MAX_PATCH, patch)
+    side = side_of(eye, "image_size", MAX_SQUARE, size) // pixels
+    if not 0 < side <= MAX_SIDE or side % merge:
+        raise invalid(eye.path("image_size"), side * pixels, f"must have whole cells of {merge}")
+    return side, pixels
+
+
+def cell_of_ratio(fields: Fields, name: str) -> int:
+    """Patches of a cell's side, of which a field has the inverse."""
+    return round(1 / fields.number(name, 1 / MAX_MERGE, 1.0, 0.5))
+
+
+def rope_theta(eye: Fields, default: float) -> float:
+    """The theta of a tower's rope, which files have in an object of its own or not."""
+    parameters = eye.fields("rope_parameters") if "rope_parameters" in eye else eye
+    return parameters.number("rope_theta", 1.0, MAX_THETA, default)
+
+
+def check_out(eye: Fields, name: str, out: int) -> None:
+    """Raise InvalidConfigError unless a field has the decoder's hidden size, or is missing."""
+    if (given := eye.integer(name, 1, MAX_HIDDEN, out)) != out:
+        raise invalid(eye.path(name), given, f"must be the hidden size, {out}")
 
 
 def only(fields: Fields, name: str, *allowed: object) -> None:

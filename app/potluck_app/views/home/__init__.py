@@ -1,0 +1,1 @@
+"""The Cluster page: computers, layers, and who could join."""

@@ -1,0 +1,90 @@
+"""The card about the engine, where it is not installed yet: what is missing, how far it is, and one thing to do."""
+
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QWidget
+
+from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.schema import ClusterState
+from potluck_app import wording
+from potluck_app.backend import Backend
+from potluck_app.language import said
+from potluck_app.theme import Theme
+from potluck_app.views.widgets.boxes import hbox, vbox
+from potluck_app.views.widgets.controls import announce, button, card_frame, label
+from potluck_app.views.widgets.meter import Meter
+from potluck_app.views.widgets.words import Described
+
+_QUIET = ("own", "ready")
+_NARROW = 440  # pixels of the card
+_MARGINS = (12, 10, 12, 2)  # around the card, as around the banner
+
+
+class EngineCard(Described, QWidget):
+    """Shown as long as this computer has no engine; nothing is fetched without a click."""
+
+    def __init__(self, theme: Theme, backend: Backend) -> None:
+        super().__init__()
+        self._theme, self._backend = theme, backend
+        self.text = label("", "body", wrap=True, name="engine-text")
+        self.meter = Meter(theme, "Progress of the engine")
+        self.install = button("Install", "engine-install", self._install, kind="primary")
+        self.stop = button("Stop", "engine-stop", self._stop)
+        self._head = hbox((self.text, 1), self.install, self.stop, spacing=10)
+        card = card_frame()
+        vbox(self._head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
+        vbox(card, parent=self, margins=_MARGINS)
+        backend.state_changed.connect(self.show_state)
+        self._phase = ""
+        self.show_state(backend.live_state)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Put the button beside the text, or below it where both would be narrow."""
+        super().resizeEvent(event)
+        is_narrow = event.size().width() < self._theme.px(_NARROW)
+        direction = QBoxLayout.Direction
+        self._head.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
+
+    def show_state(self, state: ClusterState | None) -> None:
+        """Show what the node says; nothing while it says nothing."""
+        engine = state.engine if state is not None else None
+        if engine is None or engine.phase in _QUIET:
+            self.hide()
+            return
+        self.text.setText(_sentence(engine))
+        self.setAccessibleName(self.text.text())
+        self.meter.setVisible(engine.is_working)
+        self.meter.show_fraction(engine.fraction)
+        self.install.setText("Try again" if engine.phase == "failed" else "Install")
+        self.install.setVisible(engine.phase in ("missing", "failed"))
+        self.stop.setVisible(engine.is_working)
+        if engine.phase != self._phase:
+            announce(self, self.text.text())
+        self._phase = engine.phase
+        self.show()
+
+    def _install(self) -> None:
+        self._ask(EngineRequest(action="install"))
+
+    def _stop(self) -> None:
+        self._ask(EngineRequest(action="stop"))
+
+    def _ask(self, request: EngineRequest) -> None:
+        call = self._backend.call("POST", "/cluster/engine", request, Engine)
+        call.then(failed=self._backend.report)
+
+
+def _sentence(engine: Engine) -> str:
+    """What the card says, in the person's language."""
+    share = wording.percent(engine.fraction)
+    if engine.phase == "fetching" and engine.source:
+        return said(f"The engine is being fetched: {share}, from {engine.source}.")
+    if engine.phase == "fetching":
+        return said(f"The engine is being fetched: {share}.")
+    if engine.phase == "unpacking":
+        return said(f"The engine is being unpacked and tried: {share}.")
+    if engine.phase == "missing" and engine.nbytes:
+        return said(
+            "This computer needs its engine, PyTorch, to compute."
+            f" {wording.size(engine.nbytes)} are fetched once, from your home or from the Internet."
+        )
+    return said(engine.message)

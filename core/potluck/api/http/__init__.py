@@ -1,0 +1,1 @@
+"""What all endpoints stand on: the listener and its guard, bodies, streams."""

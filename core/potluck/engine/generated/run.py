@@ -1,0 +1,469 @@
+"""Runs of layers as generated functions: which layers can be in one, and how it is called."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NotRequired, TypeAlias, TypedDict
+
+import torch
+from torch import Tensor
+
+from potluck.engine.caches.kvcache import LayerCache, RowsAndState, StateCache
+from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.generated.attention import has_kernels, kernel_heads
+from potluck.engine.generated.convolution import convolution_sizes
+from potluck.engine.generated.delta_net import delta_heads
+from potluck.engine.generated.latent import index_heads, latent_heads
+from potluck.engine.generated.mamba import mamba_heads
+from potluck.engine.kernels.attending.index_kernel import IndexHeads
+from potluck.engine.kernels.attending.latent_kernel import LatentHeads
+from potluck.engine.kernels.called.generated import GeneratedKernels
+from potluck.engine.kernels.decoding.decode import ChosenMemory, Decoder
+from potluck.engine.kernels.decoding.latent_weights import IndexWeights, LatentWeights
+from potluck.engine.kernels.decoding.layer_shape import LayerShape
+from potluck.engine.kernels.decoding.layer_weights import (
+    BesideExperts,
+    Expert,
+    LayerWeights,
+    Moe,
+    Space,
+    layer_shape,
+)
+from potluck.engine.kernels.products.tensors import (
+    ConvolutionTensors,
+    DeltaTensors,
+    FloatWeight,
+    MambaTensors,
+    Weight,
+)
+from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.beside import Beside
+from potluck.engine.layers.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.layers.channel_delta import ChannelDeltaNet
+from potluck.engine.layers.choosing import Choice
+from potluck.engine.layers.delta_net import DeltaNet
+from potluck.engine.layers.indexer import Indexer
+from potluck.engine.layers.latent import LatentAttention
+from potluck.engine.layers.linear import FloatLinear, Linear, PackedLinear
+from potluck.engine.layers.mamba import Mamba
+from potluck.engine.layers.mlp import Mlp, MoE
+from potluck.engine.layers.parallel import ParallelMoE
+from potluck.engine.layers.short_convolution import ShortConvolution
+from potluck.engine.rank_sums.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
+from potluck.model.families.facts import Activation
+from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
+from potluck.model.mixing.mixers import AttentionSpec
+
+GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
+"""A layer as a generated function takes it; those of one shape can be in one function."""
+
+
+class MixerWeights(TypedDict):
+    """The part of `LayerWeights` that the mixer has."""
+
+    qkv: NotRequired[Weight]
+    qkv_bias: NotRequired[Tensor | None]
+    qk_norm: NotRequired[Tensor | None]
+    output: NotRequired[Weight]
+    output_bias: NotRequired[Tensor | None]
+    window: NotRequired[int | None]
+    chunk: NotRequired[int | None]
+    sinks: NotRequired[Tensor | None]
+    rope: NotRequired[int | None]
+    latent: NotRequired[LatentWeights]
+    delta_net: NotRequired[DeltaTensors]
+    gates: NotRequired[Weight]
+    decay_up: NotRequired[Tensor]
+    mamba: NotRequired[MambaTensors]
+    convolution: NotRequired[ConvolutionTensors]
+    space: NotRequired[Space]
+
+
+class GeneratedRun(Run):
+    """Consecutive layers of one shape."""
+
+    def __init__(
+        self,
+        first: int,
+        layers: Sequence[GeneratedLayer],
+        kernels: GeneratedKernels,
+        chosen: ChosenMemory | None = None,
+    ) -> None:
+        """Make it; `chosen` is where all runs of the stage have what was chosen for the token."""
+        self.layers, self.kernels = slice(first, first + len(layers)), kernels
+        shape, weights = layers[0][0], [weights for _, weights in layers]
+        self._decoder = Decoder(kernels, weights, shape, chosen)
+        self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
+        self._sums: GeneratedSum | None = None
+        self._joined: object = None  # what they were made of
+        self._placed: object = None  # the `place` of the cache whose addresses the decoder has
+
+    def step(
+        self,
+        hidden: int,
+        cache: SessionCache,
+        position: int,
+        angles: Sequence[tuple[int, int, int]],
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Run one token through the layers without any torch operator.
+
+        Args:
+            hidden: the address of D hidden states in f32, which are updated in place.
+            cache: of all layers of the stage.
+            position: of the token.
+            angles: for each rope of the model, the addresses of the position's angles, f32.
+            exchange: sums what ranks have computed.
+
+        Raises:
+            RankLostError: another rank did not take part in a sum.
+        """
+        self._join(exchange)
+        if self._placed is not cache.place:
+            own = cache.layers[self.layers]
+            firsts, shared = [one.first for one in own], [one.shared for one in own]
+            states = [_state(one) for one in own]
+            self._decoder.place([one.both for one in own], firsts, shared, states)
+            self._placed = cache.place
+        if position == 0:
+            _begin(cache.layers[self.layers])
+        self._decoder.step(hidden, position, angles)
+        if self._sums is not None:
+            self._sums.check()
+
+    def _join(self, exchange: Exchange | None) -> None:
+        """Have the sums of the next step made by this exchange."""
+        joined = None if exchange is None else exchange.native or exchange
+        if joined is self._joined:
+            return
+        native: NativeSum | None = None if exchange is None else exchange.native
+        sums: GeneratedSum | None = native
+        if native is not None:
+            native.wakes(self.kernels.wake)
+        elif exchange is not None:
+            sums = SumCallback(exchange, self.kernels.wake)
+        self._joined, self._sums = joined, sums
+        self._decoder.sum_by(*((0, 0) if sums is None else (sums.address, sums.argument)))
+
+    def __call__(self, x: Tensor, caches: Sequence[LayerCache], step: Step) -> Tensor:
+        hidden = x.to(torch.float32, copy=True)  # the decoder updates it in place
+        own, self._placed = caches[self.layers], None
+        if step.position == 0:
+            _begin(own)
+        angles = [angles.float() for angles in step.angles]
+        memory, firsts = [one.both for one in own], [one.first for one in own]
+        shared, states = [one.shared for one in own], [_state(one) for one in own]
+        if self._chosen is not None and step.choice is not None:
+            self._chosen.places[:-1].copy_(step.choice.places[0])
+        self._join(step.exchange)
+        self._decoder(hidden, memory, step.position, angles, firsts, shared, states)
+        if self._sums is not None:
+            self._sums.check()
+        if self._chosen is not None and self._sees is not None and step.position >= self._sees:
+            places = self._chosen.places[None, :-1].clone()
+            step.choice = Choice(self._sees, step.position, places=places)
+        return hidden.to(x.dtype)
+
+
+def _begin(caches: Sequence[LayerCache]) -> None:
+    """Make states those before the first token."""
+    for cache in caches:
+        for part in cache.parts:
+            if isinstance(part, StateCache):
+                part.state(0)
+
+
+def _state(cache: LayerCache) -> Tensor | None:
+    """The state beside rows of tokens."""
+    return cache.state.both if isinstance(cache, RowsAndState) else None
+
+
+def cut_into_runs(
+    blocks: Sequence[DecoderLayer], kernels: GeneratedKernels, cache: torch.dtype
+) -> tuple[Run, ...]:
+    """Cut a stage's layers into the longest runs that one call can compute for one token.
+
+    Args:
+        blocks: all layers of the stage.
+        kernels: those that functions are generated with.
+        cache: the dtype of keys and values.
+    """
+    layers = [generated_layer(block, cache) for block in blocks]
+    runs: list[Run] = []
+    latents = [layer[0].latent for layer in layers if layer is not None]
+    chosen = ChosenMemory.of([latent for latent in latents if latent is not None])
+    first = 0
+    for _, group in groupby(layers, lambda layer: layer and layer[0]):
+        some = list(group)
+        generated = [layer for layer in some if layer is not None]
+        if generated:
+            runs.append(GeneratedRun(first, generated, kernels, chosen))
+        else:
+            runs.append(LayerRun(first, blocks[first : first + len(some)]))
+        first += len(some)
+    return tuple(runs)
+
+
+def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
+    """The layer for a generated function, with keys and values of this dtype.
+
+    None: no function can be generated for it, and torch computes it. The specification says so, or
+    a matrix is in several pieces.
+    """
+    spec = block.spec
+    if not is_generable(spec):
+        return None
+    match block.mixer:
+        case None:
+            mixer, heads = MixerWeights(rope=None), None
+        case Attention() as attention:
+            mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
+        case LatentAttention() as latent:
+            whole = latent_heads(latent.spec, cache)
+            mixer, heads = _latent(latent, whole, cache), whole.attention
+        case DeltaNet() as delta_net:
+            mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
+        case ChannelDeltaNet() as channel_delta:
+            mixer, heads = _channel_delta(channel_delta), delta_heads(channel_delta.spec)
+        case Mamba() as mamba:
+            mixer, heads = _between(mamba), mamba_heads(mamba.spec)
+            mixer = mixer and {**mixer, "mamba": mamba.tensors}
+        case ShortConvolution() as short:
+            mixer, heads = _between(short), convolution_sizes(short.spec)
+            mixer = mixer and {**mixer, "convolution": short.tensors}
+        case Beside(attention=attention, mamba=mamba):
+            mixer, heads = _beside(attention, mamba), kernel_heads(attention.spec, cache)
+        case _:
+            return None
+    weights = None if mixer is None else _layer_weights(block, mixer)
+    if weights is None:
+        return None
+    shape = layer_shape(
+        weights,
+        heads,
+        epsilon=spec.norm_eps,
+        after_epsilon=spec.after_norm_eps,
+        multiplier=spec.residual_multiplier,
+        activation="silu" if spec.feed_forward is None else spec.feed_forward.activation,
+        shared_activation=_shared_activation(spec.feed_forward),
+        norm_kind=spec.norm_kind,
+        is_side_by_side=spec.is_side_by_side,
+        sums_mixer=spec.sums_mixer,
+        sums_feed_forward=spec.sums_feed_forward,
+    )
+    return shape, weights
+
+
+def _shared_activation(feed_forward: FeedForward | None) -> Activation | None:
+    return feed_forward.shared_activation if isinstance(feed_forward, MoeSpec) else None
+
+
+def is_generable(spec: LayerSpec) -> bool:
+    """Whether a function can be generated for layers of this specification."""
+    index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
+    if (
+        (spec.mixer is not None and not has_kernels(spec.mixer))
+        or spec.streams is not None
+        or index is not None
+    ):
+        return False
+    norms, feed_forward = spec.norms, spec.feed_forward
+    is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
+    has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
+    if spec.norm_kind == "layer" or spec.is_side_by_side:
+        is_plain = isinstance(spec.mixer, AttentionSpec) and not is_parallel
+        if not (is_plain and has_before) or has_after or norms.after_mlp is not None:
+            return False
+    before_mlp = is_parallel or spec.is_side_by_side or norms.before_mlp is not None
+    after_mlp = norms.after_mlp is not None
+    if spec.mixer is None:
+        has_before, has_after = before_mlp, after_mlp
+    if feed_forward is not None and (has_before, has_after) != (before_mlp, after_mlp):
+        return False
+    if has_after and spec.residual_multiplier != 1.0:
+        return False
+    if feed_forward is None:
+        return has_before or isinstance(spec.mixer, AttentionSpec)
+    return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
+
+
+def _attention(attention: Attention) -> MixerWeights | None:
+    qkv, output = _weight(attention.qkv), _weight(attention.output)
+    if qkv is None or output is None:
+        return None
+    window, in_chunks = attention.spec.window, attention.spec.in_chunks
+    return {
+        "qkv": qkv,
+        "qkv_bias": _bias(attention.qkv),
+        "qk_norm": None if attention.qk_norm is None else attention.qk_norm.weight,
+        "output": output,
+        "output_bias": _bias(attention.output),
+        "window": None if in_chunks else window,
+        "chunk": window if in_chunks else None,
+        "sinks": attention.sinks,
+        "rope": attention.spec.rope,
+    }
+
+
+def _beside(attention: Attention, mamba: Mamba) -> MixerWeights | None:
+    mixer, first, output = _attention(attention), _weight(mamba.input), _weight(mamba.output)
+    if mixer is None or first is None or output is None:
+        return None
+    heads = mamba_heads(mamba.spec)
+    space = Space(heads=heads, input=first, output=output, tensors=mamba.tensors)
+    return {**mixer, "space": space}
+
+
+def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
+    qkv, output = _weight(mixer.input), _weight(mixer.output)
+    if qkv is None or output is None:
+        return None
+    return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
+
+
+def _channel_delta(mixer: ChannelDeltaNet) -> MixerWeights | None:
+    first, gates, output = (_weight(one) for one in mixer.matrices)
+    if first is None or gates is None or output is None:
+        return None
+    return {
+        "qkv": first,
+        "output": output,
+        "rope": None,
+        "delta_net": mixer.tensors,
+        "gates": gates,
+        "decay_up": mixer.tensors.decay_up,
+    }
+
+
+def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:
+    """The two matrices, between which the mixer is."""
+    first, output = _weight(mixer.input), _weight(mixer.output)
+    if first is None or output is None:
+        return None
+    return {
+        "qkv": first,
+        "qkv_bias": _bias(mixer.input),
+        "output": output,
+        "output_bias": _bias(mixer.output),
+        "rope": None,
+    }
+
+
+def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:
+    qkv, output = _weight(latent.input), _weight(latent.output)
+    key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
+    queries = None if latent.queries is None else _weight(latent.queries)
+    is_whole = latent.queries is None or queries is not None
+    index = None
+    if latent.indexer is not None:
+        index = _index(latent.indexer, index_heads(latent.spec, cache))
+        is_whole = is_whole and index is not None
+    if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
+        return None
+    return {
+        "qkv": qkv,
+        "qkv_bias": _bias(latent.input),
+        "output": output,
+        "output_bias": _bias(latent.output),
+        "rope": latent.spec.rope,
+        "latent": LatentWeights(
+            heads=heads,
+            query_norm=None if latent.query_norm is None else latent.query_norm.weight,
+            queries=queries,
+            norm=latent.latent_norm.weight,
+            key_up=key_up,
+            value_up=value_up,
+            index=index,
+            follows=latent.spec.follows,
+        ),
+    }
+
+
+def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
+    queries, keys = _weight(indexer.queries), _weight(indexer.keys)
+    if queries is None or keys is None or heads is None:
+        return None
+    return IndexWeights(
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        head_weights=indexer.weights.weight,
+        norm=indexer.norm.weight,
+        norm_bias=indexer.norm.bias,
+    )
+
+
+def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | None:
+    """The layer's weights; None: a matrix is in several pieces."""
+    mlp = block.mlp
+    moe = dense = None
+    match mlp:
+        case ParallelMoE():
+            moe = _parallel(mlp)
+        case MoE():
+            moe = _moe(mlp)
+        case None:
+            pass
+        case _:
+            dense = _expert(mlp)
+    if mlp is not None and dense is None and moe is None:
+        return None
+    gate_up, down = (None, None) if dense is None else dense[:2]
+    return LayerWeights(
+        norms=block.norms.map(lambda norm: norm.weight),
+        gate_up=gate_up,
+        gate_up_bias=None if dense is None else dense.gate_up_bias,
+        down=down,
+        down_bias=None if dense is None else dense.down_bias,
+        learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
+        moe=moe,
+        scale=block.scale,
+        **mixer,
+    )
+
+
+def _moe(moe: MoE) -> Moe | None:
+    """None where a matrix is in several pieces."""
+    whole = [expert for expert in map(_expert, moe.mlps) if expert is not None]
+    if len(whole) < len(moe.mlps):
+        return None
+    shared, narrow = None if moe.shared is None else whole.pop(), None
+    if moe.narrow is not None:
+        first, last = map(_weight, moe.narrow)
+        if first is None or last is None:
+            return None
+        narrow = first, last
+    return Moe(router=moe.router, experts=tuple(whole), shared=shared, narrow=narrow)
+
+
+def _parallel(parallel: ParallelMoE) -> Moe | None:
+    """None where a matrix is in several pieces."""
+    moe, dense = _moe(parallel.moe), _expert(parallel.dense)
+    if moe is None or dense is None:
+        return None
+    norms = parallel.norms.map(lambda norm: norm.weight)
+    beside = BesideExperts(mlp=dense, norms=norms, router_norm=parallel.router_norm.weight)
+    return replace(moe, beside=beside)
+
+
+def _expert(mlp: Mlp) -> Expert | None:
+    gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
+    if gate_up is None or down is None:
+        return None
+    return Expert(gate_up, down, _bias(mlp.gate_up), _bias(mlp.down))
+
+
+def _weight(linear: Linear) -> Weight | None:
+    match linear:
+        case PackedLinear():
+            return linear.weight
+        case FloatLinear():
+            return FloatWeight(linear.weight)
+        case _:
+            return None
+
+
+def _bias(linear: Linear) -> Tensor | None:
+    if not isinstance(linear, PackedLinear | FloatLinear) or linear.bias is None:
+        return None
+    return linear.bias.float()

@@ -1,0 +1,1 @@
+"""Kernels as they are called: with tensors, checked."""

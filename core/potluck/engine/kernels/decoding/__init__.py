@@ -1,0 +1,1 @@
+"""One token through all layers of a stage in one call."""

@@ -1,0 +1,89 @@
+"""The kernel of the head: it computes the logits of one token's hidden states, and the largest of them."""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from potluck.engine.kernels.decoding.forms import PackedForm
+from potluck.engine.kernels.paths import Path
+from potluck.engine.kernels.pool_kernel import Pooled, emit_run
+from potluck.engine.kernels.writing.emit import Emitter
+from potluck.engine.kernels.writing.ir_types import (
+    F32,
+    I8,
+    I32,
+    I64,
+    KIND_F32,
+    NULL,
+    POINTER,
+    constant,
+    vector,
+)
+from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record
+from potluck.engine.kernels.writing.values import Value
+from potluck.model.families.facts import NormKind
+from potluck.model.formats import PackedFormat
+
+
+class HeadStep(Record):
+    """What the head reads and writes."""
+
+    hidden = Address(KIND_F32)
+    norm = Address(KIND_F32)
+    records = Address(I8)  # the input of the product
+    matrix = Address(I8)
+    logits = Address(KIND_F32)
+    job = Address(I8)
+    shares = Number()
+
+
+# A `HeadStep` → the first of the largest logits; -1: one of them is not finite.
+HEAD = ir.FunctionType(I64, [POINTER])
+
+_LANES = 16
+_INFINITY_BITS = 0x7F800000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """What a kernel of the head is written for."""
+
+    hidden: int
+    rows: int
+    weight_format: PackedFormat
+    epsilon: float  # of the norm
+    norm_kind: NormKind = "root mean square"
+
+
+def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
+    """Write logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
+    run = emit_run(module, f"{name}_run", path)
+    e = Emitter(ir.Function(module, HEAD, name), path)
+    given = HeadStep.load(e.arguments[0])
+    pool = Pooled(e, run, given.job, given.shares)
+    form = PackedForm(name=name, memory=given.records, pool=pool, weight_format=shape.weight_format)
+    norm = shape.epsilon, shape.norm_kind
+    inputs = form.normed(given.hidden, shape.hidden, given.norm, *norm)
+    form.multiply(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
+    return e.end(_emit_best(e, given.logits, shape.rows))
+
+
+def _emit_best(e: Emitter, logits: Pointer, count: int) -> Value:
+    """Return the index of the first of the largest; -1 where a number is not finite."""
+    wide, bits = vector(F32, _LANES), vector(I32, _LANES)
+    lowest = constant(wide, -float("inf"))
+    best, size = e.variable(lowest), e.variable(constant(bits, 0))
+    where = e.variable(constant(bits, 0))
+    for span in e.spans(count, _LANES):
+        value = logits[span]
+        size.value = value.magnitude_bits().at_least(size.value)
+        if span.mask is not None:
+            value = e.select(span.mask, value, lowest)
+        is_better = value > best.value
+        here = e.trunc(span.first, I32) + constant(bits, range(_LANES))
+        best.value = e.select(is_better, value, best.value)
+        where.value = e.select(is_better, here, where.value)
+    is_highest = best.value.equals(best.value.highest())
+    first = e.select(is_highest, where.value, constant(bits, -1)).reduce("umin")
+    is_finite = size.value.reduce("umax") < _INFINITY_BITS
+    return e.select(is_finite, e.zext(first, I64), constant(I64, -1))

@@ -1,0 +1,1 @@
+"""Mixtures of experts: the choice, and the experts of many tokens."""

@@ -1,0 +1,1 @@
+"""Products with packed and plain weights, and how these are packed."""

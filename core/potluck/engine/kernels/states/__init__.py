@@ -1,0 +1,1 @@
+"""Mixers with a recurrent state: gated delta nets and state spaces."""

@@ -1,0 +1,1 @@
+"""From stored tensors to the memory that a stage computes with."""

@@ -1,0 +1,190 @@
+"""Load a stage's weights from tensors on disk, or make random ones to measure with.
+
+A `Reader` fills the matrices that `builder.py` allocates, so that loading never holds a second copy of the
+model.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+import torch
+
+from potluck.engine.kernels.layout import ROWS
+from potluck.engine.layers.ngram_table import TableTarget
+from potluck.engine.loading.builder import build_weights
+from potluck.engine.loading.reading import PIECE, Progress, Reader, StoredTensor
+from potluck.engine.loading.slices import SlicedTarget
+from potluck.engine.loading.stage_weights import StageWeights
+from potluck.engine.loading.targets import Target
+from potluck.engine.memory import out_of_memory
+from potluck.errors import InvalidLayersError
+from potluck.model.checkpoint.stored import find_stored
+from potluck.model.config import ModelConfig, Shape
+from potluck.model.schemes import Cache, Scheme
+from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config
+from potluck.system.processor import usable_cores
+
+_MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; eight are faster than the disks of a home
+
+
+def load_weights(
+    config: ModelConfig,
+    layers: range,
+    *,
+    embedding: bool,
+    head: bool,
+    tensors: Iterable[StoredTensor],
+    scheme: Scheme,
+    device: torch.device,
+    cache: Cache = "full",
+    progress: Progress | None = None,
+    threads: int | None = None,
+    kept: StageWeights | None = None,
+    share: Share | None = None,
+) -> StageWeights:
+    """Load a stage's weights, except those in `kept`. Tensors of other stages are ignored.
+
+    Args:
+        config: of the whole model.
+        layers: of the stage.
+        embedding: whether it has the embedding.
+        head: whether it has the final norm and the head.
+        tensors: those that are stored, whole.
+        scheme: how the weights are held.
+        device: the device of the weights.
+        cache: how keys and values are held.
+        progress: is told how much is read.
+        threads: that read; None: as many as pay.
+        kept: what is loaded already; layers of another share are not used.
+        share: what a rank of a group holds of each layer. None: all of it.
+
+    Raises:
+        InvalidLayersError: the model has no such layers.
+        BrokenModelError: a tensor is missing, or has a dtype or shape that the config does not.
+        IntegrityError: a file's bytes do not have their digest; `data["digest"]` is that digest.
+        OutOfMemoryError: the device has no room for these layers.
+        OSError: a file cannot be read.
+    """
+    if not 0 <= layers.start <= layers.stop <= config.num_layers:
+        raise InvalidLayersError(
+            f"The model has {config.num_layers} layers, and {layers.start} to {layers.stop} were"
+            " asked for.",
+        )
+    if kept is not None and kept.share != share:
+        kept = kept.keep((), embedding=True, head=True)  # every rank has these whole
+    needed = _missing_tensors(config, layers, embedding, head, kept)
+    found = {tensor.name: tensor for tensor in tensors}
+    stored = find_stored(config, needed, found, scheme=scheme, where="the store")
+    total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
+    reader = Reader(config, total, progress, threads or min(_MOST_THREADS, usable_cores()))
+    slices = {} if share is None else _slices(config, layers, share, scheme)
+
+    def own(name: str, target: Target) -> Target:
+        part = slices.get(name)
+        return target if part is None else SlicedTarget(target, part, needed[name])
+
+    with out_of_memory("load these layers", device), reader:
+        return build_weights(
+            rank_config(config, share, scheme),
+            layers,
+            embedding=embedding,
+            head=head,
+            scheme=scheme,
+            device=device,
+            cache=cache,
+            kept=kept,
+            share=share,
+            fill=lambda targets: reader.begin(
+                (stored[name], own(name, target)) for name, target in targets
+            ),
+        )
+
+
+def random_weights(
+    config: ModelConfig,
+    layers: Sequence[int],
+    *,
+    embedding: bool,
+    head: bool,
+    scheme: Scheme,
+    device: torch.device,
+    cache: Cache = "full",
+    seed: int = 0,
+    progress: Progress | None = None,
+    kept: StageWeights | None = None,
+) -> StageWeights:
+    """Make random weights as fast as memory can be written. They compute as fast as real ones.
+
+    Raises:
+        OutOfMemoryError: the device has no room for these layers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
+    tensors = _missing_tensors(config, layers, embedding, head, kept)
+    done, total = 0, sum(map(prod, tensors.values()))
+
+    def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
+        nonlocal done
+        for _, target in targets:
+            _fill(target, numbers)
+            done += target.rows * target.width
+            if progress is not None:
+                progress(done, total)
+        return lambda: None
+
+    with out_of_memory("make these layers", device):
+        return build_weights(
+            config,
+            layers,
+            embedding=embedding,
+            head=head,
+            scheme=scheme,
+            device=device,
+            cache=cache,
+            kept=kept,
+            fill=fill,
+        )
+
+
+def _slices(
+    config: ModelConfig, layers: range, share: Share, scheme: Scheme
+) -> dict[str, TensorSlice]:
+    """The slices that a rank holds of the tensors of these layers."""
+    slices: dict[str, TensorSlice] = {}
+    for layer in layers:
+        slices |= layer_slices(config, layer, share, scheme)
+    return slices
+
+
+def _missing_tensors(
+    config: ModelConfig,
+    layers: Sequence[int],
+    embedding: bool,
+    head: bool,
+    kept: StageWeights | None,
+) -> dict[str, Shape]:
+    """The tensors that a stage needs and has not kept, and their shapes."""
+    if kept is not None:
+        layers = [layer for layer in layers if layer not in kept.layers]
+        embedding = embedding and kept.embedding is None
+        head = head and kept.lm_head is None
+    return config.stage_tensors(layers, embedding=embedding, head=head)
+
+
+def _fill(target: Target, numbers: torch.Tensor) -> None:
+    """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
+    if isinstance(target, TableTarget):
+        target.table.imitate(numbers)
+        return
+    blocks = max(1, PIECE // max(1, target.width * ROWS))  # of rows, about as large as a piece
+    rows = min(blocks, -(-target.rows // ROWS)) * ROWS
+    piece = numbers.repeat(-(-rows * target.width // PIECE))[: rows * target.width]
+    piece = piece.view(rows, target.width)
+    target.fill(0, piece[: target.rows])
+    packed = target.packed
+    nbytes = 0 if packed is None else packed.format.nbytes(rows, target.width)
+    for number, first in enumerate(range(rows, target.rows, rows), 1):
+        if packed is not None and first + rows <= target.rows:
+            packed.data[number * nbytes :][:nbytes] = packed.data[:nbytes]
+        else:
+            target.fill(first, piece[: target.rows - first])

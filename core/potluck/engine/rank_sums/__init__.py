@@ -1,0 +1,1 @@
+"""Sums over the ranks of a group that computes its layers together."""

@@ -1,0 +1,1 @@
+"""From the last hidden states to the token that is chosen."""

@@ -1,0 +1,76 @@
+"""What GGUF files say of models with state spaces or short convolutions beside attention."""
+
+from potluck.model.gguf.keys import Config, Keys
+from potluck.model.gguf.mixtures import routed
+
+
+def state_spaces(keys: Keys, config: Config) -> None:
+    """Set the sizes of state spaces."""
+    heads, inner = keys.integer("ssm.time_step_rank"), keys.integer("ssm.inner_size")
+    if heads < 1:
+        raise keys.invalid("ssm.time_step_rank", "must be at least 1")
+    has_bias = any(name.endswith(".ssm_conv1d.bias") for name in keys.file.shapes)
+    config |= {
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_d_ssm": inner,
+        "mamba_n_groups": keys.integer("ssm.group_count"),
+        "mamba_d_state": keys.integer("ssm.state_size"),
+        "mamba_d_conv": keys.integer("ssm.conv_kernel"),
+        "mamba_conv_bias": has_bias,
+    }
+
+
+def nemotron_h(keys: Keys, config: Config) -> None:
+    """Set what each layer is: attention has heads of keys, and a feed-forward a size; the others are state spaces."""
+    layers, shapes = keys.integer("block_count"), keys.file.shapes
+    heads = keys.each("attention.head_count_kv", layers)
+    sizes = keys.each("feed_forward_length", layers)
+    state_spaces(keys, config)
+    config |= {
+        "layer_types": [
+            "attention"
+            if heads[layer]
+            else "mamba"
+            if not sizes[layer]
+            else "moe"
+            if f"blk.{layer}.ffn_gate_inp.weight" in shapes
+            else "mlp"
+            for layer in range(layers)
+        ],
+        "num_key_value_heads": max(heads),
+        "intermediate_size": max(sizes),
+        "mlp_bias": any(".ffn_up.bias" in name for name in shapes),
+        "attention_bias": any(".attn_q.bias" in name for name in shapes),
+        "mamba_proj_bias": any(".ssm_in.bias" in name for name in shapes),
+    }
+    if "expert_count" in keys:
+        routed(keys, config)
+        size = keys.integer("expert_shared_feed_forward_length")
+        config["moe_shared_expert_intermediate_size"] = size
+    narrow = [shape for name, shape in shapes.items() if name.endswith(".ffn_latent_down.weight")]
+    if narrow:
+        config["moe_latent_size"] = narrow[0][0]
+
+
+def falcon_h1(keys: Keys, config: Config) -> None:
+    """Set the state spaces. Numbers that activations are multiplied by are in the file's matrices already."""
+    state_spaces(keys, config)
+    config |= {
+        "mamba_rms_norm": any(name.endswith(".ssm_norm.weight") for name in keys.file.shapes),
+        "mamba_norm_before_gate": False,
+    }
+
+
+def lfm2(keys: Keys, config: Config) -> None:
+    """Set which layers are attention: those with heads of keys."""
+    heads = keys.each("attention.head_count_kv", keys.integer("block_count"))
+    config |= {
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "num_key_value_heads": max(heads),
+        "conv_L_cache": keys.integer("shortconv.l_cache"),
+        "conv_bias": any(".shortconv.in_proj.bias" in name for name in keys.file.shapes),
+        "block_auto_adjust_ff_dim": False,  # files have the size that came of it
+    }
+    if "expert_count" in keys:
+        routed(keys, config)

@@ -1,0 +1,1 @@
+"""What mixes a token with those before it: attention of each kind, and recurrent states, as specifications."""

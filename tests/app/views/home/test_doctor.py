@@ -1,0 +1,178 @@
+"""The doctor in the window, and the ways to it."""
+
+import pytest
+from fake_backend import computer
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QPushButton
+from pytestqt.qtbot import QtBot
+from scripted_window import ScriptedBackend, home
+
+from potluck.api.values.doctor import Diagnosis
+from potluck.doctor.sentences import say
+from potluck_app.http import Problem
+from potluck_app.views.home.add_computer import AddComputerDialog
+from potluck_app.views.home.doctor import DoctorDialog
+from potluck_app.views.main_window import MainWindow
+
+pytestmark = pytest.mark.qt
+
+LEFT = Qt.MouseButton.LeftButton
+HINT = "No other computer was found."
+PATH = "/cluster/doctor"
+COMMAND = "sudo ufw allow 47777/tcp"
+FOUND = Diagnosis(
+    findings=(
+        say("firewall_blocks", COMMAND, firewall="ufw", port="47777"),
+        say("vpn_none"),
+    )
+)
+
+
+@pytest.fixture
+def page(window: MainWindow) -> MainWindow:
+    window.go(window.cluster)
+    return window
+
+
+@pytest.fixture
+def dialog(page: MainWindow, backend: ScriptedBackend) -> DoctorDialog:
+    backend.say(home())
+    return page.cluster.open_doctor()
+
+
+def test_it_looks_at_once_and_shows_each_finding_with_what_to_do(
+    dialog: DoctorDialog, backend: ScriptedBackend
+) -> None:
+    assert "a few seconds" in dialog.summary.text()
+    assert not dialog.again.isEnabled()
+
+    backend.last(PATH).call.done.emit(FOUND)
+
+    problem, well = dialog.findings
+    assert problem.accessibleName().startswith("Problem · Firewall · A rule of ufw")
+    assert problem.command.text() == COMMAND
+    assert well.accessibleName() == "OK · VPN · No VPN is on."
+    assert dialog.summary.text() == "The doctor found 1 problem."
+    assert dialog.again.isEnabled()
+
+
+def test_checking_again_replaces_what_was_found(
+    dialog: DoctorDialog, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.last(PATH).call.done.emit(FOUND)
+
+    qtbot.mouseClick(dialog.again, LEFT)
+    assert len(dialog.findings) == 2  # they stay until there is an answer
+    backend.last(PATH).call.done.emit(Diagnosis(findings=FOUND.findings[1:]))
+
+    assert [view.accessibleName() for view in dialog.findings] == ["OK · VPN · No VPN is on."]
+    assert backend.paths().count(f"POST {PATH}") == 2
+
+
+def test_a_node_that_does_not_answer_is_said_and_can_be_asked_again(
+    dialog: DoctorDialog, backend: ScriptedBackend
+) -> None:
+    backend.last(PATH).call.failed.emit(Problem("Potluck does not answer."))
+
+    assert dialog.summary.text() == "Potluck does not answer."
+    assert dialog.again.isEnabled()
+
+
+def test_a_command_and_the_whole_report_can_be_copied(
+    dialog: DoctorDialog, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.last(PATH).call.done.emit(FOUND)
+
+    assert dialog.copy.text() == "Copy all findings"
+    qtbot.mouseClick(dialog.copy, LEFT)
+
+    first, second = QGuiApplication.clipboard().text().splitlines()
+    assert first.startswith("Problem: Firewall: A rule of ufw keeps other computers out. Let")
+    assert second == "OK: VPN: No VPN is on."
+
+
+def test_the_doctor_leads_to_the_address_of_the_other_computer(
+    dialog: DoctorDialog, page: MainWindow, qtbot: QtBot
+) -> None:
+    qtbot.mouseClick(dialog.address, LEFT)
+
+    (add,) = page.findChildren(AddComputerDialog)
+    assert add.isVisible()
+    assert not dialog.isVisible()
+
+
+# --- the ways to it
+
+
+def test_nothing_found_appears_once_the_search_has_lasted(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    looking = page.cluster.looking
+    backend.say(home())
+    assert looking.title.text() == "Looking for your computers"
+    assert not looking.doctor.isVisible()
+
+    backend.say(home(hint=HINT))
+    assert looking.title.text() == "Nothing found?"
+    qtbot.mouseClick(looking.doctor, LEFT)
+    assert len(page.findChildren(DoctorDialog)) == 1
+    qtbot.mouseClick(looking.address, LEFT)
+    assert len(page.findChildren(AddComputerDialog)) == 1
+
+    backend.say(home())
+    assert looking.title.text() == "Looking for your computers"
+    assert not looking.doctor.isVisible()
+
+
+def test_a_person_may_have_the_search_done_again(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    looking = page.cluster.looking
+    backend.say(home(hint=HINT))
+    qtbot.mouseClick(looking.again, LEFT)
+
+    assert backend.last("/cluster/search").method == "POST"
+    assert looking.title.text() == "Looking for your computers"  # though the last state has a hint
+    assert not looking.again.isVisible()
+
+    page.go(page.chat)
+    qtbot.keyClick(page, Qt.Key.Key_F5)
+    assert page.cluster.isVisible()
+    assert [asked.path for asked in backend.asked].count("/cluster/search") == 2
+
+
+def test_a_search_that_is_asked_for_is_seen_beside_other_computers(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home(computer("Mac", "2")))
+    assert not page.cluster.looking.isVisible()
+
+    page.cluster._looks.setInterval(200)
+    qtbot.keyClick(page, Qt.Key.Key_F5)
+    assert page.cluster.looking.isVisible()
+    qtbot.waitUntil(lambda: not page.cluster.looking.isVisible())
+
+
+def test_who_has_a_second_computer_is_asked_nothing(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(computer("Mac", "2", online=False, state="lost"), hint=HINT))
+
+    assert not page.cluster.looking.isVisible()
+
+
+def test_settings_and_the_add_dialog_lead_to_it_too(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(home())
+    add = page.cluster.open_add_dialog()
+    qtbot.mouseClick(add.doctor, LEFT)
+    assert not add.isVisible()
+    assert len(page.findChildren(DoctorDialog)) == 1
+
+    page.go(page.settings)
+    button = page.settings.findChild(QPushButton, "settings-doctor")
+    assert isinstance(button, QPushButton)
+    qtbot.mouseClick(button, LEFT)
+    assert len(page.findChildren(DoctorDialog)) == 2

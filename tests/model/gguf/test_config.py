@@ -1,0 +1,367 @@
+"""What a GGUF file says becomes the config that the model had."""
+
+from typing import Any
+
+import pytest
+from config_layers import attention, windows
+
+from potluck.errors import InvalidConfigError
+from potluck.model.config import ModelConfig
+from potluck.model.gguf.config import read_gguf_config
+from potluck.model.gguf.keys import GgufFile
+from potluck.model.layers import DenseSpec
+from potluck.model.mixing.rope import LinearScaling, LongScaling, YarnScaling
+from potluck.model.quantized import ROLES, Quantization
+
+SIZES: dict[str, object] = {
+    "context_length": 4096,
+    "embedding_length": 64,
+    "block_count": 4,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 9.999999747378752e-06,  # what f32 makes of 1e-5
+    "rope.freq_base": 500000.0,
+}
+SHAPES = {"token_embd.weight": (320, 64), "blk.0.ffn_up.weight": (96, 64)}
+
+
+def read(
+    architecture: str = "llama",
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+    kinds: dict[str, str] | None = None,
+    factors: dict[str, tuple[float, ...]] | None = None,
+    tokenizer: dict[str, object] | None = None,
+    **changes: object,
+) -> tuple[dict[str, Any], ModelConfig]:
+    sizes = SIZES | {name.replace("__", "."): value for name, value in changes.items()}
+    metadata: dict[str, object] = {"general.architecture": architecture}
+    metadata |= {f"{architecture}.{k}": v for k, v in sizes.items() if v is not None}
+    metadata |= {f"tokenizer.ggml.{k}": v for k, v in (tokenizer or {}).items()}
+    shapes = SHAPES | (shapes or {})
+    found = dict.fromkeys(shapes, "F16") | (kinds or {})
+    file = GgufFile(metadata=metadata, shapes=shapes, kinds=found, factors=factors or {})
+    raw = read_gguf_config(file)
+    return raw, ModelConfig.from_dict(raw)
+
+
+def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() -> None:
+    raw, config = read()
+
+    assert raw["architectures"] == ["LlamaForCausalLM"]
+    assert (config.vocab_size, config.hidden_size) == (320, 64)
+    layer = config.layers[0]
+    mixer = attention(layer.mixer)
+    assert (config.num_layers, mixer.heads, mixer.kv_heads) == (4, 4, 2)
+    assert isinstance(layer.feed_forward, DenseSpec)
+    assert layer.feed_forward.down.width == 96
+    assert (config.head_dim, config.max_position) == (16, 4096)
+    assert raw["rms_norm_eps"] == 1e-5
+    assert config.ropes[0].theta == 500000.0
+    assert config.tie_word_embeddings
+
+
+def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
+    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_gate.bias": (96,)}
+
+    _, config = read(shapes=shapes)
+
+    assert not config.tie_word_embeddings
+    assert [part.has_bias for part in config.layers[0].projections] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stored"),
+    [
+        ({"token_embd.weight": "Q6_K", "a": "Q4_K", "b": "Q4_K"}, (4, False)),
+        ({"token_embd.weight": "F16", "a": "Q4_0", "b": "Q4_0"}, (4, True)),
+        ({"token_embd.weight": "Q8_0", "a": "Q8_0", "b": "Q8_0"}, (8, True)),
+        ({"token_embd.weight": "Q8_0", "a": "IQ4_XS", "b": "IQ4_XS"}, (4, False)),
+        ({"token_embd.weight": "BF16", "a": "BF16", "b": "BF16"}, (16, False)),
+        ({"token_embd.weight": "F32", "a": "F32", "b": "F32"}, (32, False)),
+    ],
+)
+def test_the_model_is_stored_as_most_of_its_weights_are(
+    kinds: dict[str, str], stored: tuple[int, bool]
+) -> None:
+    _, config = read(shapes={"a": (1000, 64), "b": (1000, 64)}, kinds=kinds)
+
+    assert config.quantization is not None
+    found = config.quantization
+    assert (found.method, found.bits, found.is_symmetric) == ("gguf", *stored)
+    assert found.interleaved_heads
+
+
+def layered(kinds: dict[str, str], layers: int = 1) -> Quantization:
+    """Of a model with a large matrix of Q4_K, and matrices of layers of these types."""
+    whole = {"token_embd.weight": "Q6_K", "a": "Q4_K"} | kinds
+    shapes = dict.fromkeys(whole, (64, 64)) | {"a": (64_000, 64)}
+    _, config = read(
+        shapes=shapes, kinds=whole | {"blk.0.ffn_up.weight": "Q4_K"}, block_count=layers
+    )
+    assert config.quantization is not None
+    return config.quantization
+
+
+def test_matrices_that_are_stored_more_finely_are_told_layer_by_layer() -> None:
+    stored = layered(
+        {
+            "blk.0.attn_q.weight": "Q4_K",
+            "blk.0.attn_v.weight": "Q6_K",
+            "blk.0.attn_output.weight": "Q4_0",
+            "blk.0.ffn_gate.weight": "Q4_1",
+            "blk.0.ffn_down.weight": "Q4_K",
+            "blk.1.attn_q.weight": "Q4_K",
+            "blk.1.ffn_down.weight": "IQ4_XS",
+            "blk.2.ffn_gate_exps.weight": "Q5_K",
+            "blk.2.ffn_gate_inp.weight": "F32",  # the router
+            "blk.2.ffn_down.3.weight": "Q8_0",
+            "blk.2.attn_norm.weight": "F32",
+            "blk.3.attn_qkv.weight": "Q4_K",
+            "blk.4.attn_q.weight": "Q6_K",  # of no layer
+            f"blk.{'1' * 5000}.attn_q.weight": "Q6_K",
+        },
+        layers=4,
+    )
+
+    assert stored.fits_offsets
+    assert stored.higher_precision == {(0, "qkv"), (1, "down"), (2, "gate_up"), (2, "down")}
+
+
+def test_layers_of_too_many_kinds_are_taken_for_one() -> None:
+    parts = ("attn_q", "attn_output", "ffn_gate", "ffn_down")
+    finest = {f"blk.{layer}.{part}.weight": "Q6_K" for layer, part in enumerate(parts)}
+    plain = {f"blk.{layer}.{part}.weight": "Q4_K" for layer in range(5) for part in parts}
+
+    stored = layered(plain | finest, layers=5)
+
+    assert stored.higher_precision == {(layer, role) for layer in range(5) for role in ROLES}
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_coarse"),
+    [
+        ({"token_embd.weight": "Q4_K"}, True),
+        ({"token_embd.weight": "Q6_K"}, False),
+        ({"token_embd.weight": "Q6_K", "output.weight": "Q4_1"}, True),
+        ({"token_embd.weight": "Q4_K", "output.weight": "Q6_K"}, False),
+    ],
+)
+def test_a_head_of_4_bits_is_told(ends: dict[str, str], is_coarse: bool) -> None:
+    assert layered(ends).has_coarse_head == is_coarse
+
+
+@pytest.mark.parametrize(
+    "kind", ["IQ4_XS", "IQ4_NL", "Q4_0", "Q5_K", "Q6_K", "Q8_0", "Q3_K", "F16"]
+)
+def test_other_types_have_no_offsets(kind: str) -> None:
+    raw, config = read(shapes={"a": (1000, 64)}, kinds={"a": kind})
+
+    assert config.quantization is not None
+    assert not config.quantization.fits_offsets
+    assert "finer" not in raw["quantization_config"]
+
+
+def test_ends_are_those_of_the_file_and_what_is_named_so() -> None:
+    tokenizer: dict[str, object] = {
+        "eos_token_id": 1,
+        "eot_token_id": 4,
+        "tokens": ["a", "</s>", "<|im_end|>", "<|end|>", "b", "<end_of_turn>"],
+    }
+
+    _, config = read(tokenizer=tokenizer)
+
+    assert config.eos_token_ids == (1, 2, 3, 4, 5)
+
+
+def test_the_end_of_a_message_is_not_that_of_an_answer_of_several_messages() -> None:
+    tokenizer: dict[str, object] = {
+        "tokens": ["a", "<|return|>", "<|end|>", "<|call|>", "<|endoftext|>"],
+        "eos_token_id": 1,
+        "eot_token_id": 2,
+    }
+
+    _, config = read(tokenizer=tokenizer)
+
+    assert config.eos_token_ids == (1, 3, 4)
+
+
+def test_factors_of_frequencies_hold_at_every_length() -> None:
+    factors = tuple(float(i + 1) for i in range(8))
+
+    _, config = read(factors={"rope_freqs.weight": factors})
+
+    assert config.ropes[0].scaling == LongScaling(
+        short=factors, long=factors, original_max_position=4096, attention_factor=1.0
+    )
+
+
+def test_long_factors_are_those_of_phi() -> None:
+    short, long = (1.0,) * 6, (2.5,) * 6
+    factors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+
+    _, config = read(
+        "phi3",
+        factors=factors,
+        rope__dimension_count=12,
+        rope__scaling__original_context_length=512,
+        rope__scaling__attn_factor=1.19,
+        attention__sliding_window=0,
+    )
+
+    (rope,) = config.ropes
+    assert rope.dim == 12
+    assert rope.scaling == LongScaling(
+        short=short, long=long, original_max_position=512, attention_factor=1.19
+    )
+    assert windows(config) == (None,) * 4
+    assert attention(config.layers[0].mixer).is_fused
+
+
+def test_a_window_of_phi_is_one_of_all_layers() -> None:
+    _, config = read("phi3", attention__sliding_window=2047)
+
+    assert windows(config) == (2047,) * 4
+
+
+def test_other_scalings_are_read() -> None:
+    yarn: dict[str, Any] = {
+        "rope__scaling__type": "yarn",
+        "rope__scaling__factor": 4.0,
+        "rope__scaling__original_context_length": 1024,
+        "rope__scaling__yarn_beta_fast": 16.0,
+    }
+
+    assert read(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes[
+        0
+    ].scaling == LinearScaling(factor=8.0)
+    assert read(rope__scale_linear=2.0)[1].ropes[0].scaling == LinearScaling(factor=2.0)
+    assert read(rope__scaling__type="none")[1].ropes[0].scaling is None
+    scaling = read("qwen2", **yarn)[1].ropes[0].scaling
+    assert isinstance(scaling, YarnScaling)
+    assert (scaling.factor, scaling.original_max_position, scaling.beta_fast) == (4.0, 1024, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "scalar"),
+    [("gemma2", 26, 32), ("gemma2", 46, 16), ("gemma3", 34, 32), ("gemma3", 62, 16)],
+)
+def test_the_largest_gemmas_have_a_scale_of_their_own(
+    architecture: str, layers: int, scalar: int
+) -> None:
+    _, config = read(
+        architecture,
+        block_count=layers,
+        attention__key_length=32,
+        attention__value_length=32,
+        attention__sliding_window=512,
+    )
+
+    assert attention(config.layers[0].mixer).scale == scalar**-0.5
+    every = 2 if architecture == "gemma2" else 6
+    assert [window is None for window in windows(config)] == [
+        (layer + 1) % every == 0 for layer in range(layers)
+    ]
+    assert not config.unit_offset  # files have one added already
+    assert (attention(config.layers[0].mixer).softcap, config.logits_softcap) == (
+        (50.0, 30.0) if architecture == "gemma2" else (None, None)
+    )
+
+
+def test_gemma_3_turns_local_layers_by_another_theta() -> None:
+    _, config = read(
+        "gemma3",
+        block_count=6,
+        rope__freq_base=1e6,
+        rope__scaling__type="linear",
+        rope__scaling__factor=8.0,
+        attention__sliding_window=512,
+    )
+
+    everywhere, local = config.ropes
+    assert (everywhere.theta, everywhere.scaling) == (1e6, LinearScaling(factor=8.0))
+    assert (local.theta, local.scaling) == (1e4, None)
+
+
+def test_experts_are_counted() -> None:
+    more: dict[str, Any] = {
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 24,
+    }
+
+    mixtral, qwen = read(**more)[1], read("qwen3moe", **more)[1]
+
+    for config, size in ((mixtral, 96), (qwen, 24)):
+        assert config.experts is not None
+        assert (config.experts.routing.count, config.experts.routing.per_token) == (8, 2)
+        assert config.experts.intermediate_size == size
+        assert config.experts.routing.normalise
+    assert mixtral.architecture == "MixtralForCausalLM"
+    assert windows(mixtral) == (None,) * 4
+
+
+def test_multipliers_of_granite_go_by_other_names() -> None:
+    _, config = read(
+        "granite",
+        attention__scale=0.015625,
+        embedding_scale=12.0,
+        residual_scale=0.22,
+        logit_scale=8.0,
+    )
+
+    assert (attention(config.layers[0].mixer).scale, config.embedding_multiplier) == (
+        0.015625,
+        12.0,
+    )
+    assert (config.layers[0].residual_multiplier, config.logits_divisor) == (0.22, 8.0)
+
+
+def test_windows_may_be_listed_layer_by_layer() -> None:
+    _, config = read(
+        "exaone4",
+        attention__sliding_window=128,
+        attention__sliding_window_pattern=[True, True, False, True],
+    )
+
+    assert windows(config) == (128, 128, None, 128)
+    assert windows(read("exaone4")[1]) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"embedding_length": None}, "llama.embedding_length is missing"),
+        ({"embedding_length": True}, "llama.embedding_length must be a whole number"),
+        ({"attention__head_count": -4}, "attention.head_count must be at least 1"),
+        ({"attention__head_count": []}, "attention.head_count must be the same"),
+        ({"attention__layer_norm_rms_epsilon": "x"}, "rms_epsilon must be a number"),
+        ({"rope__scaling__type": "su"}, "rope.scaling.type must be"),
+        ({"rope__scaling__type": 3}, "rope.scaling.type must be text"),
+        ({"rope__freq_base": float("nan")}, "rope_theta"),
+        ({"shapes": {"token_embd.weight": (320,)}}, "token_embd.weight must be there"),
+        ({"block_count": 1 << 40}, "num_hidden_layers"),
+    ],
+)
+def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidConfigError, match=field):
+        read(**changes)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma2"])
+def test_heads_that_are_none_are_named(architecture: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"attention\.head_count"):
+        read(architecture, block_count=46, attention__head_count=0)
+    with pytest.raises(InvalidConfigError, match=r"attention\.key_length"):
+        read(
+            architecture,
+            attention__key_length=0,
+            attention__value_length=0,
+            rope__dimension_count=16,
+        )
+
+
+def test_a_file_without_a_family_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"general\.architecture"):
+        read_gguf_config(GgufFile(metadata={}, shapes={}, kinds={}, factors={}))
