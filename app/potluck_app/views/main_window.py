@@ -91,8 +91,9 @@ class MainWindow(QMainWindow):
         chat.trouble.connect(self.banner.show_problem)
         chat.unkept.connect(self.banner.show_trouble)
         self.banner.refreshed.connect(self._on_banner)
-        self.banner.show_trouble(chat.why_unkept)
         self._on_state(backend.live_state)
+        self.banner.show_trouble(chat.why_unkept)
+        self.banner.follow()
         if preferences.current.mode is not None:
             self.go(self.chat)
 

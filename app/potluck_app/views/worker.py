@@ -145,7 +145,7 @@ class WorkerWindow(QWidget):
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
         self.show_state(backend.live_state)
-        self.banner.refresh()
+        self.banner.follow()
         self.setFocus()
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:

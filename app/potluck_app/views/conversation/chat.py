@@ -23,12 +23,11 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
-from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_card import model_card
-from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.conversation.advice import AdviceLine
+from potluck_app.views.conversation.aloud import ReadingAloud
 from potluck_app.views.conversation.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.conversation.chat_sidebar import ChatSidebar
 from potluck_app.views.conversation.composer import Composer, ComposerText, files_in
@@ -92,9 +91,9 @@ class ChatView(QWidget):
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
         self._waiting = WaitingLine(chat, self.transcript)
+        ReadingAloud(chat, self.transcript)
         self.advice = Advice(backend, chat, self)
         self.find_bar = FindBar(theme, chat, self.transcript)
-        self._spoken = ("", Spoken())  # of the message with this id
         self.composer = self._make_composer()
         self._pages = QStackedWidget()
         self._pages.addWidget(self._make_empty())
@@ -116,10 +115,8 @@ class ChatView(QWidget):
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
         chat.busy_changed.connect(self.composer.set_busy)
-        chat.replied.connect(self._speak)
         chat.models_wanted.connect(open_models)
         model = chat.messages
-        model.dataChanged.connect(self._on_growing)
         model.modelReset.connect(self._on_messages)
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
@@ -287,25 +284,6 @@ class ChatView(QWidget):
         view = self.transcript.last_own()
         if view is not None and not self._chat.is_busy:
             view.open_editor()
-
-    def _on_growing(self) -> None:
-        if self._chat.is_busy:  # the end is said once, by `replied`
-            self._speak()
-
-    def _speak(self) -> None:
-        """Let a screen reader say what is new in the reply that is written."""
-        last = self._chat.messages.last()
-        if last is None or last.role != "assistant":
-            return
-        if last.id != self._spoken[0]:
-            self._spoken = (last.id, Spoken())
-        is_done = last.status != "streaming"
-        written = self._spoken[1].more(split_thinking(last.text)[1], is_done=is_done)
-        ending = last.error or ("The reply was stopped." if last.status == "stopped" else "")
-        if written:
-            announce(self.transcript, written, is_quoted=True)
-        elif is_done and ending:
-            announce(self.transcript, ending)
 
     def _show_context(self) -> None:
         used, context = self.advice.used, self._chat.context()

@@ -84,28 +84,31 @@ class NewsBanner(Banner):
         self._notices = Notices()
         self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
         self._problem_over.timeout.connect(self._forget_problem)
-        backend.problem.connect(self.show_problem)
-        backend.connection_changed.connect(self._on_connection)
-        backend.state_changed.connect(self.refresh)
+
+    def follow(self) -> None:
+        """Follow the node, once the banner is in its window: what the pages say aloud comes first."""
+        self._backend.problem.connect(self.show_problem)
+        self._backend.connection_changed.connect(self._on_connection)
+        self._backend.state_changed.connect(self._refresh)
+        self._refresh()
 
     def show_problem(self, message: str) -> None:
         """Say for a while why something failed."""
         self._problem = message
         self._problem_over.start()
-        self.refresh()
+        self._refresh()
 
     def show_trouble(self, message: str) -> None:
         """Say something that lasts, until it is read."""
         self._trouble = message
-        self.refresh()
+        self._refresh()
 
     def _on_connection(self, connection: Connection, _message: str) -> None:
         if connection == "connected":
             self._problem = ""
-        self.refresh()
+        self._refresh()
 
-    def refresh(self, *_: object) -> None:
-        """Show the line that matters now. To be called once the banner is in its window."""
+    def _refresh(self, *_: object) -> None:
         connection, notice = self._backend.connection, self._notices.worst(self._backend.state)
         if connection == "restarting":
             self.show_line(self._restarting, "warning")
@@ -124,12 +127,12 @@ class NewsBanner(Banner):
 
     def _forget_problem(self) -> None:
         self._problem = ""
-        self.refresh()
+        self._refresh()
 
     def _forget_trouble(self) -> None:
         self._trouble = ""
-        self.refresh()
+        self._refresh()
 
     def _forget_notice(self, notice: Notice) -> None:
         self._notices.dismiss(notice)
-        self.refresh()
+        self._refresh()
