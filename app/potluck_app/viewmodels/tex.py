@@ -21,6 +21,8 @@ _TOKEN: Final = re.compile(
 """A new `line` may say how far below it is: `\\\\[6pt]`."""
 _LONG_WORD: Final = 2  # letters; a longer index is easier to read on the line
 _OPERATORS: Final = frozenset(" =+−±∓·×÷<>≤≥≠≈≡∼∝,;:|/→⇒∈\n([⟨{")
+_NAMES: Final = symbols.FUNCTIONS | {"\\operatorname", "\\operatorname*"}
+_AFTER_NAMES: Final = frozenset(("\\left", "\\,", "\\!", "\\right", "\\\\", "\\limits"))
 _DIVIDES: Final = frozenset("/÷:")
 _ENDS_FACTOR: Final = frozenset(")]}⟩!′")  # beside letters and digits
 _WHITE: Final = re.compile(r"[^\S\n]+")
@@ -74,9 +76,11 @@ class _Reader:
             if token in symbols.FRACTIONS:
                 said += self._fraction(said)
                 continue
-            if token in symbols.FUNCTIONS and _is_factor(said):
+            if token in _NAMES and _is_factor(said):
                 said += " "
-            said += self._part()
+            part = self._part()
+            is_apart = token != "{" or "/" not in part or self._stands_alone(said)
+            said += part if is_apart or _BRACKETS.fullmatch(part) else f"({part})"
         if until is not None:
             self._next()
         return said
@@ -85,9 +89,12 @@ class _Reader:
         """A fraction, in brackets where something is multiplied by it."""
         self._next()
         over, under = _bracketed(self._argument(), is_over=True), _bracketed(self._argument())
+        return f"{over}/{under}" if self._stands_alone(before) else f"({over}/{under})"
+
+    def _stands_alone(self, before: str) -> bool:
+        """Whether what was read is multiplied by nothing, divides nothing and has no power."""
         follows = before.rstrip(" ")[-1:] in ("", *_OPERATORS - _DIVIDES)
-        alone = follows and self._ends_here()
-        return f"{over}/{under}" if alone else f"({over}/{under})"
+        return follows and self._ends_here()
 
     def _ends_here(self) -> bool:
         """Whether no factor and no power comes next."""
@@ -119,9 +126,11 @@ class _Reader:
     def _command(self, token: str) -> str:
         if token in symbols.SIGNS:
             return symbols.SIGNS[token]
-        if token in symbols.FUNCTIONS:
+        if token in _NAMES:
+            name = token[1:] if token in symbols.FUNCTIONS else self._verbatim()
             follows = self._peek() or ""
-            return token[1:] + (" " if follows[:1].isalnum() or follows.startswith("\\") else "")
+            is_close = follows[:1].isalnum() or follows.startswith("\\")
+            return f"{name} " if is_close and follows not in _AFTER_NAMES else name
         if token in symbols.PLAIN:
             return self._argument()
         if token in symbols.TEXTS:

@@ -43,6 +43,9 @@ def test_usual_formulas_are_a_line_of_unicode(formula: str, text: str) -> None:
         (r"x \div \frac{a}{b}", "x ÷ (a/b)"),
         (r"x : \frac{a}{b}", "x : (a/b)"),
         (r"\frac{a}{b}/c", "a/b/c"),
+        (r"a/{\frac{b}{c}}", "a/(b/c)"),
+        (r"{\frac{a}{b}}^2 + {x}^2", "(a/b)² + x²"),
+        (r"x = {\frac{a}{b}}", "x = a/b"),
     ],
 )
 def test_brackets_keep_what_belongs_together(formula: str, text: str) -> None:
@@ -71,6 +74,8 @@ def test_the_height_of_a_new_line_is_not_shown(formula: str, text: str) -> None:
         (r"2\sin x", "2 sin x"),
         (r"f(n)\log n + x^2\cos x", "f(n) log n + x² cos x"),
         (r"-\sin(\cos x)", "−sin(cos x)"),
+        (r"2\operatorname{rank}A", "2 rank A"),
+        (r"\sin\left(x\right)", "sin(x)"),
     ],
 )
 def test_a_function_is_read_apart_from_its_factor(formula: str, text: str) -> None:
