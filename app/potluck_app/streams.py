@@ -92,7 +92,7 @@ class Reply(QObject):
         self._prompt_tokens = 0
         self._pending: list[str] = []
         self._rest: list[Delta] = []  # text that is no token's: known only when the reply is whole
-        self._reply = TaggedReply()
+        self._reply = TaggedReply(without_thoughts=bool(body.get("continue_final_message")))
         self._last = _ChatEvent()
         self._is_whole = self._is_cut = False
         self._tick = QTimer(self, singleShot=True, interval=TOKEN_INTERVAL_MS)

@@ -312,7 +312,7 @@ def test_two_chats_are_answered_at_once_and_one_is_deleted_and_comes_back(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown for some seconds is shown for half of one."""
-    monkeypatch.setattr("potluck_app.views.main_window._PROBLEM_MS", 500)
+    monkeypatch.setattr("potluck_app.views.widgets.banner._PROBLEM_MS", 500)
     monkeypatch.setattr("potluck_app.views.home.cluster._LOOK_MS", 500)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,20 @@ ALLOWED = {
     "settings",
     "reasons",
     "api",
-    "api.schema",
-    "api.benching",
-    "api.doctor",
-    "api.engine",
-    "api.update",
-    "api.hub",
+    "api.values.schema",
+    "api.values.benching",
+    "api.values.doctor",
+    "api.values.engine",
+    "api.values.update",
+    "api.values.hub",
     "api.openai",
     "api.other_servers",
-    "api.pausing",
-    "api.politeness",
-    "api.tagged_reply",
-    "api.weights",
+    "api.values.pausing",
+    "api.values.politeness",
+    "api.v1",
+    "api.v1.tagged_reply",
+    "api.values",
+    "api.values.weights",
     "model",
     "model.formats",
     "model.schemes",
@@ -75,7 +78,10 @@ def modules_of_a_start(folder: Path, mode: str = "") -> set[str]:
 
 
 def of_views(*names: str) -> set[str]:
-    return {f"potluck_app.views.{name}" for name in names}
+    """The full names of modules that there are."""
+    found = {f"potluck_app.views.{name}" for name in names}
+    assert all(find_spec(name) is not None for name in found)
+    return found
 
 
 def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
@@ -85,8 +91,9 @@ def test_it_opens_without_anything_heavy(tmp_path: Path) -> None:
     heavy = {"torch", "numpy", "starlette", "asyncio", "zeroconf", "cryptography"}
     of_the_background = {"ssl", "http.client", "potluck.client"}
     assert (heavy | of_the_background).isdisjoint(names)
-    pages = of_views("cluster", "models", "settings", "about", "first_run", "doctor", "worker")
-    assert (pages | of_views("drawer", "qr")).isdisjoint(names)
+    pages = of_views("home.cluster", "library.models", "options.settings", "options.about")
+    pages |= of_views("first_run", "home.doctor", "worker")
+    assert (pages | of_views("conversation.drawer", "widgets.qr")).isdisjoint(names)
     what_can_wait = {"importlib.metadata", "subprocess", "plistlib", "potluck_app.tray"}
     assert what_can_wait.isdisjoint(names)
 
@@ -96,7 +103,8 @@ def test_the_first_start_reads_nothing_of_the_chat_before_the_question_is_shown(
 ) -> None:
     names = modules_of_a_start(tmp_path)
     assert of_views("first_run") <= names
-    of_the_chat = of_views("chat", "chat_sidebar", "composer", "transcript", "message", "prose")
+    parts = ("chat", "chat_sidebar", "composer", "transcript", "message")
+    of_the_chat = of_views("widgets.prose", *(f"conversation.{part}" for part in parts))
     assert of_the_chat.isdisjoint(names)
     assert "potluck_app.viewmodels.library" not in names
 

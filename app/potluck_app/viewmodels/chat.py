@@ -21,6 +21,7 @@ from potluck_app.chats.values import (
     Summary,
     new_id,
 )
+from potluck_app.viewmodels.awaited import Awaited
 from potluck_app.viewmodels.chat_list import ChatListModel
 from potluck_app.viewmodels.conversation import ConversationModel
 from potluck_app.viewmodels.drafts import Drafts
@@ -40,7 +41,7 @@ class Chat(QObject):
         settings_changed: the settings of the shown conversation are others.
         revealed: the row of the message to bring into view, and the words to highlight in it.
         busy_changed: in the shown conversation a reply has begun, or has ended.
-        waits: what the reply in the shown conversation waits for, as the node says it.
+        waits: what the reply in the shown conversation waits for is another thing.
         replied: in the shown conversation a reply has ended.
         found: the search has ended; the number of hits, or -1 if nothing is searched for.
         deleted: what was deleted and can be restored.
@@ -54,7 +55,7 @@ class Chat(QObject):
     settings_changed = Signal()
     revealed = Signal(int, str)
     busy_changed = Signal(bool)
-    waits = Signal(str)
+    waits = Signal()
     replied = Signal()
     found = Signal(int)
     deleted = Signal(str)
@@ -121,6 +122,11 @@ class Chat(QObject):
         return self._shown.settings if self._shown else self._new_settings
 
     @property
+    def waits_for(self) -> Awaited:
+        """What the reply in the shown conversation waits for."""
+        return self._shown.waits_for if self._shown else Awaited()
+
+    @property
     def draft(self) -> Draft:
         return self._drafts.of(self.shown_id or _NEW)
 
@@ -177,7 +183,7 @@ class Chat(QObject):
         chat.message_changed.connect(lambda row: self._shown is chat and self.messages.change(row))
         chat.listed.connect(self.list.put)
         chat.busy_changed.connect(lambda is_busy: self._on_busy(chat, is_busy))
-        chat.waits.connect(lambda line: self._shown is chat and self.waits.emit(line))
+        chat.waits.connect(lambda: self._shown is chat and self.waits.emit())
         return chat
 
     def _show(self, chat: OpenChat | None) -> None:

@@ -4,6 +4,7 @@ In Unicode where that can show them, else as they were written.
 """
 
 import re
+from functools import lru_cache
 
 from potluck_app.viewmodels.tex import readable
 
@@ -38,6 +39,7 @@ def _as_code(found: re.Match[str]) -> str:
     return "\n\n" + "  \n".join(lines) + "\n\n"
 
 
+@lru_cache(maxsize=512)  # a text that grows is read again for each piece
 def _shown(formula: str) -> str:
     return readable(formula) or formula
 

@@ -25,6 +25,7 @@ from potluck_app.chats.values import (
 )
 from potluck_app.streams import Reply, ReplyEnd
 from potluck_app.viewmodels.answering import sees
+from potluck_app.viewmodels.awaited import Awaited, awaited
 from potluck_app.viewmodels.keeper import Keeper
 from potluck_app.viewmodels.prompt import can_go_on, fitting, together
 
@@ -43,14 +44,17 @@ class OpenChat(QObject):
         message_changed: the row of a message that has changed.
         listed: the Summary, whenever the list should show it anew.
         busy_changed: a reply has begun, or has ended.
-        waits: what the reply waits for, as the node says it.
+        waits: the reply waits for another thing.
+
+    Attributes:
+        waits_for: what the reply under way waits for, as the node said last.
     """
 
     path_changed = Signal(int)
     message_changed = Signal(int)
     listed = Signal(object)
     busy_changed = Signal(bool)
-    waits = Signal(str)
+    waits = Signal()
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class OpenChat(QObject):
         self._reply: Reply | None = None
         self._writing = ""  # id of the message that the reply is written into
         self._before: Stats | None = None  # figures of its part that was there before
+        self.waits_for = Awaited()
         self._is_saving = self._is_behind = False
 
     @property
@@ -205,13 +210,20 @@ class OpenChat(QObject):
         context, is_blind = usable_context(state, settings), sees(state) is False
         asked = fitting(path[: end + goes_on], context, settings.system, sees=not is_blind)
         self._writing, self._before = reply.id, reply.stats
+        self.waits_for = Awaited()
         self._head = msgspec.structs.replace(self._head, updated=self._now())
         self._keep(*([also] if also else []), reply)
         self._reply = self._backend.chat(asked, settings, goes_on=goes_on)
-        self._reply.waits.connect(self.waits)
+        self._reply.waits.connect(self._on_waits)
         self._reply.text.connect(self._on_text)
         self._reply.finished.connect(self._on_finished)
         self.busy_changed.emit(True)
+
+    def _on_waits(self, comment: str) -> None:
+        """Keep how far the message is read, or what has to end first."""
+        if (found := awaited(comment)) is not None:
+            self.waits_for = found
+            self.waits.emit()
 
     def _on_text(self, text: str) -> None:
         message = self._written()

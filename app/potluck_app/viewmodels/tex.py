@@ -12,10 +12,19 @@ from typing import Final
 from potluck_app.viewmodels import tex_symbols as symbols
 
 _LONGEST: Final = 2000  # characters
-_DEEPEST: Final = 30  # groups within each other
-_TOKEN: Final = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
+_DEEPEST: Final = 30  # groups and arguments within each other
+_TOKEN: Final = re.compile(
+    r"(?P<line>\\\\\*?(?:\[\s*[-+]?(?:[\d.]+\s*[a-z]{2}|[\d.]*\\[a-z]+)\s*\])?)"
+    r"|\\[A-Za-z]+\*?|\\.|\s+|.",
+    re.DOTALL,
+)
+"""A new `line` may say how far below it is: `\\\\[6pt]`."""
 _LONG_WORD: Final = 2  # letters; a longer index is easier to read on the line
 _OPERATORS: Final = frozenset(" =+−±∓·×÷<>≤≥≠≈≡∼∝,;:|/→⇒∈\n([⟨{")
+_NAMES: Final = symbols.FUNCTIONS | {"\\operatorname", "\\operatorname*"}
+_AFTER_NAMES: Final = frozenset(("\\left", "\\,", "\\!", "\\right", "\\\\", "\\limits"))
+_DIVIDES: Final = frozenset("/÷:")
+_ENDS_FACTOR: Final = frozenset(")]}⟩!′")  # beside letters and digits
 _WHITE: Final = re.compile(r"[^\S\n]+")
 
 
@@ -39,7 +48,7 @@ class _Reader:
     """Reads the tokens of a formula from left to right."""
 
     def __init__(self, formula: str) -> None:
-        self._tokens = _TOKEN.findall(formula)
+        self._tokens = ["\\\\" if t["line"] else t[0] for t in _TOKEN.finditer(formula)]
         self._at = self._depth = 0
 
     def read(self) -> str:
@@ -60,15 +69,18 @@ class _Reader:
 
     def _sequence(self, until: str | None) -> str:
         """Read up to this token, or to the end."""
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise _NotKnownError
         said = ""
         while (token := self._peek()) != until:
             if token is None or token == "}":
                 raise _NotKnownError
-            said += self._fraction(said) if token in symbols.FRACTIONS else self._part()
-        self._depth -= 1
+            if token in symbols.FRACTIONS:
+                said += self._fraction(said)
+                continue
+            if token in _NAMES and _is_factor(said):
+                said += " "
+            part = self._part()
+            is_apart = token != "{" or "/" not in part or self._stands_alone(said)
+            said += part if is_apart or _BRACKETS.fullmatch(part) else f"({part})"
         if until is not None:
             self._next()
         return said
@@ -77,8 +89,12 @@ class _Reader:
         """A fraction, in brackets where something is multiplied by it."""
         self._next()
         over, under = _bracketed(self._argument(), is_over=True), _bracketed(self._argument())
-        alone = before.rstrip(" ")[-1:] in ("", *_OPERATORS) and self._ends_here()
-        return f"{over}/{under}" if alone else f"({over}/{under})"
+        return f"{over}/{under}" if self._stands_alone(before) else f"({over}/{under})"
+
+    def _stands_alone(self, before: str) -> bool:
+        """Whether what was read is multiplied by nothing, divides nothing and has no power."""
+        follows = before.rstrip(" ")[-1:] in ("", *_OPERATORS - _DIVIDES)
+        return follows and self._ends_here()
 
     def _ends_here(self) -> bool:
         """Whether no factor and no power comes next."""
@@ -89,6 +105,15 @@ class _Reader:
 
     def _part(self) -> str:
         """Read the next token with its arguments."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _NotKnownError
+        try:
+            return self._read_part()
+        finally:
+            self._depth -= 1
+
+    def _read_part(self) -> str:
         token = self._next()
         if token == "{":
             return self._sequence("}")
@@ -101,9 +126,11 @@ class _Reader:
     def _command(self, token: str) -> str:
         if token in symbols.SIGNS:
             return symbols.SIGNS[token]
-        if token in symbols.FUNCTIONS:
+        if token in _NAMES:
+            name = token[1:] if token in symbols.FUNCTIONS else self._verbatim()
             follows = self._peek() or ""
-            return token[1:] + (" " if follows[:1].isalnum() or follows.startswith("\\") else "")
+            is_close = follows[:1].isalnum() or follows.startswith("\\")
+            return f"{name} " if is_close and follows not in _AFTER_NAMES else name
         if token in symbols.PLAIN:
             return self._argument()
         if token in symbols.TEXTS:
@@ -171,6 +198,11 @@ class _Reader:
         if raised is not None:
             return raised
         return token + (text if len(text) == 1 or is_word else f"({text})")
+
+
+def _is_factor(said: str) -> bool:
+    """Whether a text ends with what a name behind it would be read together with."""
+    return said[-1:].isalnum() or said[-1:] in _ENDS_FACTOR
 
 
 def _raised(text: str, small: Mapping[str, str]) -> str | None:

@@ -65,7 +65,7 @@ PLAIN: Final = _commands(
     "mathbf mathrm mathit mathsf mathtt mathcal mathscr mathfrak boldsymbol bm boxed"
 )
 """Commands for a kind of letters, which a line of text does without."""
-TEXTS: Final = _commands("text textbf textit textrm mbox operatorname operatorname*")
+TEXTS: Final = _commands("text textbf textit textrm mbox")
 SIZES: Final = _commands("left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr middle")
 MARKS: Final = {
     "\\bar": "\u0304",

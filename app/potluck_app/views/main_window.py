@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
-from potluck.api.values.schema import ClusterState, Notice
+from potluck.api.values.schema import ClusterState
 from potluck_app import resources
 from potluck_app.backend import Backend
 from potluck_app.node_connection import Connection
@@ -24,11 +24,10 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
-from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.home.engine import EngineCard
 from potluck_app.views.options.shortcuts import ShortcutsDialog, bind
 from potluck_app.views.rail import Rail, RailButton
-from potluck_app.views.widgets.banner import Banner
+from potluck_app.views.widgets.banner import NewsBanner
 from potluck_app.views.widgets.boxes import hbox, vbox
 from potluck_app.views.widgets.screens import ScreenFit
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from potluck_app.views.options.start_box import StartBox
 
 MINIMUM = QSize(480, 560)
-_PROBLEM_MS = 20_000  # time to read why a command failed
 
 
 class MainWindow(QMainWindow):
@@ -69,14 +67,10 @@ class MainWindow(QMainWindow):
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_share, self._on_close = preferences, on_share, on_close
         self._offer_start, self._log = offer_start, log
-        self._notices = Notices()
         self._waits_for_first = False  # the first computer that joins leads to the chat
-        self._problem = ""
-        self._knows_unkept = False  # the person has read why chats are not kept
-        self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
-        self._problem_over.timeout.connect(self._forget_problem)
 
-        self.banner = Banner(theme)
+        restarting = "Potluck stopped in the background. It starts again now, your chats are safe."
+        self.banner = NewsBanner(theme, backend, restarting)
         self.pages = QStackedWidget()
         self._names: dict[QWidget, str] = {}  # of the pages that are made
         self._shows_state: list[Callable[[ClusterState | None], object]] = []
@@ -94,10 +88,12 @@ class MainWindow(QMainWindow):
 
         backend.state_changed.connect(self._on_state)
         backend.connection_changed.connect(self._on_connection)
-        backend.problem.connect(self._on_problem)
-        chat.trouble.connect(self._on_problem)
-        chat.unkept.connect(lambda _why: self._show_banner())
+        chat.trouble.connect(self.banner.show_problem)
+        chat.unkept.connect(self.banner.show_trouble)
+        self.banner.refreshed.connect(self._on_banner)
         self._on_state(backend.live_state)
+        self.banner.show_trouble(chat.why_unkept)
+        self.banner.follow()
         if preferences.current.mode is not None:
             self.go(self.chat)
 
@@ -325,56 +321,17 @@ class MainWindow(QMainWindow):
             _ = self.cluster  # its card says the code aloud, also while another page is seen
         if self._waits_for_first and state is not None and cluster.has_helper(state):
             self.go(self.chat)
-        self._show_banner()
 
-    def _on_connection(self, connection: Connection, _message: str) -> None:
-        if connection == "connected":
-            self._problem = ""
+    def _on_connection(self, _connection: Connection, _message: str) -> None:
         self._on_state(self._backend.live_state)
 
-    def _on_problem(self, message: str) -> None:
-        self._problem = message
-        self._problem_over.start()
-        self._show_banner()
-
-    def _show_banner(self) -> None:
-        """Show one line at a time, the most severe first."""
+    def _on_banner(self) -> None:
+        """Give the line its room, and say what lasts on the first page, too."""
         has_failed = self._backend.connection == "failed"
         why = self._backend.connection_message if has_failed else self._chat.why_unkept
         if "first_run" in self.__dict__:
             self.first_run.show_problem(why)
-        notice = self._notices.worst(self._backend.state)
-        if self._backend.connection == "restarting":
-            self.banner.show_line(
-                "Potluck stopped in the background. It starts again now, your chats are safe.",
-                "warning",
-            )
-        elif has_failed:
-            self.banner.show_line(self._backend.connection_message, "error")
-        elif self._problem:
-            self.banner.show_line(self._problem, "error", on_dismiss=self._forget_problem)
-        elif self._chat.why_unkept and not self._knows_unkept:
-            self.banner.show_line(self._chat.why_unkept, "error", on_dismiss=self._forget_unkept)
-        elif notice is not None:
-            self.banner.show_line(
-                notice.text, notice.level, on_dismiss=lambda: self._dismiss(notice)
-            )
-        else:
-            self._banner_holder.hide()
-            return
-        self._banner_holder.show()
-
-    def _forget_problem(self) -> None:
-        self._problem = ""
-        self._show_banner()
-
-    def _forget_unkept(self) -> None:
-        self._knows_unkept = True
-        self._show_banner()
-
-    def _dismiss(self, notice: Notice) -> None:
-        self._notices.dismiss(notice)
-        self._show_banner()
+        self._banner_holder.setHidden(self.banner.isHidden())
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -1,13 +1,12 @@
 """The small window of a computer that lends itself: its state, its users, pause and stop."""
 
 from collections.abc import Callable
-from functools import partial
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
-from potluck.api.values.schema import ClusterState, Notice, Pairing
+from potluck.api.values.schema import ClusterState, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
@@ -15,12 +14,11 @@ from potluck_app.language import said
 from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import lending
-from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.home.doctor import open_doctor
 from potluck_app.views.home.engine import EngineCard
 from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.pausing import RulesMenu, offer_pauses
-from potluck_app.views.widgets.banner import Banner
+from potluck_app.views.widgets.banner import NewsBanner
 from potluck_app.views.widgets.boxes import hbox, vbox
 from potluck_app.views.widgets.controls import (
     TintedIcon,
@@ -116,9 +114,9 @@ class WorkerWindow(QWidget):
         ScreenFit(self, size, size, theme)
         self._theme, self._backend, self._on_close = theme, backend, on_close
         self._view = self._without_node()
-        self._problem, self._notices = "", Notices()
         self._wanted: int | None = None  # the requested limit, until the node reports it
-        self.banner = Banner(theme)
+        restarting = "Potluck stopped in the background and starts again."
+        self.banner = NewsBanner(theme, backend, restarting)
         self._name = label("", "meta")
         self.address = label("", "meta", name="worker-address")
         self.address.setAccessibleName("Address of this computer")
@@ -146,8 +144,8 @@ class WorkerWindow(QWidget):
         self._arrange(on_stop, on_chat)
         backend.state_changed.connect(self.show_state)
         backend.connection_changed.connect(self._on_connection)
-        backend.problem.connect(self._on_problem)
         self.show_state(backend.live_state)
+        self.banner.follow()
         self.setFocus()
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
@@ -250,7 +248,6 @@ class WorkerWindow(QWidget):
         self.title.setText(self._view.title)
         self.text.setText(self._view.text)
         self._show_memory()
-        self._show_banner()
 
     def _without_node(self) -> lending.LendView:
         """What is shown while there is no node; the line at the top says why."""
@@ -331,37 +328,8 @@ class WorkerWindow(QWidget):
     def _decide(self, pairing_id: str, accept: bool) -> None:
         self._backend.decide_pairing(pairing_id, accept).then(failed=self._backend.report)
 
-    def _on_connection(self, connection: Connection, _message: str) -> None:
-        if connection == "connected":
-            self._problem = ""
+    def _on_connection(self, _connection: Connection, _message: str) -> None:
         self.show_state(self._backend.live_state)
-
-    def _on_problem(self, message: str) -> None:
-        self._problem = message
-        self._show_banner()
-
-    def _show_banner(self) -> None:
-        """Show one line at a time, the most severe first."""
-        connection, notice = self._backend.connection, self._notices.worst(self._backend.state)
-        if connection == "restarting":
-            self.banner.show_line("Potluck stopped in the background and starts again.", "warning")
-        elif connection == "failed":
-            self.banner.show_line(self._backend.connection_message, "error")
-        elif self._problem:
-            self.banner.show_line(self._problem, "error", on_dismiss=self._forget_problem)
-        elif notice is not None:
-            dismiss = partial(self._dismiss, notice)
-            self.banner.show_line(notice.text, notice.level, on_dismiss=dismiss)
-        else:
-            self.banner.hide()
-
-    def _forget_problem(self) -> None:
-        self._problem = ""
-        self._show_banner()
-
-    def _dismiss(self, notice: Notice) -> None:
-        self._notices.dismiss(notice)
-        self._show_banner()
 
 
 def _open(menu: QMenu, below: QWidget) -> None:

@@ -23,3 +23,14 @@ def test_reasoning_comes_first_and_in_tags(deltas: list[Delta], text: str) -> No
     reply = TaggedReply()
 
     assert "".join(map(reply.more, deltas)) == text
+
+
+def test_an_answer_that_goes_on_has_no_thoughts_in_its_middle() -> None:
+    reply = TaggedReply(without_thoughts=True)
+    deltas = [
+        Delta(reasoning_content="Hm."),
+        Delta(reasoning_content="So.", content=" and"),
+        Delta(content=" more."),
+    ]
+
+    assert "".join(map(reply.more, deltas)) == " and more."

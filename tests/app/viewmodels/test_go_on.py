@@ -50,6 +50,21 @@ def test_a_cut_reply_goes_on_in_its_place_with_the_figures_of_both_parts(
     assert on_disk(history) == [("Count.", "one, two, three.")]
 
 
+def test_thoughts_of_the_rest_do_not_stand_in_the_middle_of_the_answer(
+    chat: Chat, backend: ScriptedBackend
+) -> None:
+    chat.send("Count.")
+    answer(backend, "<think>\nHm.\n</think>\n\none,", end=CUT)
+    go_on(chat)
+    stream = backend.replies[-1].stream
+    for delta in (b'{"reasoning_content":"What now?"}', b'{"content":" two."}'):
+        stream.received.emit(b'{"choices":[{"index":0,"delta":%s,"token_ids":[1]}]}' % delta)
+    stream.received.emit(b"[DONE]")
+    stream.ended.emit(None)
+
+    assert last(chat).text == "<think>\nHm.\n</think>\n\none, two."
+
+
 def test_a_stopped_and_a_failed_reply_go_on(chat: Chat, backend: ScriptedBackend) -> None:
     chat.send("Count.")
     backend.replies[-1].text.emit("one,")

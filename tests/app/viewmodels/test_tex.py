@@ -39,10 +39,63 @@ def test_usual_formulas_are_a_line_of_unicode(formula: str, text: str) -> None:
         (r"\frac{1}{\frac{1}{a}+\frac{1}{b}}", "1/(1/a+1/b)"),
         (r"\sqrt{x}y", "√(x)y"),
         (r"\sqrt{2x}", "√(2x)"),
+        (r"a/\frac{b}{c}", "a/(b/c)"),
+        (r"x \div \frac{a}{b}", "x ÷ (a/b)"),
+        (r"x : \frac{a}{b}", "x : (a/b)"),
+        (r"\frac{a}{b}/c", "a/b/c"),
+        (r"a/{\frac{b}{c}}", "a/(b/c)"),
+        (r"{\frac{a}{b}}^2 + {x}^2", "(a/b)² + x²"),
+        (r"x = {\frac{a}{b}}", "x = a/b"),
     ],
 )
 def test_brackets_keep_what_belongs_together(formula: str, text: str) -> None:
     assert readable(formula) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (r"a \\[6pt] b", "a\nb"),
+        (r"a \\*[-0.5 em] b", "a\nb"),
+        (r"a \\[2\baselineskip] b", "a\nb"),
+        (r"a \\* b", "a\nb"),
+        (r"a \\ [0, 1]", "a\n[0, 1]"),
+        (r"a \\[0, 1]", "a\n[0, 1]"),
+    ],
+)
+def test_the_height_of_a_new_line_is_not_shown(formula: str, text: str) -> None:
+    assert readable(formula) == text
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        (r"O(n\log n)", "O(n log n)"),
+        (r"2\sin x", "2 sin x"),
+        (r"f(n)\log n + x^2\cos x", "f(n) log n + x² cos x"),
+        (r"-\sin(\cos x)", "−sin(cos x)"),
+        (r"2\operatorname{rank}A", "2 rank A"),
+        (r"\sin\left(x\right)", "sin(x)"),
+    ],
+)
+def test_a_function_is_read_apart_from_its_factor(formula: str, text: str) -> None:
+    assert readable(formula) == text
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "_" * 1999,
+        r"\sqrt" * 300,
+        r"\bar" * 400,
+        r"\frac" * 400,
+        r"\mathbf" * 200 + "x",
+        r"\sqrt[" * 300,
+        "{" * 999 + "}" * 999,
+    ],
+)
+def test_a_formula_that_is_too_deep_stays_as_it_is(formula: str) -> None:
+    assert readable(formula) is None
 
 
 @pytest.mark.parametrize(

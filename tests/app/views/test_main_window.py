@@ -139,7 +139,7 @@ def test_that_chats_are_not_kept_is_said_until_the_person_has_read_it(
     chat.trouble.emit("Another thing went wrong.")
     assert window.banner.text.text() == "Another thing went wrong."
 
-    window._problem_over.timeout.emit()  # twenty seconds later
+    window.banner._problem_over.timeout.emit()  # twenty seconds later
     backend.say(home())
     assert window.banner.text.text() == why
     assert window.banner.isVisible()

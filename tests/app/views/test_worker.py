@@ -300,7 +300,9 @@ def test_what_the_node_tells_the_owner_of_a_helper_is_shown_until_it_is_read(
     backend.problem.emit("It cannot be changed.")
     assert worker.banner.text.text() == "It cannot be changed."
 
-    worker.banner._dismiss()
+    worker.banner._problem_over.timeout.emit()  # twenty seconds later
+    assert worker.banner.text.text() == told.text
+
     worker.banner._dismiss()
     assert worker.banner.isHidden()
     backend.say(msgspec.structs.replace(lent(), notices=(needed, told)))

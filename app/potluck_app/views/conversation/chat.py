@@ -23,13 +23,11 @@ from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.advice import FULL, WARN, Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
-from potluck_app.viewmodels.awaited import Awaited, awaited
-from potluck_app.viewmodels.blocks import split_thinking
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_card import model_card
-from potluck_app.viewmodels.spoken import Spoken
 from potluck_app.views.conversation.advice import AdviceLine
+from potluck_app.views.conversation.aloud import ReadingAloud
 from potluck_app.views.conversation.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.conversation.chat_sidebar import ChatSidebar
 from potluck_app.views.conversation.composer import Composer, ComposerText, files_in
@@ -37,6 +35,8 @@ from potluck_app.views.conversation.find_bar import FindBar
 from potluck_app.views.conversation.model_picker import ModelPicker
 from potluck_app.views.conversation.suggestion import Suggestion
 from potluck_app.views.conversation.transcript import PAGE_WIDTH, Transcript
+from potluck_app.views.conversation.waiting import WaitingLine
+from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.widgets.boxes import STRETCH, WidthLimit, hbox, vbox
 from potluck_app.views.widgets.card_button import CardButton
 from potluck_app.views.widgets.controls import (
@@ -86,15 +86,14 @@ class ChatView(QWidget):
         self._backend, self._preferences = backend, preferences
         self._model = ("", "")  # its name, and where it runs
         self._said_state = ""
-        self._loading = Awaited()  # what happens to the model, or to the node
-        self._awaited = Awaited()  # what the reply that has no word yet waits for
         self._is_narrow = False
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
         self.sidebar = ChatSidebar(theme, chat)
         self.transcript = Transcript(theme, chat)
+        self._waiting = WaitingLine(chat, self.transcript)
+        ReadingAloud(chat, self.transcript)
         self.advice = Advice(backend, chat, self)
         self.find_bar = FindBar(theme, chat, self.transcript)
-        self._spoken = ("", Spoken())  # of the message with this id
         self.composer = self._make_composer()
         self._pages = QStackedWidget()
         self._pages.addWidget(self._make_empty())
@@ -116,13 +115,8 @@ class ChatView(QWidget):
 
         self.sidebar.fold.clicked.connect(self.toggle_list)
         chat.busy_changed.connect(self.composer.set_busy)
-        chat.busy_changed.connect(self._forget_awaited)
-        chat.shown_changed.connect(self._forget_awaited)
-        chat.waits.connect(self._on_waits)
-        chat.replied.connect(self._speak)
         chat.models_wanted.connect(open_models)
         model = chat.messages
-        model.dataChanged.connect(self._on_growing)
         model.modelReset.connect(self._on_messages)
         model.rowsInserted.connect(self._on_messages)
         model.rowsRemoved.connect(self._on_messages)
@@ -170,10 +164,10 @@ class ChatView(QWidget):
         self._context_text = label("", "meta")
         self._context_meter = Meter(self._theme, "Context used")
         self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
-        self.show_list.setToolTip("Chats (Ctrl+B)")
+        self.show_list.setToolTip(f"Chats ({shown('Ctrl+B')})")
         self.show_list.clicked.connect(self.toggle_list)
         self.options = IconButton(self._theme, "options", "Options of this chat", "chat-options")
-        self.options.setToolTip("Options of this chat (Ctrl+I)")
+        self.options.setToolTip(f"Options of this chat ({shown('Ctrl+I')})")
         self.options.clicked.connect(self.toggle_options)
         return hbox(
             self.show_list,
@@ -242,15 +236,13 @@ class ChatView(QWidget):
             has_failed = self._backend.connection == "failed"
             starting = "Potluck is not running." if has_failed else "Starting Potluck…"
             self._show_pill(state, has_failed=has_failed)
-            self._loading = Awaited("" if state else starting)
-            self._show_awaited()
+            self._waiting.show_loading("" if state else starting)
             says = "answers on this computer" if is_guide else "is loaded with your first message"
             line = f"{name} {says}." if state or (before and not has_failed) else starting
             self._show_model(name, where, line)
         else:
             self.pill.show_state(card.pill, card.tone)
-            self._loading = Awaited(card.line, card.progress)
-            self._show_awaited()
+            self._waiting.show_loading(card.line, card.progress)
             self._show_model(name, where, f"{name} answers on {where}.")
         known = state or before
         self.composer.set_model(name, sees=sees(known) is not False, why=why_blind(known))
@@ -258,21 +250,6 @@ class ChatView(QWidget):
         self.examples.setVisible(is_guide and bool(state or before))
         self.suggestion.want(is_guide and state is not None)
         self._show_context()
-
-    def _on_waits(self, comment: str) -> None:
-        """Show how far the message is read, or what has to end first."""
-        if (found := awaited(comment)) is not None:
-            self._awaited = found
-            self._show_awaited()
-
-    def _forget_awaited(self, _is_busy: bool = False) -> None:
-        self._awaited = Awaited()
-        self._show_awaited()
-
-    def _show_awaited(self) -> None:
-        """Show what happens before the first word: to the model, else to the message."""
-        shown = self._loading if self._loading.line else self._awaited
-        self.transcript.show_progress(*shown)
 
     def _show_pill(self, state: ClusterState | None, *, has_failed: bool) -> None:
         """Show whether a message is answered now, while no model is loaded."""
@@ -307,25 +284,6 @@ class ChatView(QWidget):
         view = self.transcript.last_own()
         if view is not None and not self._chat.is_busy:
             view.open_editor()
-
-    def _on_growing(self) -> None:
-        if self._chat.is_busy:  # the end is said once, by `replied`
-            self._speak()
-
-    def _speak(self) -> None:
-        """Let a screen reader say what is new in the reply that is written."""
-        last = self._chat.messages.last()
-        if last is None or last.role != "assistant":
-            return
-        if last.id != self._spoken[0]:
-            self._spoken = (last.id, Spoken())
-        is_done = last.status != "streaming"
-        written = self._spoken[1].more(split_thinking(last.text)[1], is_done=is_done)
-        ending = last.error or ("The reply was stopped." if last.status == "stopped" else "")
-        if written:
-            announce(self.transcript, written, is_quoted=True)
-        elif is_done and ending:
-            announce(self.transcript, ending)
 
     def _show_context(self) -> None:
         used, context = self.advice.used, self._chat.context()

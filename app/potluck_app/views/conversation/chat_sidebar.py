@@ -14,6 +14,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.conversation.chat_row import ChatRowDelegate
+from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
 from potluck_app.views.widgets.controls import (
     ButtonIcon,
@@ -46,7 +47,7 @@ class ChatSidebar(QFrame):
         self.importing = IconButton(theme, "import", "Import a chat", "chat-import")
         self.importing.clicked.connect(self.choose_import)
         self.fold = IconButton(theme, "list", "Hide chats", "chat-list-hide")
-        self.fold.setToolTip("Hide chats (Ctrl+B)")
+        self.fold.setToolTip(f"Hide chats ({shown('Ctrl+B')})")
         self.search = self._make_search()
         self.nothing = label("", "body2", wrap=True, name="chat-nothing")
         self.nothing.hide()

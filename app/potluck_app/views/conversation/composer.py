@@ -20,6 +20,7 @@ from potluck_app.chats.attachments import (
 from potluck_app.chats.values import Attachment, Draft
 from potluck_app.language import said
 from potluck_app.theme import Theme
+from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
 from potluck_app.views.widgets.chips import Chips
 from potluck_app.views.widgets.controls import (
@@ -264,8 +265,11 @@ class Composer(QFrame):
         """Say which keys send, as the person chose."""
         sends = ComposerText.enter_sends
         self._hint.setText(
-            "Enter to send, Shift+Enter for a new line" if sends else "Ctrl+Enter to send"
+            "Enter to send, Shift+Enter for a new line"
+            if sends
+            else f"{shown('Ctrl+Return')} to send"
         )
+        self._show_hint()
 
     def _show_hint(self) -> None:
         """Show which keys send, where there is room for the whole sentence."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QBoxLayout, QFrame, QWidget
+from PySide6.QtWidgets import QBoxLayout, QFrame, QSizePolicy, QWidget
 
 from potluck_app import wording
 from potluck_app.chats.values import Message
@@ -19,14 +19,7 @@ from potluck_app.views.conversation.thinking import ThinkingView
 from potluck_app.views.conversation.versions import VersionSwitch
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
 from potluck_app.views.widgets.code import CodeView
-from potluck_app.views.widgets.controls import (
-    CopyButton,
-    ElidedLabel,
-    IconButton,
-    button,
-    discard,
-    label,
-)
+from potluck_app.views.widgets.controls import CopyButton, IconButton, button, discard, label
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.prose import BETWEEN_ITEMS, ProseView
 
@@ -115,8 +108,8 @@ class ReplyMessage(QWidget):
             self._theme, "branch", "Go on from here in a new chat", "reply-branch"
         )
         self.branch.clicked.connect(lambda: self._chat.branch(self._message.id))
-        self.stats = ElidedLabel("", "meta")
-        self.stats.setObjectName("reply-stats")
+        self.stats = label("", "meta", name="reply-stats")
+        self.stats.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.stats.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         actions = (self.copy, self.go_on, self.regenerate, self.edit, self.branch)
         for flat in actions:
@@ -127,11 +120,13 @@ class ReplyMessage(QWidget):
         self._tail.addWidget(self._footer)
 
     def _place_stats(self) -> None:
-        """Put the figures beside the actions, or below them where they would be cut."""
+        """Put the figures beside the actions; where they would be cut, below them, in lines."""
         self.stats.ensurePolished()
-        words = self.stats.fontMetrics().horizontalAdvance(said(self.stats.whole_text()))
+        words = self.stats.fontMetrics().horizontalAdvance(said(self.stats.text()))
         direction = QBoxLayout.Direction
         is_below = self._foot.sizeHint().width() + words + _GAP > self._width
+        if self.stats.wordWrap() != is_below:
+            self.stats.setWordWrap(is_below)
         self._figures.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
         self._figures.setContentsMargins(0, 0, 0, _GAP if is_below else 0)
         side = Qt.AlignmentFlag.AlignLeft if is_below else Qt.AlignmentFlag.AlignRight
@@ -190,7 +185,7 @@ class ReplyMessage(QWidget):
             self.versions.show_versions(*versions)
         self.go_on.setVisible(is_last and can_go_on(message))
         self.regenerate.setVisible(is_last and message.status != "failed")
-        self.stats.set_text(stats_line(message))
+        self.stats.setText(stats_line(message))
         self._place_stats()
 
     def show_progress(self, line: str, fraction: float | None) -> None:

@@ -17,6 +17,7 @@ from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
 from potluck_app.views.options.programs import ProgramsCard
+from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import STRETCH, Part, hbox, vbox
@@ -36,7 +37,6 @@ _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("light", "Light"),
     ("dark", "Dark"),
 )
-_ENTER = ((1, "Sends it"), (0, "New line (Ctrl+Enter sends)"))
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
 # Mbit/s at which weights are sent at most; 0: no limit.
@@ -141,8 +141,9 @@ class SettingsView(QWidget):
 
     def _enter(self) -> tuple[Part, ...]:
         """The choice of what the Enter key does."""
+        choices = ((1, "Sends it"), (0, f"New line ({shown('Ctrl+Return')} sends)"))
         holder, self.enter = self._choice(
-            "enter", _ENTER, lambda sends: self._on_enter(bool(sends))
+            "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
         return label("The Enter key in a message", "body2"), holder

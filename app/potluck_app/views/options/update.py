@@ -1,6 +1,6 @@
 """The part of the Settings page about newer versions of Potluck: one sentence, and one thing to do."""
 
-from PySide6.QtWidgets import QCheckBox, QFrame
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck import __version__
 from potluck.api.values.schema import ClusterState
@@ -8,9 +8,12 @@ from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 from potluck.errors import format_bytes
 from potluck_app import wording
 from potluck_app.backend import Backend
+from potluck_app.http import Problem
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
+from potluck_app.views.widgets.boxes import vbox
+from potluck_app.views.widgets.check_box import CheckBox
+from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import announce, button, label
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
@@ -43,16 +46,19 @@ class UpdateCard(Described, QFrame):
             "update-back",
             lambda: self._send(UpdateRequest(action="back")),
         )
-        self.allowed = QCheckBox(said("Look each day, and follow the main computer"))
-        self.allowed.setObjectName("update-allowed")
+        self.allowed = CheckBox("Look each day, and follow the main computer", "update-allowed")
         self.allowed.clicked.connect(self._allow)
+        buttons = QWidget()
+        row = Flow(buttons)
+        for each in (self.look, self.install, self.stop, self.back):
+            row.addWidget(each)
         vbox(
             label("Updates", "section"),
             self.text,
             self.meter,
             self.others,
             self.allowed,
-            hbox(self.look, self.install, self.stop, self.back, STRETCH, spacing=8),
+            buttons,
             parent=self,
             margins=(20, 16, 20, 18),
             spacing=10,
@@ -88,7 +94,11 @@ class UpdateCard(Described, QFrame):
 
     def _send(self, request: UpdateRequest) -> None:
         call = self._backend.call("POST", "/cluster/update", request, Update)
-        call.then(failed=self._backend.report)
+        call.then(failed=self._on_problem)
+
+    def _on_problem(self, problem: Problem) -> None:
+        self.show_state(self._backend.live_state)  # the box is as it was before the click
+        self._backend.report(problem)
 
 
 def _line(computer: HomesVersion) -> str:

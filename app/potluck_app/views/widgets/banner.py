@@ -1,13 +1,21 @@
 """One line under the title for messages."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
+from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QFrame
 
+from potluck.api.values.schema import Notice
+from potluck_app.backend import Backend
+from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.widgets.boxes import hbox
 from potluck_app.views.widgets.controls import IconButton, TintedIcon, announce, label, set_property
+
+_PROBLEM_MS = 20_000  # time to read why a command failed
 
 
 class Banner(QFrame):
@@ -54,3 +62,77 @@ class Banner(QFrame):
     def _dismiss(self) -> None:
         self.hide()
         self._on_dismiss()
+
+
+class NewsBanner(Banner):
+    """What a window has to say, one line at a time: the most severe first.
+
+    That the node is away stays until it is back, why a command failed for a while, and a trouble that
+    lasts, or what the node tells, until the person has read it.
+
+    Signals:
+        refreshed: another line may be shown, or none.
+    """
+
+    refreshed = Signal()
+
+    def __init__(self, theme: Theme, backend: Backend, restarting: str) -> None:
+        """`restarting` is said while the node is started again."""
+        super().__init__(theme)
+        self._backend, self._restarting = backend, restarting
+        self._problem = self._trouble = ""
+        self._notices = Notices()
+        self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
+        self._problem_over.timeout.connect(self._forget_problem)
+
+    def follow(self) -> None:
+        """Follow the node, once the banner is in its window: what the pages say aloud comes first."""
+        self._backend.problem.connect(self.show_problem)
+        self._backend.connection_changed.connect(self._on_connection)
+        self._backend.state_changed.connect(self._refresh)
+        self._refresh()
+
+    def show_problem(self, message: str) -> None:
+        """Say for a while why something failed."""
+        self._problem = message
+        self._problem_over.start()
+        self._refresh()
+
+    def show_trouble(self, message: str) -> None:
+        """Say something that lasts, until it is read."""
+        self._trouble = message
+        self._refresh()
+
+    def _on_connection(self, connection: Connection, _message: str) -> None:
+        if connection == "connected":
+            self._problem = ""
+        self._refresh()
+
+    def _refresh(self, *_: object) -> None:
+        connection, notice = self._backend.connection, self._notices.worst(self._backend.state)
+        if connection == "restarting":
+            self.show_line(self._restarting, "warning")
+        elif connection == "failed":
+            self.show_line(self._backend.connection_message, "error")
+        elif self._problem:
+            self.show_line(self._problem, "error", on_dismiss=self._forget_problem)
+        elif self._trouble:
+            self.show_line(self._trouble, "error", on_dismiss=self._forget_trouble)
+        elif notice is not None:
+            dismiss = partial(self._forget_notice, notice)
+            self.show_line(notice.text, notice.level, on_dismiss=dismiss)
+        else:
+            self.hide()
+        self.refreshed.emit()
+
+    def _forget_problem(self) -> None:
+        self._problem = ""
+        self._refresh()
+
+    def _forget_trouble(self) -> None:
+        self._trouble = ""
+        self._refresh()
+
+    def _forget_notice(self, notice: Notice) -> None:
+        self._notices.dismiss(notice)
+        self._refresh()

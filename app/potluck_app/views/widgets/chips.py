@@ -63,8 +63,9 @@ class Flow(QLayout):
         self._place(rect, is_real=True)
 
     def sizeHint(self) -> QSize:
-        widths = [item.sizeHint().width() for item in self._items]
-        heights = [item.sizeHint().height() for item in self._items]
+        shown = [item for item in self._items if not item.isEmpty()]
+        widths = [item.sizeHint().width() for item in shown]
+        heights = [item.sizeHint().height() for item in shown]
         return QSize(sum(widths) + _GAP * max(len(widths) - 1, 0), max(heights, default=0))
 
     def minimumSize(self) -> QSize:
@@ -77,6 +78,8 @@ class Flow(QLayout):
         """Place the items. Returns the size that they take."""
         x, y, line, widest = rect.x(), rect.y(), 0, 0
         for item in self._items:
+            if item.isEmpty():  # a hidden one has no gap either
+                continue
             hint = item.sizeHint()
             if x > rect.x() and x + hint.width() > rect.x() + rect.width():
                 x, y, line = rect.x(), y + line + _GAP, 0

@@ -64,7 +64,8 @@ class ProseView(Described, QTextBrowser):
         super().__init__()
         self._theme = theme
         self._markdown = ""
-        self._settled = 0  # characters of it whose text does not change while it grows
+        self._source = ""  # the Markdown with its formulas as code
+        self._settled = 0  # characters of that whose text does not change while it grows
         self._settled_width = 0  # pixels, at which it was cut there
         self._rest = 0  # the number of the first block behind it
         self._has_bars = False  # of quotes, and rules
@@ -87,8 +88,9 @@ class ProseView(Described, QTextBrowser):
         """Show a text. One that `grows` is the one before with more behind it, and soon has more."""
         if text == self._markdown and (grows or not self._settled):
             return
-        goes_on = grows and text.startswith(self._markdown)
-        self._markdown = text
+        source = formulas_as_code(text)
+        goes_on = grows and source.startswith(self._source[: self._settled])
+        self._markdown, self._source = text, source
         if goes_on and self._settled:
             self._draw_rest()
         else:
@@ -121,14 +123,24 @@ class ProseView(Described, QTextBrowser):
 
     def _show_address(self, url: QUrl) -> None:
         """Show where the link below the mouse leads: a model wrote its words."""
-        QTextBrowser.setToolTip(self, wording.tip(url.toString()[:_LONGEST_ADDRESS]))
+        QTextBrowser.setToolTip(self, wording.tip(_address(url)))
+
+    def focusNextPrevChild(self, next: bool) -> bool:  # noqa: A002 - the name is Qt's
+        """Move to another link or widget; say where the link leads."""
+        has_moved = super().focusNextPrevChild(next)
+        cursor = self.textCursor()
+        href = cursor.charFormat().anchorHref() if cursor.hasSelection() else ""
+        address = _address(QUrl(href)) if href else ""
+        QTextBrowser.setAccessibleDescription(self, address)
+        QTextBrowser.setToolTip(self, wording.tip(address))
+        return has_moved
 
     def _on_link(self, url: QUrl) -> None:
         """Open a link; one to a page that is not encrypted, after a question."""
         if url.scheme() != "http":
             self._open_url(url)
             return
-        address = url.toString()[:_LONGEST_ADDRESS]
+        address = _address(url)
         confirm(
             self,
             title="Open this page?",
@@ -159,7 +171,7 @@ class ProseView(Described, QTextBrowser):
     def _draw(self) -> None:
         document = self.document()
         self._settled = self._rest = 0
-        document.setMarkdown(formulas_as_code(self._markdown), _FEATURES)
+        document.setMarkdown(self._source, _FEATURES)
         self._dress(document, document.begin())
         self._fit()
 
@@ -174,7 +186,7 @@ class ProseView(Described, QTextBrowser):
         change.setBlockFormat(QTextBlockFormat())  # it may have been a heading for a moment
         change.setBlockCharFormat(QTextCharFormat())
         change.setCharFormat(QTextCharFormat())
-        change.insertMarkdown(formulas_as_code(self._markdown[self._settled :]), _FEATURES)
+        change.insertMarkdown(self._source[self._settled :], _FEATURES)
         self._dress(document, document.findBlockByNumber(number))
         change.endEditBlock()
         self._fit()
@@ -182,7 +194,7 @@ class ProseView(Described, QTextBrowser):
     def _settle(self) -> None:
         """Cut a long paragraph, so that its beginning is not drawn again while it grows."""
         document = self.document()
-        block, source = document.lastBlock(), self._markdown[self._settled :]
+        block, source = document.lastBlock(), self._source[self._settled :]
         is_plain = block.blockNumber() == self._rest and not block.textList()
         if not is_plain or block.blockFormat().headingLevel() or _quote_level(block):
             return
@@ -309,6 +321,11 @@ class ProseView(Described, QTextBrowser):
         style.setCellSpacing(0)
         style.setBottomMargin(_PARAGRAPH_GAP)
         table.setFormat(style)
+
+
+def _address(url: QUrl) -> str:
+    """An address as it is sent: decoded, it could have letters that look like others, or turn the text round."""
+    return url.toEncoded().toStdString()[:_LONGEST_ADDRESS]
 
 
 def _quote_level(block: QTextBlock) -> int:

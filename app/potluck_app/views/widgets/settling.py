@@ -11,8 +11,6 @@ from itertools import islice
 
 from PySide6.QtGui import QTextBlock, QTextCursor, QTextDocument
 
-from potluck_app.viewmodels.formulas import formulas_as_code
-
 _FEWEST_LINES = 12  # of a paragraph that is cut: a shorter one is quick
 _KEPT_LINES = 4  # below the cut: the last one still changes
 _TRIED_LINES = 8  # at whose beginning a cut is tried
@@ -29,7 +27,7 @@ def cut_of(
 
     Args:
         block: the paragraph, laid out.
-        source: its Markdown.
+        source: its Markdown, with formulas as code.
         features: with which it was read.
     """
     layout, text = block.layout(), block.text()
@@ -89,5 +87,5 @@ def _place_of(before: str, behind: str, source: str) -> int | None:
 
 def _reads_as(text: str, source: str, features: QTextDocument.MarkdownFeature) -> bool:
     reading = QTextDocument()
-    reading.setMarkdown(formulas_as_code(source), features)
+    reading.setMarkdown(source, features)
     return reading.toPlainText() == text.rstrip()

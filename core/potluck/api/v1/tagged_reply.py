@@ -6,18 +6,21 @@ THINK, THOUGHT = "<think>", "</think>"
 
 
 class TaggedReply:
-    """Joins the pieces of one reply."""
+    """Joins the pieces of one reply.
 
-    def __init__(self) -> None:
+    With `without_thoughts` the reasoning is left out: behind an answer that goes on, it has no place.
+    """
+
+    def __init__(self, *, without_thoughts: bool = False) -> None:
         self._thinks = False
+        self._without_thoughts = without_thoughts
 
     def more(self, delta: Delta) -> str:
         """The text that a piece adds."""
         text = ""
-        if isinstance(delta.reasoning_content, str) and delta.reasoning_content:
-            text += (
-                delta.reasoning_content if self._thinks else f"{THINK}\n{delta.reasoning_content}"
-            )
+        thought = "" if self._without_thoughts else delta.reasoning_content
+        if isinstance(thought, str) and thought:
+            text += thought if self._thinks else f"{THINK}\n{thought}"
             self._thinks = True
         if isinstance(delta.content, str) and delta.content:
             text += f"\n{THOUGHT}\n\n{delta.content}" if self._thinks else delta.content

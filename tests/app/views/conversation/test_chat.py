@@ -14,6 +14,7 @@ from potluck_app.viewmodels.blocks import Code
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.conversation.chat import EXAMPLES
+from potluck_app.views.conversation.composer import ComposerText
 from potluck_app.views.conversation.message import ReplyMessage
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.widgets.code import CodeView
@@ -61,7 +62,7 @@ def test_a_question_is_asked_and_the_reply_streams_below_it(
 
     view = reply_view(window)
     qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
-    assert view.stats.whole_text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
+    assert view.stats.text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
     assert window.chat.composer.text.toPlainText() == ""
 
 
@@ -125,6 +126,23 @@ def test_enter_begins_a_new_line_for_who_likes_that(window: MainWindow, qtbot: Q
         window.chat.choose_enter(True)
 
 
+def test_the_keys_that_send_are_said_as_this_system_names_them(
+    window: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where there is no room for that, not at all."""
+    composer = window.chat.composer
+    monkeypatch.setattr(ComposerText, "enter_sends", False)
+    monkeypatch.setattr("potluck_app.views.conversation.composer.shown", lambda _keys: "⌘↩")
+
+    composer.show_keys()
+
+    assert composer._hint.text() == "⌘↩ to send"
+    assert not composer._hint.isHidden()
+    monkeypatch.setattr("potluck_app.views.conversation.composer.shown", lambda _keys: "⌘" * 400)
+    composer.show_keys()
+    assert composer._hint.isHidden()
+
+
 def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
     field = window.chat.composer.text
     heights: list[int] = []
@@ -148,7 +166,7 @@ def test_send_becomes_stop_and_escape_stops(
 
     assert button.text() == "Send"
     assert reply_view(window).message.status == "stopped"
-    assert reply_view(window).stats.whole_text() == "Stopped"
+    assert reply_view(window).stats.text() == "Stopped"
 
     write(window, qtbot, "And?")
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
@@ -436,6 +454,12 @@ def test_a_reply_without_a_word_says_what_it_waits_for(
     backend.say(home(model=running_model(answering=1)))  # which says nothing new of this
     assert waiting.line.text() == "Reading your message · 75 %"
     assert waiting.meter.isVisible()
+
+    first = window.chat._chat.shown_id
+    assert first is not None
+    window.chat._chat.new()
+    window.chat._chat.open(first)  # it is still known there
+    assert reply_view(window).waiting.line.text() == "Reading your message · 75 %"
 
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
     write(window, qtbot, "And then?")

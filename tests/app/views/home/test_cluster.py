@@ -415,6 +415,6 @@ def test_a_failed_command_is_told_for_a_while_only(
     backend.report(Problem("That computer is not one of this home."))
     assert page.banner.isVisible()
 
-    page._problem_over.timeout.emit()
+    page.banner._problem_over.timeout.emit()
 
     assert not page.banner.isVisible()

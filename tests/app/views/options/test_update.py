@@ -9,6 +9,7 @@ from scripted_window import ScriptedBackend, home
 import potluck
 from potluck.api.values.schema import ClusterState
 from potluck.api.values.update import HomesVersion, Update, UpdateRequest
+from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.options.update import UpdateCard
 
@@ -72,6 +73,19 @@ def test_the_box_is_ticked_by_its_owner_alone(card: UpdateCard, backend: Scripte
     card.allowed.click()
 
     assert backend.last("/cluster/update").body == UpdateRequest(allowed=True)
+
+
+def test_the_box_is_as_it_was_where_the_node_refuses(
+    card: UpdateCard, backend: ScriptedBackend
+) -> None:
+    state = saying(Update(phase="quiet", message="Nothing newer."))
+    backend.say(state)
+    card.show_state(state)
+    card.allowed.click()
+
+    backend.last("/cluster/update").call.failed.emit(Problem("Your disk is full."))
+
+    assert not card.allowed.isChecked()
 
 
 def test_while_it_comes_it_says_from_where_and_can_be_stopped(card: UpdateCard) -> None:

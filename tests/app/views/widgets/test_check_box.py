@@ -25,6 +25,23 @@ def contrast(one: QColor, other: QColor) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def test_its_text_goes_on_in_the_next_line(theme: Theme, qtbot: QtBot) -> None:
+    box = CheckBox("Start with the computer and stay in the tray", "start")
+    qtbot.addWidget(box)
+    box.show()
+    whole = box.sizeHint()
+
+    box.resize(whole.width() // 2, 99)
+
+    assert box.minimumSizeHint().width() < whole.width() // 2
+    assert box.heightForWidth(whole.width()) == whole.height()
+    assert box.heightForWidth(whole.width() // 2) > whole.height()
+    assert box.text().count("\n") >= 1
+    assert box.accessibleName() == "Start with the computer and stay in the tray"
+    box.resize(whole)
+    assert "\n" not in box.text()
+
+
 @pytest.mark.parametrize("look", ["light", "dark"])
 def test_its_frame_is_seen_on_the_window(qapp: QApplication, qtbot: QtBot, look: Choice) -> None:
     theme = Theme(qapp, look)

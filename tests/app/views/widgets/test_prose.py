@@ -1,6 +1,7 @@
 """Markdown that Qt draws in its own way, drawn in ours."""
 
 import pytest
+from PySide6.QtCore import QUrl
 from PySide6.QtGui import QColor
 from pytestqt.qtbot import QtBot
 
@@ -60,6 +61,27 @@ def test_an_image_is_a_link_with_its_description(qtbot: QtBot, theme: Theme) -> 
 
     assert view.toPlainText() == "See [a cat] and [a dog]."
     assert 'href="http://x/2.png"' in view.toHtml()
+
+
+def test_an_address_is_shown_as_it_is_sent(qtbot: QtBot, theme: Theme) -> None:
+    view = shown(theme, qtbot, "[bank](https://xn--80ak6aa92e.com/%E2%80%AEx)")
+
+    view.highlighted.emit(QUrl("https://xn--80ak6aa92e.com/%E2%80%AEx"))
+
+    assert view.toolTip() == "<qt>https://xn--80ak6aa92e.com/%E2%80%AEx</qt>"
+
+
+def test_the_keyboard_says_where_a_link_leads(qtbot: QtBot, theme: Theme) -> None:
+    view = shown(theme, qtbot, "See [this](https://a.example/b) and [that](https://c.example).")
+    view.setFocus()
+
+    said: list[str] = []
+    for _ in range(2):
+        view.focusNextPrevChild(True)
+        said.append(view.accessibleDescription())
+
+    assert said == ["https://a.example/b", "https://c.example"]
+    assert "c.example" in view.toolTip()
 
 
 WORDS = "Potluck pools the **computers of one home**, and `each` of them computes [some layers](https://a.example). "
@@ -167,6 +189,7 @@ CHINESE = "家里的**几台电脑**合在一起、运行一个单独一台无�
         "𠮷野家は😀よい店です。",  # characters that are two units to Qt
         "😀 pools the computers 👍🏽 of one home. ",
         "从$a + b$得到结果、",
+        r"从$\frac{a}{b} = x^2$得到结果、",
     ],
 )
 def test_a_long_paragraph_without_spaces_is_cut_too_and_looks_as_it_does_whole(
@@ -178,7 +201,7 @@ def test_a_long_paragraph_without_spaces_is_cut_too_and_looks_as_it_does_whole(
 
     grown(growing, text)
 
-    assert len(text) - growing._settled < 900
+    assert len(growing._source) - growing._settled < 900
     assert lines(growing) == lines(whole)
     assert "".join(bold(growing)) == "".join(bold(whole))
     assert abs(growing.height() - whole.height()) <= 1

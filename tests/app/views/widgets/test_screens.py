@@ -6,11 +6,13 @@ import pytest
 from chat_page import pages_of
 from fake_backend import computer
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QRect, QSize, Qt
-from PySide6.QtWidgets import QScrollArea, QWidget
+from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
 from potluck.api.values.schema import Device, Listener
+from potluck.api.values.update import Update
+from potluck_app import language
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
 from potluck_app.views.main_window import MINIMUM, MainWindow
@@ -67,6 +69,31 @@ def test_every_page_has_room_in_the_smallest_window(narrow: MainWindow, qtbot: Q
         least = page.minimumSizeHint()
         assert least.width() <= page.width(), page.objectName()
         assert least.height() <= SMALL.height(), page.objectName()
+
+
+@pytest.fixture
+def german(qapp: QApplication) -> Iterator[None]:
+    translators = language.use(qapp, "de")
+    yield
+    for translator in translators:
+        qapp.removeTranslator(translator)
+
+
+@pytest.mark.usefixtures("german")
+def test_the_buttons_about_a_new_version_have_room_in_german(
+    narrow: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    failed = Update(
+        phase="offered", message="Damaged.", version="2.0.0", failed=True, before="1.0.0"
+    )
+    backend.say(home(update=failed))
+    narrow.go(narrow.settings)
+    card = narrow.settings.update_card
+    qtbot.waitUntil(card.back.isVisible)
+
+    assert list(too_wide(narrow.settings)) == []
+    parts = (card.look, card.install, card.back, card.allowed)
+    assert all(card.rect().contains(part.mapTo(card, part.rect().bottomRight())) for part in parts)
 
 
 def test_the_first_page_has_room_in_the_smallest_window(make_window: Make, qtbot: QtBot) -> None:

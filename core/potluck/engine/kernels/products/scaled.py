@@ -19,7 +19,7 @@ class ScaledIntegers:
     """Rows whose values are scale x integer - offset.
 
     Attributes:
-        integers: (n, width), i8; with offsets 0 to 15.
+        integers: (n, width), i8, or u8 where only `values()` reads them; with offsets 0 to 15.
         scales: (n, groups of 32 inputs), f32.
         offsets: (n, groups), f32; only where the target's format has offsets. None: nothing is subtracted.
         steps: (n, super-blocks of 8 groups, 2), f32: of which scales and offsets are multiples. None: unknown.
