@@ -23,7 +23,7 @@ class CheckBox(Described, QCheckBox):
         super().__init__(" ".join(self._words))
         self.setObjectName(name)
         self.setAccessibleName(text)
-        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        policy = QSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 

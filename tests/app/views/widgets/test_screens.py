@@ -94,6 +94,8 @@ def test_the_buttons_about_a_new_version_have_room_in_german(
     assert list(too_wide(narrow.settings)) == []
     parts = (card.look, card.install, card.back, card.allowed)
     assert all(card.rect().contains(part.mapTo(card, part.rect().bottomRight())) for part in parts)
+    assert "\n" in card.allowed.text()
+    assert card.allowed.height() >= card.allowed.heightForWidth(card.allowed.width())
 
 
 def test_the_first_page_has_room_in_the_smallest_window(make_window: Make, qtbot: QtBot) -> None:
