@@ -20,7 +20,7 @@ The files say themselves which matrices are quantised, and the lists of exceptio
 read: a matrix that is stored in plain numbers is read as plain numbers. A model may store matrices in several
 ways (`others`): which one a matrix has, its tensors show. Scales of activations are not read, because the
 kernels quantise activations by their own values. `quantization_config.py` reads the config. `gguf` and `plain`
-are no `quant_method` of the Hub: `gguf_config.py` and `consolidated.py` write them, `plain` for numbers in
+are no `quant_method` of the Hub: `gguf/config.py` and `consolidated.py` write them, `plain` for numbers in
 another order of rows.
 """
 

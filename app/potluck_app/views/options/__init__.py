@@ -1,1 +1,1 @@
-"""The Settings page."""
+"""The Settings page, and the keys of the window."""

@@ -1,6 +1,6 @@
 """What a GGUF file says of its tokenizer and chat template, as files of the Hugging Face layout.
 
-The tokenizer itself is built of `TOKENIZER_FIELDS` by `gguf_tokenizer.py`. Three kinds of vocabulary are in use, and all become a BPE of `tokenizers`:
+The tokenizer itself is built of `TOKENIZER_FIELDS` by `gguf/tokenizer.py`. Three kinds of vocabulary are in use, and all become a BPE of `tokenizers`:
 
     gpt2    byte-level: the file has the merges, and `tokenizer.ggml.pre` names the way to cut text
             into words before that (`src/llama-vocab.cpp` of llama.cpp has the expressions)

@@ -1,1 +1,1 @@
-"""What mixes a token with those before it: attention of each kind, and recurrent states, as specifications."""
+"""What mixes a token with those before it, as specifications: attention of each kind, recurrent states; and residual streams."""

@@ -2,7 +2,7 @@
 
 SentencePiece and tiktoken vocabularies become a BPE or Unigram model that gives the same tokens. The way is that
 of `transformers` (`convert_slow_tokenizer.py`), without its classes and without any model's program. The vocabulary
-is a stranger's: see `gguf_tokenizer.py`.
+is a stranger's: see `gguf/tokenizer.py`.
 """
 
 from collections.abc import Mapping

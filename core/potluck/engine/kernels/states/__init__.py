@@ -1,1 +1,1 @@
-"""Mixers with a recurrent state: gated delta nets and state spaces."""
+"""Mixers with a recurrent state: gated delta nets, state spaces and short convolutions."""
