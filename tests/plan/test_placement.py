@@ -124,6 +124,7 @@ def every_period(
                     ms = [
                         sum(
                             shape.batch_ms(
+                                (kind,),
                                 device.decode_ms[kind],
                                 device.prefill_ms[kind],
                                 tokens=tokens,

@@ -73,7 +73,7 @@ def test_a_short_prompt_costs_a_token_and_its_share_of_a_chunk(
 
 def test_many_tokens_read_more_experts_than_one(device_of: DeviceOf, shape_of: ShapeOf) -> None:
     # Of ten experts one token reads one, with as many other bytes; 100 tokens read all of them.
-    shape = shape_of(10, expert_share=0.5, expert_part=0.1)
+    shape = shape_of(10, layer_bytes=(11,), expert_bytes=(10,), expert_part=0.1)
     devices = [device_of("Laptop", decode_ms=1.0, prefill_ms=10.0)]
     ten = 0.5 + 0.5 * 10 * (1 - 0.9**10)
     whole = 0.5 + 0.5 * 10 * (1 - 0.9**100)
@@ -91,7 +91,8 @@ def test_experts_are_read_less_often_in_larger_chunks(
     devices = [device_of(name, decode_ms=1.0, prefill_ms=38.0) for name in ("Laptop", "Desktop")]
     links = links_of(devices, rtt_ms=0.0, bytes_per_s=1e12)
     chunks: list[int] = []
-    for shape in (shape_of(48), shape_of(48, expert_share=2 / 3, expert_part=1 / 16)):
+    sparse = shape_of(48, layer_bytes=(33,), expert_bytes=(32,), expert_part=1 / 16)
+    for shape in (shape_of(48), sparse):
         plan = make_plan(shape, devices, links, layers=[("Laptop", 24), ("Desktop", 24)])
         chunks.append(best_chunk(shape, plan, prompt_tokens=512, measured_tokens=128))
 
@@ -107,6 +108,26 @@ def test_layers_of_every_kind_cost_their_own_time(device_of: DeviceOf, shape_of:
     device = replace(device_of("Laptop", decode_ms=(1.0, 1.0)), prefill_ms=(10.0, 30.0))
 
     assert forecast(shape, [device], {}, 100) == pytest.approx(70 + 2 * LOCAL_HOP_MS)
+
+
+def test_only_the_layers_with_experts_read_more_for_many_tokens(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    shape = shape_of(
+        layers=[0, 0, 1, 1], layer_bytes=(11, 11), expert_bytes=(0, 10), expert_part=0.1
+    )
+    devices = [device_of(name, decode_ms=(1.0, 1.0)) for name in ("Laptop", "Desktop")]
+    links = links_of(devices, rtt_ms=0.0, bytes_per_s=1e15)
+    plan = make_plan(shape, devices, links, layers=[("Laptop", 2), ("Desktop", 2)])
+    ten, whole = (0.5 + 0.5 * 10 * (1 - 0.9**tokens) for tokens in (10, 100))
+
+    ms = time_to_first_token_ms(
+        shape, plan, prompt_tokens=10, chunk_tokens=100, measured_tokens=100
+    )
+
+    dense = 2 * (1 + 9 * (10 - 1) / 99)
+    sparse = 2 * (ten + 9 * (10 - whole) / 99)
+    assert ms == pytest.approx(dense + sparse + sum(hop.ms(0) for hop in plan.hops))
 
 
 def test_one_stage_takes_the_largest_chunk(device_of: DeviceOf, shape_of: ShapeOf) -> None:

@@ -10,7 +10,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.shapes import SHAPES
 from potluck.model.tensor_formats import weight_bytes
-from potluck.plan.shape import kinds_of, shape_of
+from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 
 SHAPE = ModelConfig.from_dict(CONFIG)
 MIXED = ModelConfig.from_dict(
@@ -83,11 +83,47 @@ def test_a_token_reads_few_experts_and_many_tokens_all() -> None:
 
     shape = shape_of(config, "int4", context=64)
 
-    assert shape.reading(1) == pytest.approx(1)
-    assert shape.reading(10_000) == pytest.approx(whole / one_token)
-    assert 1 < shape.reading(2) < 2
+    assert read_bytes(shape) == (one_token,)
+    assert shape.reading((0,), 1) == pytest.approx(1)
+    assert shape.reading((0,), 10_000) == pytest.approx(whole / one_token)
+    assert 1 < shape.reading((0,), 2) < 2
     dense = shape_of(ModelConfig.from_dict(CONFIG), "int4", context=64)
-    assert dense.reading(1) == dense.reading(512) == 1
+    assert dense.reading((0,), 1) == dense.reading((0,), 512) == 1
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "glm-4.5-air"])
+def test_only_layers_that_have_experts_read_a_part_of_their_weights(name: str) -> None:
+    config = ModelConfig.from_dict(SHAPES[name])
+    assert config.experts is not None
+    shape = shape_of(config, "int4", context=64)
+
+    kinds = numbered_kinds(config)
+    for kind in set(kinds):
+        tensors = config.layer_tensors(kinds.index(kind))
+        experts = {n: size for n, size in tensors.items() if config.is_of_expert(n)}
+        others = {n: size for n, size in tensors.items() if n not in experts}
+        all_experts = weight_bytes(config, experts, "int4")
+        one_token = weight_bytes(config, others, "int4") + all_experts * config.experts.part
+        assert shape.read_bytes((kind,)) == pytest.approx(one_token)
+        assert (shape.reading((kind,), 8) > 1) == bool(experts)
+        assert shape.reading((kind,), 10_000) == pytest.approx(shape.layer_bytes[kind] / one_token)
+    assert len({bool(shape.expert_bytes[kind]) for kind in kinds}) == 2  # with and without
+    assert shape.read_bytes(kinds) == pytest.approx(
+        sum(shape.layer_bytes[kind] for kind in kinds)
+        - sum(shape.expert_bytes[kind] for kind in kinds) * (1 - config.experts.part)
+    )
+
+
+def test_a_state_space_beside_experts_takes_several_tokens_as_a_dense_layer() -> None:
+    config = ModelConfig.from_dict(SHAPES["nemotron-3-nano-30b-a3b"])
+    shape = shape_of(config, "int4", context=64)
+
+    mamba, experts = (
+        shape.batch_ms((kind,), 0.2, 1.5, tokens=8, measured_tokens=128) for kind in (0, 1)
+    )
+
+    assert mamba == pytest.approx(0.2 + 7 * 1.3 / 127)
+    assert experts == pytest.approx(0.2 * shape.reading((1,), 8))  # reading takes the whole chunk
 
 
 def test_a_tied_head_is_known_as_one() -> None:

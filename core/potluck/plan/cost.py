@@ -37,7 +37,9 @@ class ModelShape:
     hidden_bytes: int  # one token's hidden state on the wire
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
-    expert_share: float = 0.0  # experts' fraction of the layer bytes that one token reads (MoE)
+    expert_bytes: tuple[
+        int, ...
+    ] = ()  # for each kind, of all its experts (MoE); (): there are none
     expert_part: float = 1.0  # fraction of a layer's experts that one token uses (MoE)
     disk_bytes: tuple[
         int, ...
@@ -77,16 +79,34 @@ class ModelShape:
         """Bytes of the whole model on one device."""
         return self.stage_memory(range(self.num_layers), first=True, last=True)
 
-    def reading(self, tokens: int) -> float:
-        """Weight bytes that so many tokens read together, relative to one token.
+    def read_bytes(self, kinds: Sequence[int], tokens: int = 1) -> float:
+        """Bytes of weights that so many tokens read together in layers of these kinds.
 
-        This is 1 unless the model is a MoE. Then each token is taken to choose experts at random.
+        Each token is taken to choose experts at random.
         """
-        touched = 1 - (1 - self.expert_part) ** tokens
-        return 1 - self.expert_share + self.expert_share * touched / self.expert_part
+        whole = sum(self.layer_bytes[kind] for kind in kinds)
+        if not self.expert_bytes:
+            return whole
+        unused = (1 - self.expert_part) ** tokens
+        return whole - unused * sum(self.expert_bytes[kind] for kind in kinds)
+
+    def reading(self, kinds: Sequence[int], tokens: int) -> float:
+        """What so many tokens read together in layers of these kinds, relative to one token.
+
+        This is 1 for layers without experts.
+        """
+        if not self.expert_bytes:
+            return 1.0
+        return self.read_bytes(kinds, tokens) / self.read_bytes(kinds)
 
     def batch_ms(
-        self, decode_ms: float, prefill_ms: float, *, tokens: int, measured_tokens: int
+        self,
+        kinds: Sequence[int],
+        decode_ms: float,
+        prefill_ms: float,
+        *,
+        tokens: int,
+        measured_tokens: int,
     ) -> float:
         """The time of layers for several tokens at once.
 
@@ -94,14 +114,15 @@ class ModelShape:
         measured chunk.
 
         Args:
+            kinds: of each of the layers.
             decode_ms: of one token.
             prefill_ms: of the measured chunk.
             tokens: computed at once.
             measured_tokens: size of the measured chunk.
         """
-        more_ms = max(0.0, prefill_ms - decode_ms * self.reading(measured_tokens))
+        more_ms = max(0.0, prefill_ms - decode_ms * self.reading(kinds, measured_tokens))
         further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
-        return decode_ms * self.reading(tokens) + further_ms
+        return decode_ms * self.reading(kinds, tokens) + further_ms
 
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory

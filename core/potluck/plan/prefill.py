@@ -5,6 +5,8 @@ P·n / (n + P - 1) times as fast as with one chunk at a time. Stages and links a
 general, so the prediction follows every chunk through every stage and over every link.
 """
 
+from functools import cache
+
 from potluck.model.caches import MAX_CHUNK_TOKENS
 from potluck.plan.cost import TOKEN_MESSAGE_BYTES, ModelShape
 from potluck.plan.stages import Plan
@@ -50,21 +52,27 @@ def time_to_first_token_ms(
         measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
     """
     stages = plan.pipeline
+
+    @cache  # all chunks but the last have the same size
+    def compute_ms(k: int, tokens: int) -> float:
+        layers = stages[k].layers
+        return shape.batch_ms(
+            shape.layers[layers.start : layers.stop],
+            stages[k].predicted_ms - stages[k].head_ms,
+            stages[k].prefill_ms,
+            tokens=tokens,
+            measured_tokens=measured_tokens,
+        )
+
     free_at = [0.0] * (2 * len(stages))  # the link before each stage, and the stage
     arrival = 0.0
     for start in range(0, prompt_tokens, chunk_tokens):
         tokens = min(chunk_tokens, prompt_tokens - start)
         arrival = 0.0
-        for k, (hop, stage) in enumerate(zip(plan.hops, stages, strict=False)):
+        for k, hop in enumerate(plan.hops[: len(stages)]):
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            compute_ms = shape.batch_ms(
-                stage.predicted_ms - stage.head_ms,
-                stage.prefill_ms,
-                tokens=tokens,
-                measured_tokens=measured_tokens,
-            )
-            arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms
+            arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms(k, tokens)
             free_at[2 * k + 1] = arrival
     return arrival + stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)

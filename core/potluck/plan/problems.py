@@ -69,8 +69,12 @@ def at_once(
         replace(
             device,
             decode_ms=tuple(
-                shape.batch_ms(decode, prefill, tokens=tokens, measured_tokens=measured_tokens)
-                for decode, prefill in zip(device.decode_ms, device.prefill_ms, strict=True)
+                shape.batch_ms(
+                    (kind,), decode, prefill, tokens=tokens, measured_tokens=measured_tokens
+                )
+                for kind, (decode, prefill) in enumerate(
+                    zip(device.decode_ms, device.prefill_ms, strict=True)
+                )
             ),
         )
         for device in devices

@@ -30,18 +30,14 @@ def shape_of(
     layers, sizes = numbered_kinds(config), cache_sizes(scheme, cache, is_wide=is_wide)
     examples = [layers.index(kind) for kind in sorted(set(layers))]
     tensors = [config.layer_tensors(layer) for layer in examples]
-    layer_bytes = tuple(map(nbytes, tensors))
-    expert_bytes = [
+    expert_bytes = tuple(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
-    ]
+    )
     disk_bytes = tuple(table_bytes(config.layer_tensors(layer)) for layer in examples)
-    part = 1.0 if config.experts is None else config.experts.part
-    all_experts = sum(expert_bytes[kind] for kind in layers)
-    all_others = sum(layer_bytes[kind] for kind in layers) - all_experts
     return ModelShape(
         layers=layers,
-        layer_bytes=layer_bytes,
+        layer_bytes=tuple(map(nbytes, tensors)),
         cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
@@ -51,8 +47,8 @@ def shape_of(
         tied=config.tie_word_embeddings,
         width=config.width,
         divided=tuple(_divided(config, layer, held) for layer in examples),
-        expert_share=all_experts * part / (all_experts * part + all_others),
-        expert_part=part,
+        expert_bytes=expert_bytes if any(expert_bytes) else (),
+        expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
     )
 
@@ -68,11 +64,8 @@ def _divided(config: ModelConfig, layer: int, scheme: Scheme) -> float:
 
 
 def read_bytes(shape: ModelShape) -> tuple[int, ...]:
-    """Bytes of weights that one token reads in a layer of each kind; experts count on the average."""
-    part = 1.0
-    if shape.expert_part < 1.0:  # `expert_share` is of what one token reads
-        part = 1.0 / (1.0 + shape.expert_share * (1.0 / shape.expert_part - 1.0))
-    return tuple(int(nbytes * part) for nbytes in shape.layer_bytes)
+    """Bytes of weights that one token reads in a layer of each kind."""
+    return tuple(int(shape.read_bytes((kind,))) for kind in range(len(shape.layer_bytes)))
 
 
 def kinds_of(config: ModelConfig) -> tuple[LayerKind, ...]:
