@@ -159,7 +159,7 @@ def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
     config = ModelConfig.from_dict(GEMMA)
     made: list[tuple[int, torch.dtype]] = []
     monkeypatch.setattr(RecordedCache, "made", made)
-    monkeypatch.setattr("potluck.engine.caches.kvcache.LayerCache", RecordedCache)
+    monkeypatch.setattr("potluck.engine.caches.new_cache.LayerCache", RecordedCache)
 
     profile = profile_layers(
         config, CPU, "int8", chunk=8, memory=1 << 28, cache="int8", budget_s=0.01

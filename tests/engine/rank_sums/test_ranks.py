@@ -220,7 +220,7 @@ def test_a_rank_that_fails_in_a_step_fails_the_step_of_the_others(
             return error
         return None
 
-    monkeypatch.setattr(broken, "mixer", None)  # what comes there is an error
+    monkeypatch.setattr(broken, "mixer", object())  # what comes there is an error
 
     lost, failed = group.each(step)
 

@@ -23,10 +23,16 @@ class Choice:
     Tokens with no more than `count` cached ones, themselves among them, see all of these, and have no positions.
     """
 
-    __slots__ = ("_mask", "_places", "count", "position")
+    __slots__ = ("_mask", "_places", "_sees_fewer", "count", "position")
 
     def __init__(
-        self, count: int, position: int, *, mask: Tensor | None = None, places: Tensor | None = None
+        self,
+        count: int,
+        position: int,
+        *,
+        mask: Tensor | None = None,
+        places: Tensor | None = None,
+        sees_fewer: bool = False,
     ) -> None:
         """Keep what was chosen for tokens from `position` on.
 
@@ -35,18 +41,19 @@ class Choice:
             position: of the first token.
             mask: (T, length), True where a token sees one.
             places: (T, count), integers, in their order; of a token that sees all, anything.
+            sees_fewer: a token may see fewer than `count`: of pools, the last is not always whole.
         """
         assert (mask is None) != (places is None)
         self.count, self.position = count, position
-        self._mask, self._places = mask, places
+        self._mask, self._places, self._sees_fewer = mask, places, sees_fewer
 
     @property
     def places(self) -> Tensor:
         """(T, count), integers."""
         if self._places is None:
             assert self._mask is not None
-            if len(self._mask) == 1 and int(self._mask.sum()) != self.count:
-                return self._mask[0].nonzero()[None, :, 0]  # of pools, the last is not always whole
+            if self._sees_fewer and len(self._mask) == 1:
+                return self._mask[0].nonzero()[None, :, 0]
             seen = self._mask.to(torch.int8)
             order = torch.sort(seen, dim=-1, descending=True, stable=True).indices
             self._places = order[:, : self.count]

@@ -88,7 +88,7 @@ class PoolIndexer(Indexer):
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
         """For each token which cached ones it sees."""
         seen = self.seen(made.queries, made.weights, step.position, cache)
-        return Choice(self.spec.sees, step.position, mask=seen)
+        return Choice(self.spec.sees, step.position, mask=seen, sees_fewer=True)
 
     def seen(self, queries: Tensor, weights: Tensor, position: int, cache: LayerCache) -> Tensor:
         """Which tokens those from a position on see, with queries (T, H, K) and weights (T, H): (T, tokens)."""

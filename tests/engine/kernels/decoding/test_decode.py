@@ -273,7 +273,7 @@ def test_one_key_head_is_shared_by_all_threads(monkeypatch: pytest.MonkeyPatch) 
         torch.randn(1, 32), caches, cached - 1, angles_at(shape, cached - 1)
     )
 
-    _qkv, attention, _output, _gate_up, _down = kernels.parts
+    _qkv, attention, _combine, _output, _gate_up, _down = kernels.parts
     assert attention == kernels.shares
 
 
