@@ -341,7 +341,9 @@ def test_windows_may_be_listed_layer_by_layer() -> None:
         ({"rope__scaling__type": 3}, "rope.scaling.type must be text"),
         ({"rope__freq_base": float("nan")}, "rope_theta"),
         ({"shapes": {"token_embd.weight": (320,)}}, "token_embd.weight must be there"),
-        ({"block_count": 1 << 40}, "num_hidden_layers"),
+        ({"block_count": 1 << 40}, "llama.block_count must be a whole number from 1 to 1024"),
+        ({"nextn_predict_layers": 4}, "nextn_predict_layers must be a whole number from 0 to 3"),
+        ({"nextn_predict_layers": -1}, "nextn_predict_layers must be a whole number from 0 to 3"),
     ],
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
@@ -365,3 +367,63 @@ def test_heads_that_are_none_are_named(architecture: str) -> None:
 def test_a_file_without_a_family_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"general\.architecture"):
         read_gguf_config(GgufFile(metadata={}, shapes={}, kinds={}, factors={}))
+
+
+@pytest.mark.parametrize(
+    "architecture", ["lfm2", "nemotron_h", "glm-dsa", "laguna", "muse-glimmer"]
+)
+@pytest.mark.parametrize("layers", [-1, 0, 1025, 2**32 - 1])
+def test_no_list_is_made_for_layers_that_no_model_has(architecture: str, layers: int) -> None:
+    """A number that is said once for all layers becomes a list, which must not be as long as a file wants."""
+    with pytest.raises(InvalidConfigError, match=r"block_count must be a whole number from 1"):
+        read(architecture, block_count=layers)
+
+
+EXPERTS: dict[str, Any] = {
+    "expert_count": 4,
+    "expert_used_count": 2,
+    "expert_shared_feed_forward_length": 24,
+}
+INDEXER: dict[str, Any] = {
+    f"attention.indexer.{name}": 4
+    for name in ("head_count", "key_length", "top_k", "block_size", "local_blocks")
+}
+
+
+def test_layers_that_guess_further_tokens_are_left_out_in_every_family() -> None:
+    kept: dict[str, dict[str, Any]] = {
+        "llama": {},
+        "qwen3moe": EXPERTS,
+        "lfm2": {"shortconv.l_cache": 3},
+    }
+
+    for architecture, more in kept.items():
+        _, config = read(architecture, **more, nextn_predict_layers=1)
+        assert config.num_layers == 3, architecture
+
+
+SPACES: dict[str, Any] = {
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+    "ssm.group_count": 1,
+    "ssm.state_size": 16,
+    "ssm.conv_kernel": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tensor"),
+    [
+        ("nemotron_h", "blk.1.ffn_latent_down.weight"),
+        ("laguna", "blk.0.attn_gate.weight"),
+        ("minimax-m3", "blk.0.ffn_gate.weight"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (64,)])
+def test_a_matrix_that_is_none_is_named(
+    architecture: str, tensor: str, shape: tuple[int, ...]
+) -> None:
+    more: dict[str, Any] = EXPERTS | SPACES | INDEXER | {"rope.dimension_count": 8}
+
+    with pytest.raises(InvalidConfigError, match=rf"{tensor} must be there, as a matrix"):
+        read(architecture, shapes={tensor: shape}, **more)

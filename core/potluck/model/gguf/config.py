@@ -73,7 +73,7 @@ def read_gguf_config(file: GgufFile) -> Config:
         "intermediate_size": size(
             "feed_forward_length", keys.integer("expert_feed_forward_length", 0) or None
         ),
-        "num_hidden_layers": keys.integer("block_count"),
+        "num_hidden_layers": keys.layers(),
         "num_attention_heads": heads,
         "num_key_value_heads": size("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -84,7 +84,7 @@ def read_gguf_config(file: GgufFile) -> Config:
         "attention_bias": "blk.0.attn_q.bias" in file.shapes,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.shapes,
         "eos_token_id": _end_tokens(keys),
-        "quantization_config": _quantization(file, family, keys.integer("block_count")),
+        "quantization_config": _quantization(file, family, keys.layers()),
     }
     if (scaling := _rope_scaling(keys, head_dim)) is not None:
         config["rope_scaling"] = scaling

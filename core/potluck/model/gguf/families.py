@@ -111,9 +111,8 @@ def _gemma3(keys: Keys, config: Config) -> None:
 
 def _gemma4(keys: Keys, config: Config) -> None:
     windows(keys, config)
-    layers = keys.integer("block_count")
     kinds = cast("list[str]", config["layer_types"])
-    heads = keys.each("attention.head_count_kv", layers)
+    heads = keys.each("attention.head_count_kv", keys.layers())
     local, full = (
         next((index for index, one in enumerate(kinds) if one == kind), 0)
         for kind in ("sliding_attention", "full_attention")
@@ -199,7 +198,7 @@ def _granite_hybrid(keys: Keys, config: Config) -> None:
     _granite_experts(keys, config)
     state_spaces(keys, config)
     dense = cast("int", config["intermediate_size"])
-    heads = keys.each("attention.head_count_kv", keys.integer("block_count"))
+    heads = keys.each("attention.head_count_kv", keys.layers())
     config |= {
         "layer_types": ["attention" if count else "mamba" for count in heads],
         "num_key_value_heads": max(heads, default=0),

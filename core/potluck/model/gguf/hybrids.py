@@ -23,7 +23,7 @@ def state_spaces(keys: Keys, config: Config) -> None:
 
 def nemotron_h(keys: Keys, config: Config) -> None:
     """Set what each layer is: attention has heads of keys, and a feed-forward a size; the others are state spaces."""
-    layers, shapes = keys.integer("block_count"), keys.file.shapes
+    layers, shapes = keys.layers(), keys.file.shapes
     heads = keys.each("attention.head_count_kv", layers)
     sizes = keys.each("feed_forward_length", layers)
     state_spaces(keys, config)
@@ -48,9 +48,9 @@ def nemotron_h(keys: Keys, config: Config) -> None:
         routed(keys, config)
         size = keys.integer("expert_shared_feed_forward_length")
         config["moe_shared_expert_intermediate_size"] = size
-    narrow = [shape for name, shape in shapes.items() if name.endswith(".ffn_latent_down.weight")]
-    if narrow:
-        config["moe_latent_size"] = narrow[0][0]
+    narrow = next((name for name in shapes if name.endswith(".ffn_latent_down.weight")), None)
+    if narrow is not None:
+        config["moe_latent_size"] = keys.rows(narrow)
 
 
 def falcon_h1(keys: Keys, config: Config) -> None:
@@ -64,7 +64,7 @@ def falcon_h1(keys: Keys, config: Config) -> None:
 
 def lfm2(keys: Keys, config: Config) -> None:
     """Set which layers are attention: those with heads of keys."""
-    heads = keys.each("attention.head_count_kv", keys.integer("block_count"))
+    heads = keys.each("attention.head_count_kv", keys.layers())
     config |= {
         "layer_types": ["full_attention" if count else "conv" for count in heads],
         "num_key_value_heads": max(heads),

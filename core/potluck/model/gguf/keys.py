@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from potluck.errors import InvalidConfigError
+from potluck.model.limits import MAX_LAYERS
 
 Config = dict[str, object]
 """As in a Hugging Face `config.json`."""
@@ -36,6 +37,17 @@ class Keys:
 
     def integer(self, name: str, default: int | None = None) -> int:
         return self._whole(name, self._value(name, default))
+
+    def layers(self) -> int:
+        """How many layers the decoder has, without those that guess further tokens."""
+        name, guessing = "block_count", "nextn_predict_layers"
+        blocks = self.integer(name)
+        if not 1 <= blocks <= MAX_LAYERS:
+            raise self.invalid(name, f"must be a whole number from 1 to {MAX_LAYERS}")
+        guesses = self.integer(guessing, 0)
+        if not 0 <= guesses < blocks:
+            raise self.invalid(guessing, f"must be a whole number from 0 to {blocks - 1}")
+        return blocks - guesses
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number, rounded to the digits that an f32 has: 0.00001 and not 9.99999974e-06."""
@@ -86,6 +98,7 @@ class Keys:
         return cast("list[object]", value) if isinstance(value, list) else ()
 
     def rows(self, tensor: str) -> int:
+        """How many rows a matrix of the file has."""
         shape = self.file.shapes.get(tensor)
         if shape is None or len(shape) != 2:
             raise self.invalid(tensor, "must be there, as a matrix", whole=True)

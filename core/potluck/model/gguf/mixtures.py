@@ -3,7 +3,6 @@
 from typing import cast
 
 from potluck.model.gguf.keys import Config, Keys
-from potluck.model.limits import MAX_LAYERS
 from potluck.model.mixing.latent import ORDERED
 
 _SOFTMAX, _SIGMOID = 1, 2  # llama.cpp's numbers for what routers apply
@@ -72,11 +71,11 @@ def minimax(keys: Keys, config: Config) -> None:
 def minimax3(keys: Keys, config: Config) -> None:
     """Set what the indexers of MiniMax M3 have, which layers have one, and which have experts."""
     minimax(keys, config)
-    shapes, layers = keys.file.shapes, keys.integer("block_count")
+    shapes = keys.file.shapes
     size, dense = cast("int", config["moe_intermediate_size"]), "blk.0.ffn_gate.weight"
     config |= {
         "intermediate_size": size,
-        "dense_intermediate_size": shapes[dense][0] if dense in shapes else size,
+        "dense_intermediate_size": keys.rows(dense) if dense in shapes else size,
         "shared_intermediate_size": size * keys.integer("expert_shared_count", 0),
         "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
         "rotary_dim": keys.integer("rope.dimension_count"),
@@ -85,12 +84,12 @@ def minimax3(keys: Keys, config: Config) -> None:
         "index_topk_blocks": keys.integer("attention.indexer.top_k"),
         "index_block_size": keys.integer("attention.indexer.block_size"),
         "index_local_blocks": keys.integer("attention.indexer.local_blocks"),
-        "mlp_layer_types": mlp_types(keys, layers),
+        "mlp_layer_types": mlp_types(keys),
         "layer_types": [
             "minimax_m3_sparse"
             if f"blk.{layer}.indexer.q_proj.weight" in shapes
             else "full_attention"
-            for layer in range(min(layers, MAX_LAYERS))
+            for layer in range(keys.layers())
         ],
     }
 
@@ -99,33 +98,29 @@ def hy3(keys: Keys, config: Config) -> None:
     """Set the mixture of Hy3 by the names that it has for it."""
     experts(keys, config)
     size = cast("int", config["moe_intermediate_size"])
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
     config |= {
-        "num_hidden_layers": layers,
-        "mlp_layer_types": mlp_types(keys, layers),
+        "mlp_layer_types": mlp_types(keys),
         "num_shared_experts": keys.integer("expert_shared_feed_forward_length", size)
         // max(1, size),
         "router_scaling_factor": keys.number("expert_weights_scale", 1.0),
     }
 
 
-def mlp_types(keys: Keys, layers: int) -> list[str]:
+def mlp_types(keys: Keys) -> list[str]:
     """Whether each layer has experts: those that have a router."""
     shapes = keys.file.shapes
     return [
         "sparse" if f"blk.{layer}.ffn_gate_inp.weight" in shapes else "dense"
-        for layer in range(min(layers, MAX_LAYERS))
+        for layer in range(keys.layers())
     ]
 
 
 def routed(keys: Keys, config: Config) -> None:
-    """Set what routers like DeepSeek's have, and leave out the layers that guess further tokens."""
+    """Set what routers like DeepSeek's have."""
     experts(keys, config)
     partial_rotary(keys, config)
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
     shared = keys.integer("expert_shared_count", 0)
     config |= {
-        "num_hidden_layers": layers,
         "first_k_dense_replace": keys.integer("leading_dense_block_count", 0),
         "n_shared_experts": shared,
         "num_shared_experts": shared,
@@ -240,8 +235,6 @@ def deepseek_router(keys: Keys, config: Config) -> None:
         "norm_topk_prob": keys.flag("expert_weights_norm", False),
         "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
     }
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
-    config["num_hidden_layers"] = layers
     # Files of the first V2 say nothing of the function.
     if keys.integer("expert_gating_func", _SOFTMAX) == _SIGMOID:
         config["architectures"] = ["DeepseekV3ForCausalLM"]

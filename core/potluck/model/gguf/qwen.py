@@ -41,8 +41,6 @@ def delta_nets(keys: Keys, config: Config) -> None:
     if heads < 1:
         raise keys.invalid("ssm.time_step_rank", "must be at least 1")
     config |= {
-        # without the layers that guess further tokens
-        "num_hidden_layers": keys.integer("block_count") - keys.integer("nextn_predict_layers", 0),
         "full_attention_interval": keys.integer("full_attention_interval", 4),
         "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
         "linear_key_head_dim": keys.integer("ssm.state_size"),

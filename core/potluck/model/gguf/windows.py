@@ -5,7 +5,6 @@ from typing import cast
 
 from potluck.model.gguf.keys import Config, Keys
 from potluck.model.gguf.mixtures import experts, mlp_types
-from potluck.model.limits import MAX_LAYERS
 from potluck.model.mixing.mixers import WEIGHED
 
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
@@ -73,7 +72,7 @@ def trinity(keys: Keys, config: Config) -> None:
 
 def laguna(keys: Keys, config: Config) -> None:
     """Set heads by layer, ropes of layers with a window and without, and which gates there are."""
-    layers, period = keys.integer("block_count"), "attention.sliding_window_pattern"
+    layers, period = keys.layers(), "attention.sliding_window_pattern"
     experts(keys, config)
     size = keys.integer("attention.sliding_window", 0)
     heads = keys.each("attention.head_count", layers)
@@ -87,10 +86,10 @@ def laguna(keys: Keys, config: Config) -> None:
         kinds = [_WINDOWED if layer % every else _FULL for layer in range(layers)]
     scaling = cast("Config", config.pop("rope_scaling", {"rope_type": "default"}))
     full, near = (_part(keys, f"rope.dimension_count{end}", head) for end in ("", "_swa"))
-    gates = keys.file.shapes.get("blk.0.attn_gate.weight", (0,))[0]
+    gates = keys.rows(gate) if (gate := "blk.0.attn_gate.weight") in keys.file.shapes else 0
     config |= {
         "layer_types": list(kinds),
-        "mlp_layer_types": mlp_types(keys, layers),
+        "mlp_layer_types": mlp_types(keys),
         "sliding_window": size or None,
         "num_attention_heads_per_layer": heads,
         "rope_parameters": _ropes(keys, config, scaling | full, near),
@@ -102,15 +101,15 @@ def laguna(keys: Keys, config: Config) -> None:
 
 def mellum(keys: Keys, config: Config) -> None:
     """Set windows, and the ropes of layers with one and without."""
-    layers, size = keys.integer("block_count"), keys.integer("attention.sliding_window", 0)
+    size = keys.integer("attention.sliding_window", 0)
     experts(keys, config)
     scaling = cast("Config", config.pop("rope_scaling", {"rope_type": "default"}))
     theta = cast("float", config["rope_theta"])
     near: Config = {"rope_theta": keys.number("rope.freq_base_swa", theta)}
-    kinds = _kinds_by(keys, layers) if size else [_FULL] * min(layers, MAX_LAYERS)
+    kinds = _kinds_by(keys) if size else [_FULL] * keys.layers()
     config |= {
         "layer_types": kinds,
-        "mlp_layer_types": mlp_types(keys, layers),
+        "mlp_layer_types": mlp_types(keys),
         "sliding_window": size or None,
         "rope_parameters": _ropes(keys, config, scaling, near),
         "rope_local_base_freq": near["rope_theta"],
@@ -120,9 +119,8 @@ def mellum(keys: Keys, config: Config) -> None:
 
 def muse(keys: Keys, config: Config) -> None:
     """Set windows, and ropes where there is one; norms of queries have the factor of these as weights."""
-    layers = keys.integer("block_count")
     theta = keys.number("rope.freq_base_swa", cast("float", config["rope_theta"]))
-    kinds = _kinds_by(keys, layers)
+    kinds = _kinds_by(keys)
     config |= {
         "layer_types": kinds,
         "layer_rope_theta": [theta if kind == _WINDOWED else 0 for kind in kinds],
@@ -135,27 +133,25 @@ def muse(keys: Keys, config: Config) -> None:
     }
 
 
-def _kinds_by(keys: Keys, layers: int) -> list[str]:
+def _kinds_by(keys: Keys) -> list[str]:
     """Each layer's kind, by flags, or by a number n: each n-th has no window."""
     if isinstance(_pattern(keys), list):
         return _kinds(keys)
     every = max(1, keys.integer("attention.sliding_window_pattern", _PERIOD))
-    return [_WINDOWED if (layer + 1) % every else _FULL for layer in range(min(layers, MAX_LAYERS))]
+    return [_WINDOWED if (layer + 1) % every else _FULL for layer in range(keys.layers())]
 
 
 def _begin(keys: Keys, config: Config) -> list[str]:
-    """Set experts and windows, without the layers that guess further tokens; return the layers' kinds."""
+    """Set experts and windows; return the layers' kinds."""
     experts(keys, config)
-    layers = keys.integer("block_count") - keys.integer("nextn_predict_layers", 0)
-    kinds = _kinds(keys)[:layers]
+    layers, kinds = keys.layers(), _kinds(keys)
     if len(kinds) != layers:
         raise keys.invalid(
             "attention.sliding_window_pattern", f"must have one entry for each of {layers} layers"
         )
     config |= {
-        "num_hidden_layers": layers,
         "layer_types": kinds,
-        "mlp_layer_types": mlp_types(keys, layers),
+        "mlp_layer_types": mlp_types(keys),
         "sliding_window": keys.integer("attention.sliding_window"),
     }
     return kinds
@@ -167,7 +163,7 @@ def _pattern(keys: Keys) -> object:
 
 def _kinds(keys: Keys) -> list[str]:
     """Each layer's kind, by the flags that say which have a window."""
-    flags = keys.items(f"{keys.architecture}.attention.sliding_window_pattern")[:MAX_LAYERS]
+    flags = keys.items(f"{keys.architecture}.attention.sliding_window_pattern")[: keys.layers()]
     return [_WINDOWED if flag else _FULL for flag in flags]
 
 
