@@ -147,11 +147,29 @@ def test_layers_times_experts_are_bounded() -> None:
     assert sum(kind.has_experts for kind in config.layer_kinds) == 40
 
 
+def test_no_experts_are_one_mlp_only_where_a_family_says_so() -> None:
+    granite = read("GraniteMoeHybridForCausalLM", num_local_experts=0, layer_types=["mamba"] * 4)
+
+    assert {type(layer.feed_forward) for layer in granite.layers} == {DenseSpec}
+    # Elsewhere the family's own field counts.
+    assert read("Qwen3MoeForCausalLM", num_local_experts=0, num_experts=8).experts is not None
+
+
+MIMO_HEADS: dict[str, object] = {
+    "partial_rotary_factor": 0.5,
+    "head_dim": 16,
+    "v_head_dim": 16,
+    "num_key_value_heads_per_layer": [2, 2, 2, 3],
+}
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [
         ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
         ("MixtralForCausalLM", {"num_local_experts": 10**6}, "num_local_experts"),
+        ("MixtralForCausalLM", {"num_local_experts": 0}, "num_local_experts"),
+        ("GraniteMoeForCausalLM", {"num_local_experts": 0}, "num_local_experts"),
         ("Qwen3MoeForCausalLM", {"decoder_sparse_step": 0}, "decoder_sparse_step"),
         ("Qwen3MoeForCausalLM", {"norm_topk_prob": 1}, "norm_topk_prob"),
         ("Exaone4ForCausalLM", {"sliding_window_pattern": "LXG"}, "letters L and G"),

@@ -27,10 +27,9 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
     facts = family.experts
     if facts is None or (facts.switch is not None and not fields.flag(facts.switch, False)):
         return None
-    is_named = facts.layers == "named"
-    if fields.value("num_local_experts") == 0 or (
-        is_named and MIXTURE not in kinds_of_halves(fields)
-    ):
+    if facts.may_be_none and fields.value("num_local_experts") == 0:
+        return None
+    if facts.layers == "named" and MIXTURE not in kinds_of_halves(fields):
         return None
     if splits_gates:
         in_one = facts.shared_names is not None and len(facts.shared_names) == 2

@@ -214,6 +214,7 @@ class ExpertFacts:
     normalise: bool | str  # whether the factors of the chosen experts are made to add up to one
     layers: ExpertLayers = "all"
     switch: str | None = None  # the field that must be true for there to be experts
+    may_be_none: bool = False  # a count of 0 says that the model has none
     chosen: str = "num_experts_per_tok"  # the field with how many are chosen
     router: str = "gate"  # below the block
     router_bias: bool = False  # the router's products have a bias

@@ -130,7 +130,7 @@ GRANITE: Mapping[str, Family] = {
         mlp_names=("input_linear", "output_linear"),
         mamba="mamba",
         rope_layers="named",
-        experts=_SHARED,
+        experts=replace(_SHARED, may_be_none=True),
     ),
     # from which Granite 4 was made
     "BambaForCausalLM": Family(
