@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_LAYERS, MAX_MULTIPLIER
+from potluck.model.limits import MAX_LAYERS, MAX_MULTIPLIER, MIN_MULTIPLIER
 
 
 def read_norm_eps(fields: Fields) -> float:
@@ -23,7 +23,7 @@ def read_multiplier(fields: Fields, name: str | float | None) -> float:
     """What something is multiplied by: the number, or the field's, or 1."""
     if name is None or isinstance(name, float | int):
         return 1.0 if name is None else name
-    return fields.number(name, 0.0, MAX_MULTIPLIER, 1.0)
+    return fields.number(name, MIN_MULTIPLIER, MAX_MULTIPLIER, 1.0)
 
 
 def read_softcap(fields: Fields, name: str | None) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from potluck.model.common_fields import read_multiplier
 from potluck.model.fields import Fields
 from potluck.model.layers import DenseSpec, RowScales
-from potluck.model.limits import MAX_MULTIPLIER
+from potluck.model.limits import MAX_MULTIPLIER, MIN_MULTIPLIER
 from potluck.model.mixing.mixers import BesideSpec
 
 
@@ -47,4 +47,6 @@ def read_row_scales(fields: Fields, mixer: BesideSpec, mlp: DenseSpec) -> RowSca
 
 
 def _numbers(fields: Fields, name: str, count: int) -> tuple[float, ...]:
-    return fields.numbers(name, 0.0, MAX_MULTIPLIER, count) if name in fields else (1.0,) * count
+    if name not in fields:
+        return (1.0,) * count
+    return fields.numbers(name, MIN_MULTIPLIER, MAX_MULTIPLIER, count)
