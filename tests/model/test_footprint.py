@@ -10,6 +10,7 @@ from potluck.model.caches import MAX_CHUNK_TOKENS, RecurrentCache, State
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import (
     Footprint,
+    pair_bytes,
     stage_footprint,
     usable_memory,
     working_bytes,
@@ -168,6 +169,30 @@ def test_of_experts_all_that_a_token_is_sent_to_count() -> None:
     for config, counts in ((mixture, 3000), (read(5000), 15_000), (first_dense, 5000)):
         plain = changed(intermediate_size=counts)
         assert working_bytes(config, 512) == working_bytes(plain, 512)
+
+
+def test_narrow_experts_count_by_the_numbers_that_they_read() -> None:
+    def read(hidden: int, narrow: int | None) -> int:
+        config = changed(
+            architectures=["NemotronHForCausalLM"],
+            hybrid_override_pattern="E",
+            hidden_size=hidden,
+            n_routed_experts=8,
+            num_experts_per_tok=8,
+            moe_intermediate_size=8,
+            moe_shared_expert_intermediate_size=8,
+            moe_latent_size=narrow,
+        )
+        return working_bytes(config, 512)
+
+    pairs, around = (
+        512 * 8,
+        4 * 512 * 2,
+    )  # what a matrix makes for them of the tokens, and their sum
+    more = pairs * (pair_bytes(64, 8) - pair_bytes(32, 8)) + around * 32
+    assert read(1024, 64) - read(1024, 32) == more
+    more = pairs * (pair_bytes(1024, 8) - pair_bytes(64, 8)) - around * 64
+    assert read(1024, None) - read(1024, 64) == more
 
 
 def test_capped_scores_are_held_one_by_one() -> None:

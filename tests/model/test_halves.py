@@ -80,6 +80,7 @@ def test_state_spaces_are_as_wide_as_their_heads_say_whatever_the_hidden_states(
         ({"mamba_head_dim": "wide"}, "mamba_d_head"),
         ({"mlp_hidden_act": "relu"}, "relu2"),
         ({"moe_latent_size": -1}, "moe_latent_size"),
+        ({"moe_latent_size": 65}, "moe_latent_size = 65.* from 1 to 64"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(changes: dict[str, object], words: str) -> None:

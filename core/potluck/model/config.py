@@ -299,7 +299,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     max_position = fields.integer("max_position_embeddings", 1, MAX_POSITION, 32768)
     mixers = read_mixers(fields, family, hidden, max_position, quantization)
     splits_gates = quantization is not None and quantization.method == "gguf"
-    experts = read_experts(fields, family, splits_gates=splits_gates)
+    experts = read_experts(fields, family, hidden, splits_gates=splits_gates)
     streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)

@@ -19,7 +19,9 @@ from potluck.model.routing import Routing, ScoreFunction
 _EXPERT_MATRICES = 3  # of one expert: gate, up, down
 
 
-def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) -> Experts | None:
+def read_experts(
+    fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False
+) -> Experts | None:
     """The experts of the model's MoE layers; None: its family has none.
 
     `splits_gates`: the files have gates and ups in matrices of their own, also where the family has one.
@@ -42,7 +44,7 @@ def read_experts(fields: Fields, family: Family, *, splits_gates: bool = False) 
         shared = size * fields.integer(facts.shared_count, 0, MAX_INTERMEDIATE // size, 0)
     narrow = 0
     if facts.narrow is not None and facts.narrow[0] in fields:
-        narrow = fields.integer(facts.narrow[0], 1, MAX_INTERMEDIATE)
+        narrow = fields.integer(facts.narrow[0], 1, hidden)
     return Experts(
         routing=_routing(fields, facts, has_shared=shared > 0),
         intermediate_size=size,

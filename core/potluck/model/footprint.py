@@ -249,18 +249,21 @@ def _feed_forward_bytes(feed_forward: FeedForward, chunk: int) -> int:
         case MoeSpec(experts=experts):
             pairs, size = chunk * experts.routing.per_token, experts.intermediate_size
             widest = max(pairs * size, chunk * experts.shared_size)
-            scaled = _ITEM * feed_forward.hidden_size if experts.routing.scales_input else 0
-            each = pair_bytes(feed_forward.hidden_size, size) + scaled
-            return max(_ITEM * 3 * widest, pairs * each)
+            read = experts.narrow_size or feed_forward.hidden_size
+            scaled = _ITEM * read if experts.routing.scales_input else 0
+            each = pair_bytes(read, size) + scaled
+            # Narrow experts: what is made of the tokens, and the experts' sum.
+            around = _ITEM * chunk * 2 * experts.narrow_size
+            return around + max(_ITEM * 3 * widest, pairs * each)
         case ParallelSpec(dense=dense, moe=moe):  # one after the other; the norms of both are kept
             widest = max(_feed_forward_bytes(dense, chunk), _feed_forward_bytes(moe, chunk))
             return widest + _ITEM * chunk * 2 * moe.hidden_size
 
 
-def pair_bytes(hidden: int, size: int) -> int:
+def pair_bytes(width: int, size: int) -> int:
     """Bytes for each pair of a token and an expert of this size, where kernels compute all experts at once.
 
-    They are its packed input, its gates and ups, in place of which its result is written, and their packed product.
+    They are its packed input of `width` numbers, its gates and ups, in place of which its result is written, and their packed product.
     """
-    packed = 3 * hidden // 2, 3 * size // 2  # records of 44 bytes for 32 numbers
-    return max(packed[0] + 2 * _ITEM * size, _ITEM * hidden) + packed[1]
+    packed = 3 * width // 2, 3 * size // 2  # records of 44 bytes for 32 numbers
+    return max(packed[0] + 2 * _ITEM * size, _ITEM * width) + packed[1]
