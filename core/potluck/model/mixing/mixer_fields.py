@@ -306,7 +306,8 @@ def _with_heads(
         heads, kv_heads = heads or spec.heads, kv_heads or spec.kv_heads
         if heads % kv_heads:
             what = f"{heads} heads with {kv_heads} heads of keys"
-            raise invalid(family.layer_heads or "", what, "must divide the heads by those of keys")
+            name = family.layer_kv_heads or family.layer_heads or ""
+            raise invalid(name, what, "must divide the heads by those of keys")
         yield replace(spec, heads=heads, kv_heads=kv_heads)
 
 
