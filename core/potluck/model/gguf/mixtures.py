@@ -242,9 +242,13 @@ def deepseek_router(keys: Keys, config: Config) -> None:
 
 def partial_rotary(keys: Keys, config: Config) -> None:
     """Set which part of a head is turned."""
-    head = cast("int", config["head_dim"])
-    turned = keys.integer("rope.dimension_count", head)
-    config["partial_rotary_factor"] = min(1.0, (turned + 0.5) / head)  # the reader rounds down
+    config |= turned_part(keys, "rope.dimension_count", cast("int", config["head_dim"]))
+
+
+def turned_part(keys: Keys, name: str, head: int) -> Config:
+    """Which part of a head rope turns, as a field says it in numbers."""
+    turned = keys.integer(name, head)
+    return {"partial_rotary_factor": min(1.0, (turned + 0.5) / head)}  # the reader rounds down
 
 
 def ernie_experts(keys: Keys, config: Config) -> None:

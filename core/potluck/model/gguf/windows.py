@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from potluck.model.gguf.keys import Config, Keys
-from potluck.model.gguf.mixtures import experts, mlp_types
+from potluck.model.gguf.mixtures import experts, mlp_types, turned_part
 from potluck.model.mixing.mixers import WEIGHED
 
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
@@ -46,7 +46,7 @@ def mimo(keys: Keys, config: Config) -> None:
     """Set heads of keys by layer, narrow values and what they are multiplied by."""
     kinds = _begin(keys, config)
     head = cast("int", config["head_dim"])
-    part = _part(keys, "rope.dimension_count", head)
+    part = turned_part(keys, "rope.dimension_count", head)
     config |= {
         "num_key_value_heads_per_layer": keys.each("attention.head_count_kv", len(kinds)),
         "v_head_dim": keys.integer("attention.value_length", head),
@@ -85,7 +85,7 @@ def laguna(keys: Keys, config: Config) -> None:
         every = max(1, keys.integer(period, _PERIOD))
         kinds = [_WINDOWED if layer % every else _FULL for layer in range(layers)]
     scaling = cast("Config", config.pop("rope_scaling", {"rope_type": "default"}))
-    full, near = (_part(keys, f"rope.dimension_count{end}", head) for end in ("", "_swa"))
+    full, near = (turned_part(keys, f"rope.dimension_count{end}", head) for end in ("", "_swa"))
     gates = keys.rows(gate) if (gate := "blk.0.attn_gate.weight") in keys.file.shapes else 0
     config |= {
         "layer_types": list(kinds),
@@ -170,12 +170,6 @@ def _kinds(keys: Keys) -> list[str]:
 def _ropes(keys: Keys, config: Config, full: Config, near: Config) -> Config:
     near = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa", 10000.0)} | near
     return {_FULL: {"rope_theta": config["rope_theta"]} | full, _WINDOWED: near}
-
-
-def _part(keys: Keys, name: str, head: int) -> Config:
-    """Which part of a head rope turns."""
-    turned = keys.integer(name, head)
-    return {"partial_rotary_factor": min(1.0, (turned + 0.5) / head)}  # the reader rounds down
 
 
 def _first_factors(scaling: Config, pairs: int) -> Config:
