@@ -21,3 +21,4 @@ MAX_EOS = 64  # Llama 3 has three
 MAX_THETA = 1e12  # 10 M is the largest in use
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of rope scaling; 1 to 64 are in use
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e6  # of activations; Granite has 1/128 and 16
+MAX_TAPS = 16  # tokens that a short convolution reads; models have three or four

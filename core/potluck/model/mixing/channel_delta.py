@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_TAPS
 from potluck.model.mixing.delta_net import DeltaHeads
 from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape
@@ -13,7 +13,6 @@ from potluck.model.row_order import PairedRows
 
 _BLOCK = "self_attn."
 _DECAYS = ("b_proj", "f_a_proj", "f_b_proj")
-_MOST_INPUTS = 16  # of the convolution; models have four
 _MOST_BOUND = 100.0  # of a decay's logarithm, below zero; 5 is in use
 
 
@@ -125,7 +124,7 @@ def read_channel_delta(
         value_heads=count,
         key_size=numbers,
         value_size=numbers,
-        inputs=fields.integer(inputs, 2, _MOST_INPUTS),
+        inputs=fields.integer(inputs, 2, MAX_TAPS),
         norm_eps=eps,
         gate="sigmoid",
         has_joined_inputs=False,

@@ -3,11 +3,10 @@
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family, GateFunction
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_TAPS
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.quantized import Quantization
 
-_MOST_INPUTS = 16  # of the convolution; models have four
 _GATES: dict[str, GateFunction] = {"silu": "silu", "swish": "silu", "sigmoid": "sigmoid"}
 
 
@@ -38,7 +37,7 @@ def read_delta_net(
         value_heads=value_heads,
         key_size=fields.integer("linear_key_head_dim", 1, MAX_HEAD_DIM),
         value_size=fields.integer("linear_value_head_dim", 1, MAX_HEAD_DIM),
-        inputs=fields.integer("linear_conv_kernel_dim", 2, _MOST_INPUTS),
+        inputs=fields.integer("linear_conv_kernel_dim", 2, MAX_TAPS),
         norm_eps=read_norm_eps(fields),
         gate=_GATES[gate],
         has_joined_inputs=is_joined and converted is None,

@@ -9,13 +9,12 @@ from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.halves import FEED_FORWARDS
-from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS
+from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS, MAX_TAPS
 from potluck.model.mixing.recurrent import RecurrentSizes
 from potluck.model.projection import Projection
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.row_order import PairedRows
 
-_MOST_INPUTS = 16  # of the convolution; models have four
 _ENDLESS = (math.inf, "inf", "Infinity", {"__float__": "Infinity"})  # as files write it
 _KINDS = ("attention", "full_attention", "mamba", "linear_attention")
 _SPACES = _KINDS[2:]
@@ -156,7 +155,7 @@ def read_mamba(
         head_size=size,
         groups=groups,
         state_size=fields.integer("mamba_d_state", 1, MAX_HEAD_DIM),
-        inputs=fields.integer("mamba_d_conv", 2, _MOST_INPUTS),
+        inputs=fields.integer("mamba_d_conv", 2, MAX_TAPS),
         norm_eps=read_norm_eps(fields),
         has_norm=has_norm,
         has_bias=fields.flag("mamba_conv_bias", True),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from potluck.model.fields import Fields, invalid
-from potluck.model.limits import MAX_EOS, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, MAX_VOCAB
+from potluck.model.limits import MAX_EOS, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, MAX_TAPS, MAX_VOCAB
 from potluck.model.mixing.streams import Streams
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
@@ -29,7 +29,6 @@ OWN_END = "text_eos_token_id"  # what the text of a larger model calls its end, 
 # Fields of a file that says the numbers themselves, not what they are made of. No file of the Hub has them.
 GIVEN_MULTIPLIERS, GIVEN_SIZES, GIVEN_ROWS = "ngram_multipliers", "ngram_sizes", "ngram_rows"
 _MOST_ORDER = 8  # tokens of the longest n-gram; Qwen 4 has three
-_MOST_INPUTS = 16  # of the convolution; Qwen 4 has four
 _MOST_ROWS = 1 << 28  # of one head; Qwen 4 has 20 million
 _MOST_TABLE = _MOST_ROWS * MAX_HEADS  # rows
 _MOST_SHARDS = 4096  # tensors of one table; Qwen 4 has 512
@@ -157,7 +156,7 @@ def read_ngrams(fields: Fields, streams: Streams, layers: int) -> dict[int, Ngra
                 GIVEN_ROWS, sum(sizes), _MOST_TABLE, -(-sum(sizes) // multiple) * multiple
             ),
             shards=fields.integer("split_ngram_parts", 1, _MOST_SHARDS),
-            inputs=fields.integer("ple_conv_kernel_size", 2, _MOST_INPUTS),
+            inputs=fields.integer("ple_conv_kernel_size", 2, MAX_TAPS),
         )
     return found
 

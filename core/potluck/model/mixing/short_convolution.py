@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from potluck.model.common_fields import read_kinds
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields
-from potluck.model.limits import MAX_LAYERS
+from potluck.model.limits import MAX_LAYERS, MAX_TAPS
 from potluck.model.mixing.recurrent import RecurrentSizes
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
 
-_MOST_INPUTS = 16  # of the convolution; models have three
 _BLOCK = "conv"
 _KINDS = ("full_attention", _BLOCK)
 
@@ -94,7 +93,7 @@ def read_convolution(fields: Fields, family: Family, hidden: int) -> Convolution
         return None
     return ConvolutionSpec(
         size=hidden,
-        inputs=fields.integer("conv_L_cache", 2, _MOST_INPUTS),
+        inputs=fields.integer("conv_L_cache", 2, MAX_TAPS),
         has_bias=fields.flag("conv_bias", False),
     )
 
