@@ -1,5 +1,6 @@
 """Tokens of several sessions in one forward pass are what each of them is alone."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -112,7 +113,8 @@ def test_tokens_together_have_the_bits_that_they_have_alone(
             together = ours.stages[0].forward_together(ours.steps(number))
             for result, tokens in zip(together, theirs.steps(number), strict=True):
                 assert_same(result, alone(theirs.stages[0], tokens), exactly=True)
-    assert not caplog.records  # all were computed together, and not one by one after a failure
+    failed = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not failed  # all were computed together, and not one by one after a failure
 
 
 def test_a_session_goes_on_alone_after_a_token_that_was_computed_with_others(
