@@ -18,6 +18,8 @@ from potluck.engine.kernels.writing.ir_types import (
 )
 from potluck.engine.kernels.writing.values import Value
 
+_HALF_BITS = 0x3F000000  # of 0.5 in f32
+
 STORED = (F32, I16, I16, I8)
 """The type of LLVM that a number of each kind is loaded and stored as."""
 
@@ -62,8 +64,11 @@ def to_half(numbers: Value) -> Value:
         return e.bitcast(e.fptrunc(numbers, vector(F16, count)), short)
     sign = (e.bitcast(numbers, bits) & 0x80000000) >> 16
     size = e.bitcast(numbers.magnitude_bits(), wide)
-    small = e.bitcast(size * 2.0**-112, bits)
-    return e.trunc(_cut(small, 13) | sign, short)
+    small = _cut(e.bitcast(size * 2.0**-112, bits), 13)
+    # Below the least normal f16, that product is rounded to an f32 without an exponent, and would be rounded twice.
+    # Beside one half, f32 are multiples of 2^-24, as such f16 are.
+    tiny = e.bitcast(size + 0.5, bits) - _HALF_BITS
+    return e.trunc(e.select(size < 2.0**-14, tiny, small) | sign, short)
 
 
 def from_bfloat(stored: Value) -> Value:
