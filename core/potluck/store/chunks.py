@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import RLock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
-from potluck.files import make_folder, replace, sync_folder
+from potluck.files import make_folder, remove, replace, sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.reasons import reason
 from potluck.store.inventory import Inventory
@@ -226,11 +226,17 @@ class ChunkStore:
         sync_folder(path.parent)
 
     def discard(self, digest: Digest) -> None:
-        """Remove the tensor and any part of it."""
+        """Remove the tensor and any part of it.
+
+        Where somebody reads it and the system keeps it for that long (Windows), it counts as gone; the next start finds it.
+        """
         with self._mutex:
             self._parts.pop(digest, None)
-            self.path(digest).unlink(missing_ok=True)
-            self._part_path(digest).unlink(missing_ok=True)
+            for path in (self.path(digest), self._part_path(digest)):
+                try:
+                    remove(path)
+                except OSError as error:
+                    logger.warning("not removed file=%s: %s", path.name, reason(error))
             self.inventory.remove(digest)
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:

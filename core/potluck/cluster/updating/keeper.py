@@ -283,7 +283,8 @@ class UpdateKeeper:
         placed = self._here.folder / name
         for left in self._here.folder.glob("[!.]*"):
             if left.suffix != ".json":
-                left.unlink()
+                with suppress(OSError):  # Windows keeps what its owner has open
+                    left.unlink()
         try:
             os.link(path, placed)
         except OSError:  # a disk without links
