@@ -101,7 +101,7 @@ def _headline(decision: Decision) -> str:
     network = tour_ms(decision.problem, route.devices)
     line = f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
     if list(used) == [decision.devices[0].node]:  # the main computer
-        line += "; no link: all is on this computer."
+        line += f" and {_ms(network)} on its way through Potluck; no link: all is on this computer."
     else:
         line += f" and {_ms(network)} on the links."
     if decision.users > 1:
