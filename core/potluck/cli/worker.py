@@ -17,6 +17,7 @@ from potluck.api.values.schema import (
 )
 from potluck.cli.computers import open_client, spaced
 from potluck.cli.keeping import keep_going
+from potluck.cli.printing import layers
 from potluck.cli.terminal import (
     ask,
     is_interactive,
@@ -188,7 +189,7 @@ def _answer(client: Client, pairing: Pairing) -> None:
 def _status_line(state: ClusterState) -> str:
     me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
-    layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
+    held = f" {layers(*me.layers)}" if me and me.layers else ""
     if state.node.paused:
         return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
     if state.node.withheld is not None:
@@ -199,10 +200,10 @@ def _status_line(state: ClusterState) -> str:
     lent = ", ".join(state.node.lent_to)
     match me.state if me is not None else "running":
         case "receiving":
-            return f"Receiving{layers} from {lent}{share}."
+            return f"Receiving{held} from {lent}{share}."
         case "loading":
-            return f"Loading{layers} for {lent}{share}."
+            return f"Loading{held} for {lent}{share}."
         case "running":
-            return f"Helping {lent}:{layers}."
+            return f"Helping {lent}:{held}."
         case _:
             return f"Connected with {lent}."
