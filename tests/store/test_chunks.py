@@ -366,3 +366,22 @@ def test_verifying_removes_what_is_damaged_and_nothing_else(store):
     assert not store.has(altered)
     assert not store.has(cut)
     assert store.nbytes == len(b"good")
+
+
+def test_a_tensor_whose_file_the_system_keeps_counts_as_gone_and_can_be_written_again(
+    store, monkeypatch
+):
+    """Windows keeps a file that somebody reads."""
+
+    def held(path):
+        raise PermissionError(errno.EACCES, "The process cannot access the file", str(path))
+
+    fill(store, DATA)
+    with monkeypatch.context() as patched:
+        patched.setattr("potluck.store.chunks.remove", held)
+        store.discard(DIGEST)
+
+    assert not store.has(DIGEST)
+    assert store.path(DIGEST).exists()
+    assert store.write(DIGEST, 0, SIZE, DATA)
+    assert store.path(DIGEST).read_bytes() == DATA
