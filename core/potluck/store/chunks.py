@@ -225,19 +225,21 @@ class ChunkStore:
             file.unlink(missing_ok=True)
         sync_folder(path.parent)
 
-    def discard(self, digest: Digest) -> None:
-        """Remove the tensor and any part of it.
+    def discard(self, digest: Digest) -> bool:
+        """Remove the tensor and any part of it. Returns whether they are gone.
 
-        Where somebody reads it and the system keeps it for that long (Windows), it counts as gone; the next start finds it.
+        Windows keeps a file that somebody reads. If that takes longer than a moment, it stays as it is.
         """
         with self._mutex:
             self._parts.pop(digest, None)
-            for path in (self.path(digest), self._part_path(digest)):
-                try:
-                    remove(path)
-                except OSError as error:
-                    logger.warning("not removed file=%s: %s", path.name, reason(error))
+            try:
+                remove(self.path(digest))
+                remove(self._part_path(digest))
+            except OSError as error:
+                logger.warning("tensor not removed digest=%s: %s", short(digest), reason(error))
+                return False
             self.inventory.remove(digest)
+            return True
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:
         """Read tensors and compute their digests again. Those that are damaged are removed.
@@ -287,8 +289,7 @@ class ChunkStore:
                 if lacking <= 0:
                     break
                 logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
-                self.discard(digest)
-                lacking -= loose[digest]
+                lacking -= loose[digest] if self.discard(digest) else 0
 
     def room(self, *, reserve: int | None = None) -> int:
         """The bytes that may be written without removing anything, if so much is left free."""
