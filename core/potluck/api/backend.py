@@ -16,19 +16,17 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import (
     ClusterState,
     ComputerChange,
     HandedOver,
     Health,
-    Invite,
-    Joined,
     LinkTest,
     Listener,
     ListenRequest,
     LoadProgress,
     MainRequest,
-    Pairing,
     PlanRequest,
     PlanView,
     RoleRequest,

@@ -11,7 +11,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from potluck.api.openai import ChatChunk, ChatChunkChoice, ChatCompletionRequest
+from potluck.api.v1.answer_shapes import ChatChunk, ChatChunkChoice
+from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.cli.terminal import say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, PotluckError

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.api.events import Finished, GenerationEvent, Started, Tokens
-from potluck.api.openai import StageTiming, Timings
 from potluck.api.prompts import (
     ChatPrompt,
     GenerationRequest,
@@ -20,6 +19,7 @@ from potluck.api.prompts import (
     TextPrompt,
     TokenPrompt,
 )
+from potluck.api.values.timings import StageTiming, Timings
 from potluck.cluster.driver.answer_text import AnswerText
 from potluck.cluster.driver.calling import answer_constraint
 from potluck.cluster.driver.echo import echo_of

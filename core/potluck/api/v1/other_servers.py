@@ -1,7 +1,7 @@
 """Fields of other servers that OpenAI's API lacks.
 
 Clients of llama.cpp's server and of vLLM send them: other names, and what is not offered here. Pure, like
-`potluck.api.openai`.
+`request_shapes`.
 """
 
 from collections.abc import Iterator, Mapping
