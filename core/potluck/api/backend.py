@@ -96,7 +96,7 @@ class Backend(Answering, Protocol):
         ...
 
     async def make_main(self, node_id: str, request: MainRequest) -> HandedOver:
-        """Make a connected computer the main one of the home, which this one helps then."""
+        """Make a connected computer the main one of the home. This one helps it from then on."""
         ...
 
     async def search(self) -> None:

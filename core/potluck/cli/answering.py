@@ -72,7 +72,7 @@ class Answering:
                 return
 
     def _rest(self, request: ChatCompletionRequest) -> Generator[ChatChunk, None, None]:
-        """Yield the chunks that one node has. Text that is no token's comes when the answer is whole."""
+        """Yield the chunks that one node has. Text that belongs to no token comes when the answer is whole."""
         held_back: list[ChatChunk] = []
         asked = replace(request, return_token_ids=True)
         with closing(self.client.chat(asked, waits=lambda text: say(f"({text})"))) as chunks:

@@ -49,7 +49,7 @@ def engine(options: argparse.Namespace) -> int:
 
 
 def _states(client: Client, state: Engine) -> Iterator[Engine]:
-    """The states until nothing is done any more. The first one may be that of before."""
+    """The states until nothing is done any more. The first one may be older than what was asked for."""
     yield state
     time.sleep(POLL_S)
     while (state := known(client.state().engine)).is_working:

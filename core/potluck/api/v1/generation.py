@@ -76,7 +76,7 @@ def of_completion(asked: CompletionRequest) -> list[GenerationRequest]:
 
 
 def repeated(generation: GenerationRequest, count: int) -> list[GenerationRequest]:
-    """The same with `count` different seeds, of which the first is its own."""
+    """The request `count` times, each time with another seed; the first one keeps its own."""
     first = _with_seed(generation)
     seed = first.sampling.seed
     assert seed is not None

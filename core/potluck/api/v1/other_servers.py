@@ -16,7 +16,7 @@ _LONGEST = 32  # bytes of a value that may be neutral; a longer one is not decod
 
 
 class OtherServers(Struct, frozen=True, kw_only=True):
-    """These fields. None: as if it were not there."""
+    """The fields. None: the client did not send it."""
 
     # llama.cpp's names of `max_tokens` and `repetition_penalty`.
     n_predict: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None

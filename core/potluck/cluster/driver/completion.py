@@ -93,11 +93,11 @@ async def complete(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Yield `Started`, pieces of the answer's text, and `Finished`; before and between, what it waits for.
+    """Yield `Started`, pieces of the answer's text, and `Finished`. Events that say what it waits for come before and between.
 
     Of an answer that goes on after `known` tokens, only what follows them is yielded.
 
-    Closing the iterator ends the answer, and the steps under way are the last.
+    Closing the iterator ends the answer: no step is begun after that.
 
     Args:
         loaded: the model.
