@@ -29,6 +29,9 @@ def is_of_tower(name: str) -> bool:
 NormKind = Literal["layer", "rms", "plus", "plain"]
 """A norm with a mean and a bias; one without; one whose factor is 1 more than what files have; one without a factor."""
 
+PatchForm = Literal["convolution", "matrix", "pixels"]
+"""As a convolution, as a matrix, or as one for patches that have the colours of a pixel side by side."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merger:
@@ -77,8 +80,7 @@ class TowerFacts:
 
     Attributes:
         patches: the name of the matrix that patches are multiplied with.
-        patch_form: how it is stored: as a convolution, as a matrix, or as one for patches with the colours of a pixel
-            side by side.
+        patch_form: how it is stored.
         patch_norms: norms of a patch before and after that product.
         is_centred: whether pixels from 0 to 1 are made numbers from -1 to 1 before it.
         frames: how often the picture stands in a patch, of towers that also see films.
@@ -117,7 +119,7 @@ class TowerFacts:
     """
 
     patches: str
-    patch_form: Literal["convolution", "matrix", "pixels"] = "convolution"
+    patch_form: PatchForm = "convolution"
     patch_bias: bool = True
     patch_norms: tuple[str, str] | None = None
     is_centred: bool = False
