@@ -244,7 +244,7 @@ def _converted(
 def _gemma_4(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
     """As `Gemma4VisionAudioModel.modify_tensors` makes it."""
     name = f"model.{name}".replace("model.vision_tower.encoder.", "vision_model.model.")
-    name = name.replace(".linear.weight", ".weight")
+    name, values = name.replace(".linear.weight", ".weight"), values.view(values.shape or (1,))
     if name.endswith("position_embedding_table"):
         name += ".weight"
     if name.endswith("patch_embedder.input_proj.weight"):
@@ -312,6 +312,9 @@ def _qwen3_name(name: str, eye: Mapping[str, Any]) -> str:
     return rest
 
 
+_BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
+
+
 def _side(size: int | list[int]) -> int:
     return size[0] if isinstance(size, list) else size
 
@@ -331,6 +334,6 @@ def _add(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> None:
 
 
 def _name(names: gguf.TensorNameMap, name: str) -> str:
-    found = names.get_name(name, (".weight", ".bias"))
+    found = names.get_name(name, (".weight", ".bias", *_BOUNDS))
     assert found is not None, name
     return found

@@ -111,6 +111,7 @@ def _as_converted(facts: TowerFacts, eye: Fields) -> TowerFacts:
         facts,
         patch_form=_patch_form(changes, facts),
         has_axes=has_axes,
+        bounds=(1,) if changes.flag("bounds_are_rows", False) else facts.bounds,
         qkv=qkv,
         frames_apart=changes.flag("frames_apart", False),
         pairs="beside" if changes.flag("pairs", False) else facts.pairs,

@@ -7,7 +7,8 @@ and `tools/mtmd/clip.cpp` of llama.cpp). Its converter changes some tensors; `co
 - the rows of queries, keys and values may be three matrices (`qkv_apart`);
 - the rows of Pixtral's queries and keys are interleaved (`pairs`);
 - the norm of Gemma's projector holds the whole factor, 1 + weight (`whole_norm`);
-- the colours of Gemma 4's patches come one after the other (`patch_form`), its tables of positions too (`axes_apart`).
+- the colours of Gemma 4's patches come one after the other (`patch_form`), its tables of positions too (`axes_apart`);
+- numbers are rows of one number (`bounds_are_rows`).
 """
 
 import re
@@ -20,6 +21,7 @@ from potluck.model.fields import Fields
 from potluck.model.gguf.keys import Config, GgufFile, Keys
 from potluck.model.vision.projector_kinds import (
     ARCHITECTURE,
+    BOUND,
     POSITIONS,
     PROJECTORS,
     ProjectorKind,
@@ -38,6 +40,12 @@ SEEING_DECODERS = frozenset(name for row in PROJECTORS.values() for name in row.
 _TEXTS = {
     "LlamaForCausalLM": "MistralForCausalLM",
     "Gemma4ForCausalLM": "Gemma4UnifiedForCausalLM",
+}
+
+_LIMITS = {
+    "min_pixels": "image_min_pixels",
+    "max_pixels": "image_max_pixels",
+    "max_patches": "preproc_max_tiles",
 }
 
 
@@ -82,8 +90,10 @@ def seeing_config(text: Config, decoder: GgufFile, projector: GgufFile, name: st
 def _kind(keys: Keys) -> str:
     """The row of the table for a file."""
     kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
-    has_cells = "mm.patch_merger.weight" in keys.file.shapes
-    return "pixtral-12b" if kind == "pixtral" and not has_cells else kind
+    shapes = keys.file.shapes
+    if kind == "gemma4v" and BOUND in shapes:
+        return "gemma4v-bounds"
+    return "pixtral-12b" if kind == "pixtral" and "mm.patch_merger.weight" not in shapes else kind
 
 
 def _eye(keys: Keys, row: ProjectorKind) -> Config:
@@ -131,7 +141,7 @@ def preprocessing(projector: GgufFile) -> Config:
     for name in ("image_mean", "image_std"):
         if values := keys.items(f"{ARCHITECTURE}.vision.{name}"):
             found[name] = [_rounded(value) for value in values[:3]]
-    for name, key in (("min_pixels", "image_min_pixels"), ("max_pixels", "image_max_pixels")):
+    for name, key in _LIMITS.items():
         if f"vision.{key}" in keys:
             found[name] = keys.integer(f"vision.{key}")
     return found

@@ -13,6 +13,7 @@ from potluck.model.vision.towers.sizes import MAX_TOWER
 
 ARCHITECTURE = "clip"
 POSITIONS = "v.position_embd.weight"
+BOUND = "v.blk.0.attn_q.input_max"
 _WINDOW = 112  # pixels of the side of a window of Qwen2.5-VL, which no file states
 _GEMMA_CELL = 4  # patches of the side of a cell, where a file does not say
 _GEMMA_4_CELL = 3
@@ -114,8 +115,8 @@ def _gemma_4(keys: Keys, eye: Config, whole: Config) -> None:
         keys, "vision.attention.head_count"
     )
     eye["standardize"] = "v.std_bias" in shapes
-    eye["use_clipped_linears"] = any(name.endswith(".input_max") for name in shapes)
-    eye[CONVERTED] = {"patch_form": "convolution"}
+    eye["use_clipped_linears"] = BOUND in shapes
+    eye[CONVERTED] = {"patch_form": "convolution", "bounds_are_rows": BOUND in shapes}
 
 
 def _gemma_4_unified(keys: Keys, eye: Config, whole: Config) -> None:
@@ -161,6 +162,12 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
     "gemma4v": ProjectorKind(
         wholes={"gemma4": "Gemma4ForConditionalGeneration"},
         text={"use_bidirectional_attention": "vision"},
+        products=("mm.input_projection",),
+        more=_gemma_4,
+    ),
+    # E2B and E4B, whose decoders read pictures as they read text.
+    "gemma4v-bounds": ProjectorKind(
+        wholes={"gemma4": "Gemma4ForConditionalGeneration"},
         products=("mm.input_projection",),
         more=_gemma_4,
     ),
