@@ -21,8 +21,8 @@ from potluck.cli.terminal import (
     say,
 )
 from potluck.cli.waits import Waits
-from potluck.client import Client
-from potluck.errors import NotFoundError, PairingError, PotluckError
+from potluck.client import Client, NodeGoneError
+from potluck.errors import NotFoundError, NotHeldError, PairingError, PotluckError
 from potluck.launch import find
 from potluck.settings import Folders, load_settings, save_settings
 from potluck.system.autostart import autostart
@@ -150,7 +150,10 @@ class _Lender:
             if state is None:
                 return
             if not self._is_main:
-                client.set_role(lease)
+                try:
+                    client.set_role(lease)
+                except NotHeldError:  # it is ending, for a newer version maybe, and let us go
+                    raise NodeGoneError("The node of this computer ended.") from None
                 say(f"{state.node.name} lends itself. Ctrl-C ends it.")
             if state.engine is not None and state.engine.phase not in ("own", "ready"):
                 say(state.engine.message)
