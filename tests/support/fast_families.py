@@ -51,6 +51,22 @@ GENERATED = (
     "laguna",
     "apertus",
 )
+# With these, every value of every field of a layer's specification, and every name of a tensor.
+SPECIFIED = (
+    *GENERATED,
+    "phi 3",
+    "qwen 4, n-grams",
+    "ernie 4.5 moe",
+    "hunyuan a13b",
+    "hy 3",
+    "hyperclova x",
+    "glm 4",
+    "granite moe, windows",
+    "trinity",
+    "flint",
+    "a.x k1",
+    "nemotron h, dense, biases",
+)
 
 
 def each_of(variants: Iterable[str]) -> pytest.MarkDecorator:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fake_ranks import Meeting, RankedReference, RankedStage
-from model_variants import VARIANTS
+from fast_families import SPECIFIED
 from tiny_models import CPU, SESSION, Pipeline, Reference, difference, make_model, off
 
 from potluck.engine.generated.run import GeneratedRun
@@ -37,7 +37,7 @@ WIDE = {
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SPECIFIED)
 def test_two_ranks_have_the_logits_of_the_whole(
     make_reference: MakeReference, variant: str
 ) -> None:
