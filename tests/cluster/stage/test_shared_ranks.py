@@ -82,10 +82,10 @@ def answers(ranks: list[Rank]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize("world", [2, 3])
 def test_sums_in_memory_have_the_bits_of_sums_over_links_also_after_steps_that_one_rank_could_not_do(
-    tmp_path: Path, model: Path, reference: Reference
+    tmp_path: Path, model: Path, reference: Reference, world: int
 ) -> None:
-    world = 3
     whole = _hidden(Pipeline(reference, scheme="int8"))
 
     with group(tmp_path, model, world, "links") as ranks:
@@ -102,13 +102,11 @@ def test_sums_in_memory_have_the_bits_of_sums_over_links_also_after_steps_that_o
         assert torch.allclose(torch.tensor(one["hidden"]), expected, rtol=0.03, atol=0.03)
 
 
-@pytest.mark.parametrize(("loss", "world"), [("exit", 2), ("hang", 3)])
+@pytest.mark.parametrize("loss", ["exit", "hang"])
 @pytest.mark.usefixtures("reference")
-def test_nobody_waits_for_a_rank_that_is_lost(
-    tmp_path: Path, model: Path, loss: str, world: int
-) -> None:
+def test_nobody_waits_for_a_rank_that_is_lost(tmp_path: Path, model: Path, loss: str) -> None:
     """A rank that hangs is ended by its node (`test_ranks.py` in `process`), here by the test."""
-    with group(tmp_path, model, world, "memory") as ranks:
+    with group(tmp_path, model, 3, "memory") as ranks:
         answers(ranks)
         *others, lost = ranks
         lost.send(loss)
