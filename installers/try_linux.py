@@ -344,7 +344,7 @@ def _helpers(root: Root) -> int:
     """Return how many computers a computer could compute with, beside itself."""
     found = json.loads(root.run("potluck", "devices", "--json"))
     others = [computer for computer in found if not computer.get("is_self")]
-    return sum(computer["state"] in ("ready", "running") for computer in others)
+    return sum(computer.get("state") in ("ready", "running") for computer in others)
 
 
 def _is_mapped(display: str) -> bool:
