@@ -145,7 +145,7 @@ class Trial:
             self._need_home(first, second)
 
     def _need_home(self, first: Root, second: Root) -> None:
-        until(lambda: _helpers(first) == 1, 90, "both are one home")
+        until(lambda: _members(first) == 2, 90, "both are one home")
         said = self._measured("they answer", lambda: self._answer_together(first, second))
         _expect(_ANSWER in said, "together, and right")
 
@@ -338,13 +338,6 @@ def _members(root: Root) -> int:
     """Return how many computers of its home a computer reaches, itself included."""
     found = json.loads(root.run("potluck", "devices", "--json"))
     return sum(computer["paired"] and computer["online"] for computer in found)
-
-
-def _helpers(root: Root) -> int:
-    """Return how many computers a computer could compute with, beside itself."""
-    found = json.loads(root.run("potluck", "devices", "--json"))
-    others = [computer for computer in found if not computer.get("is_self")]
-    return sum(computer.get("state") in ("ready", "running") for computer in others)
 
 
 def _is_mapped(display: str) -> bool:
