@@ -59,6 +59,7 @@ class SettingsView(QWidget):
         on_share: Callable[[], object],
         on_doctor: Callable[[], object],
         preferences: PreferencesFile,
+        on_open_again: Callable[[], object] | None = None,
         log: Path | None = None,
     ) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class SettingsView(QWidget):
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
-        self.update_card = UpdateCard(theme, backend)
+        self.update_card = UpdateCard(theme, backend, on_open_again)
         fill_page(
             self,
             "Settings",
