@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from potluck_app.preferences import PreferencesFile
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    import subprocess
+
     from potluck_app.viewmodels.chat import Chat
     from potluck_app.views.main_window import MainWindow
 
@@ -60,6 +61,8 @@ class NextWindow:
     def open(self) -> subprocess.Popen[bytes] | None:
         """Start it, if it was prepared. Call it when this process has nothing left to do."""
         if self._command:
+            import subprocess  # a window that opens needs none
+
             try:
                 return subprocess.Popen(list(self._command), start_new_session=True)  # noqa: S603 - our own
             except OSError as error:

@@ -50,7 +50,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
     for state in (
         lent(),
         lent(lent_to=("Den",), me={"state": "receiving", "progress": 0.25}),
-        lent(lent_to=("Den",), me={"layers": (0, 12)}),
+        lent(lent_to=("Den",), lent_model="big", lent_of=36, me={"layers": (0, 12)}),
         lent(paused=True),
         lent(paused=True, paused_until=datetime(2030, 1, 2, 18, 30).astimezone().timestamp()),
     ):
@@ -60,7 +60,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
     assert titles == [
         "Ready to join: Open Potluck on your main computer. It finds this one by itself.",
         "Helping Den: Receiving layers · 25 %",
-        "Helping Den: 12 layers",
+        "Helping Den: For each word of an answer, it computes 12 of the 36 layers of big.",
         "Paused: This computer lends nothing until you resume.",
         "Paused until 2030-01-02, 18:30: This computer lends nothing until then, or until you resume.",
     ]

@@ -134,10 +134,16 @@ class UpdateCard(Described, QFrame):
 
     def _runs(self, state: ClusterState) -> str:
         """What the window of another version says."""
-        runs = f"Potluck {state.node.version} runs now, and this window is still of {__version__}."
+        runs = state.node.version
         if self._on_open_again is None:
-            return said(f"{runs} Close it and open it again.")
-        return said(f"{runs} It opens again with this page and your chat.")
+            return said(
+                f"Potluck {runs} runs now, and this window is still of {__version__}. Close it and open it"
+                " again."
+            )
+        return said(
+            f"Potluck {runs} runs now, and this window is still of {__version__}. It opens again with this"
+            " page and your chat."
+        )
 
     def _open_again(self) -> None:
         self._awaited = False  # once by itself; then the button is there
