@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine
+from potluck.cluster.runtime.sentences import SAYS
 from potluck.doctor.sentences import say
 from potluck.errors import EngineError
 from potluck.runtime.choice import Machine, choose
@@ -81,6 +82,7 @@ NOT_STARTED = (
     " /home/anna/.local/state/potluck."
 )
 MISSING = Engine(phase="missing", message="", variant="cpu", version="2.9.1", nbytes=190 * 10**6)
+READY = replace(MISSING, phase="ready", message=SAYS["ready"])
 FETCHING = replace(MISSING, phase="fetching", done=71 * 10**6, source="MacBook Air")
 
 
