@@ -251,6 +251,7 @@ class Application(QObject):
             on_close=self._on_worker_close,
             on_stop=self.stop_lending,
             on_chat=self.chat_here,
+            on_open_again=self._open_again if self.next_window.is_possible else None,
         )
         self._offer_start(self.worker.start)
         self.worker.setWindowIcon(resources.app_icon())

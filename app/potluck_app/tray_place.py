@@ -106,7 +106,7 @@ class TrayPlace(QObject):
             return
         if (version := offered(state)) not in ("", self._preferences.current.told_update):
             self._preferences.change(told_update=version)  # each version is told of once
-            self.say("Potluck", update_line(version))
+            self.say("Potluck", update_line(version, has_settings=chats))
         if not chats:
             return
         for news in filter(None, (losses, done)):

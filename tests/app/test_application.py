@@ -212,9 +212,15 @@ def test_a_computer_that_is_lost_during_a_reply_is_said_in_the_tray(
 OFFERED = Update(phase="offered", message="There is one.", version="9.0.0")
 
 
-@pytest.mark.parametrize("role", ["chats", "lends"])
+@pytest.mark.parametrize(
+    ("role", "where"),
+    [
+        ("chats", "You find it in the settings, under Updates."),
+        ("lends", "Open its window to have it installed."),
+    ],
+)
 def test_a_newer_version_is_said_once_in_the_tray(
-    make: Make, server: Server, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, role: str
+    make: Make, server: Server, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, role: str, where: str
 ) -> None:
     if role == "chats":
         application = going_on(make, server, qtbot, tray=True)
@@ -231,7 +237,7 @@ def test_a_newer_version_is_said_once_in_the_tray(
         server.update(update=update)
         qtbot.waitUntil(lambda u=update: getattr(application.backend.state, "update", None) == u)
 
-    assert said == ["Potluck 9.0.0 is there. You find it in the settings, under Updates."]
+    assert said == [f"Potluck 9.0.0 is there. {where}"]
     assert make().preferences.current.told_update == "9.0.0"  # nor is it said after another start
 
 

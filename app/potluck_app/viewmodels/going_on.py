@@ -55,8 +55,10 @@ def offered(state: ClusterState | None) -> str:
     return update.version
 
 
-def update_line(version: str) -> str:
-    """Return a sentence about a newer version of Potluck."""
+def update_line(version: str, *, has_settings: bool = True) -> str:
+    """Return a sentence about a newer version of Potluck. `has_settings`: the window is not a helper's."""
+    if not has_settings:
+        return f"Potluck {version} is there. Open its window to have it installed."
     return f"Potluck {version} is there. You find it in the settings, under Updates."
 
 

@@ -9,6 +9,7 @@ from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
 from potluck import __version__
+from potluck.api.values.schema import ClusterState
 from potluck.api.values.update import HomesVersion, Phase, Update
 from potluck.cluster.updating.sentences import FOLLOWS, HEARD, NEWEST, SAYS, why_left
 from potluck.update.versions import Failed
@@ -135,6 +136,23 @@ def settings_update_done(stage: Stage) -> QWidget:
     """The newer version runs, and this window is still one of the version before."""
     done = replace(_in("quiet"), message=NEWEST, before=__version__, computers=OTHERS)
     return _show(stage, done, runs=NEW)
+
+
+@scene
+def worker_update(stage: Stage) -> QWidget:
+    """The window of a helper while there is a newer version of Potluck."""
+    return stage.worker(_helper(_in("offered")))
+
+
+@scene
+def worker_update_offered(stage: Stage) -> QWidget:
+    """The newer version of Potluck in the window of a helper."""
+    return stage.worker(_helper(_in("offered")))._open_update()
+
+
+def _helper(update: Update) -> ClusterState:
+    state = home.lent()
+    return replace(state, node=replace(state.node, version=__version__), update=update)
 
 
 def _in(phase: Phase) -> Update:

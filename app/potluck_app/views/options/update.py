@@ -20,6 +20,7 @@ from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.check_box import CheckBox
 from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import announce, button, label
+from potluck_app.views.widgets.dialogs import Dialog
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 
@@ -164,6 +165,23 @@ class UpdateCard(Described, QFrame):
     def _on_problem(self, problem: Problem) -> None:
         self.show_state(self._backend.live_state)  # the box is as it was before the click
         self._backend.report(problem)
+
+
+class UpdateDialog(Dialog):
+    """The card in the window of a helper, which has no settings."""
+
+    def __init__(
+        self,
+        parent: QWidget,
+        theme: Theme,
+        backend: Backend,
+        on_open_again: Callable[[], object] | None,
+    ) -> None:
+        super().__init__(parent, "update-dialog", "Updates")
+        self.card = UpdateCard(theme, backend, on_open_again)
+        self.fill(self.card, buttons=(button("Close", "update-close", self.reject),))
+        backend.state_changed.connect(self.card.show_state)
+        self.card.show_state(backend.live_state)
 
 
 def _line(computer: HomesVersion) -> str:
