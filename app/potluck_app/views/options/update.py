@@ -47,7 +47,6 @@ class UpdateCard(Described, QFrame):
         self._on_open_again = on_open_again
         self._awaited = False  # another version was asked for here
         self.text = label("", "body2", wrap=True, name="update-text")
-        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.others = label("", "meta", wrap=True, name="update-others")
         self.meter = Meter(theme, "Progress of the update")
         self.look = button(
@@ -99,6 +98,7 @@ class UpdateCard(Described, QFrame):
             self.hide()
             return
         is_old = state.node.version != __version__
+        self._let_copy(is_command=update.phase in ("fetched", "manual"))
         self.text.setText(self._runs(state) if is_old else _sentence(update))
         if update.phase != self._phase and self._phase:
             announce(self, self.text.text())
@@ -128,6 +128,12 @@ class UpdateCard(Described, QFrame):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._is_seen()
+
+    def _let_copy(self, *, is_command: bool) -> None:
+        """Let the text be selected if a command is in it. Other texts get spaces at which no line breaks."""
+        flags = Qt.TextInteractionFlag
+        wanted = flags.TextSelectableByMouse if is_command else flags.NoTextInteraction
+        self.text.setTextInteractionFlags(wanted)
 
     def _is_seen(self) -> None:
         if self._offered and self.isVisible():

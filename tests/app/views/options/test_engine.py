@@ -2,10 +2,12 @@
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck_app import language
 from potluck_app.http import Problem
 from potluck_app.views.options.engine import EnginePart
 from potluck_app.views.widgets.dialogs import Confirmation
@@ -41,6 +43,16 @@ def agree(part: EnginePart, qtbot: QtBot) -> Confirmation:
 
 def test_it_says_which_engine_computes_and_for_what_it_was_made(part: EnginePart) -> None:
     assert part.text.text() == "PyTorch 2.13.0, for processors. The engine is installed."
+
+
+def test_it_speaks_german(part: EnginePart, qapp: QApplication) -> None:
+    translators = language.use(qapp, "de")
+    part.show_state(home(engine=READY))
+    text = part.text.text()
+    for translator in translators:
+        qapp.removeTranslator(translator)
+
+    assert text == "PyTorch 2.13.0, für Prozessoren. Die Engine ist installiert."
 
 
 @pytest.mark.parametrize("phase", ["own", "missing", "fetching", "unpacking", "none"])

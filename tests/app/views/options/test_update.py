@@ -199,6 +199,10 @@ def test_where_potluck_cannot_update_itself_it_says_how(card: UpdateCard) -> Non
 
     assert "git pull" in card.text.text()
     assert shown(card) == set()
+    assert card._buttons.isHidden()  # no empty room below the sentence
+    assert card.text.textInteractionFlags() == Qt.TextInteractionFlag.TextSelectableByMouse
+    card.show_state(saying(OFFERED))
+    assert card.text.textInteractionFlags() == Qt.TextInteractionFlag.NoTextInteraction
 
 
 def test_the_other_computers_are_named_with_what_they_do(card: UpdateCard) -> None:
