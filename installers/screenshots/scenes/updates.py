@@ -76,7 +76,10 @@ def settings_update_package(stage: Stage) -> QWidget:
 def settings_update_fetching(stage: Stage) -> QWidget:
     """A newer version of Potluck is fetched from another computer of the home."""
     coming = replace(_in("fetching"), nbytes=92 * MB, done=38 * MB, source="MacBook Air")
-    return _show(stage, replace(coming, computers=OTHERS))
+    window = _show(stage, replace(coming, computers=OTHERS))
+    window.settings.update_card.pace.setText("12 MB/s · 5 s left")
+    window.settings.update_card.pace.show()
+    return window
 
 
 @scene

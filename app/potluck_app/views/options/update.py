@@ -16,6 +16,7 @@ from potluck_app.http import Problem
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.going_on import offered
+from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.check_box import CheckBox
 from potluck_app.views.widgets.chips import Flow
@@ -49,6 +50,7 @@ class UpdateCard(Described, QFrame):
         self.text = label("", "body2", wrap=True, name="update-text")
         self.others = label("", "meta", wrap=True, name="update-others")
         self.meter = Meter(theme, "Progress of the update")
+        self.pace, self._pace = label("", "meta", name="update-pace"), Pace()
         self.look = button(
             "Look for a newer version",
             "update-look",
@@ -82,6 +84,7 @@ class UpdateCard(Described, QFrame):
             label("Updates", "section"),
             self.text,
             self.meter,
+            self.pace,
             self.others,
             self.allowed,
             self._buttons,
@@ -107,6 +110,7 @@ class UpdateCard(Described, QFrame):
         self.others.setVisible(bool(update.computers))
         self.meter.setVisible(update.phase == "fetching")
         self.meter.show_fraction(update.fraction)
+        self._show_pace(update)
         is_manual, is_offered = update.phase == "manual", update.phase == "offered"
         is_settled = update.failed or update.left
         looks = update.phase in ("quiet", "fetched") or (is_offered and is_settled)
@@ -128,6 +132,13 @@ class UpdateCard(Described, QFrame):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._is_seen()
+
+    def _show_pace(self, update: Update) -> None:
+        if update.phase != "fetching":
+            self._pace.forget()
+        comes = update.phase == "fetching" and update.nbytes > 0
+        self.pace.setText(self._pace.line(update.done, update.nbytes) if comes else "")
+        self.pace.setVisible(bool(self.pace.text()))
 
     def _let_copy(self, *, is_command: bool) -> None:
         """Let the text be selected if a command is in it. Other texts get spaces at which no line breaks."""

@@ -12,6 +12,7 @@ from potluck.api.values.schema import ClusterState
 from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import vbox
 
@@ -97,6 +98,21 @@ def test_while_it_comes_it_says_from_where_and_can_be_stopped(card: UpdateCard) 
 
     assert "from attic" in card.text.text()
     assert "stop" in shown(card)
+
+
+def test_how_fast_it_comes_is_said_as_soon_as_that_is_known(card: UpdateCard) -> None:
+    now = [0.0]
+    card._pace = Pace(lambda: now[0])
+    coming = Update(phase="fetching", message="", nbytes=100 * 10**6, done=0)
+    card.show_state(saying(coming))
+    assert card.pace.isHidden()
+
+    now[0] = 5.0
+    card.show_state(saying(msgspec.structs.replace(coming, done=20 * 10**6)))
+    assert card.pace.text() == "4 MB/s · 20 s left"
+    card.show_state(saying(Update(phase="trying", message="It is tried.")))
+
+    assert card.pace.isHidden()
 
 
 def test_what_went_wrong_is_said_and_can_be_tried_again(card: UpdateCard) -> None:
