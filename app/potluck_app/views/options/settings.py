@@ -29,6 +29,7 @@ from potluck_app.views.widgets.controls import (
     fill_page,
     label,
     make_page,
+    page_head,
 )
 
 _WIDTH = 960  # pixels; longer lines are hard to read
@@ -73,7 +74,7 @@ class SettingsView(QWidget):
         fill_page(
             self,
             "Settings",
-            label("Settings", "title"),
+            page_head("Settings"),
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
