@@ -138,7 +138,7 @@ class SettingsView(QWidget):
             item.setChecked(code == self._preferences.current.language)
             group.addButton(item)
             row.addWidget(item)
-        return label("Language", "body2"), holder, self._language_note
+        return 4, label("Language", "body2"), holder, self._language_note
 
     def _enter(self) -> tuple[Part, ...]:
         """The choice of what the Enter key does."""
@@ -147,7 +147,7 @@ class SettingsView(QWidget):
             "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
-        return label("The Enter key in a message", "body2"), holder
+        return 4, label("The Enter key in a message", "body2"), holder
 
     def _choose_language(self, code: str) -> None:
         self._language_note.show()

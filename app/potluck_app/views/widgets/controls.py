@@ -316,6 +316,13 @@ class IconButton(ToolButton):
         theme.changed.connect(self.tint)
         self.tint()
 
+    def sizeHint(self) -> QSize:
+        """Leave out the two spaces that Qt has behind the words, so that both sides look alike."""
+        hint = super().sizeHint()
+        if self.text() and self.property("kind") is None:
+            hint.setWidth(hint.width() - 2 * self.fontMetrics().horizontalAdvance(" "))
+        return hint
+
     def set_icon(self, icon: str) -> None:
         self._usual = (icon, self._usual[1])
         self._show_usual()
