@@ -6,7 +6,7 @@ from typing import Final
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QLayout, QLayoutItem, QWidget
 
-_GAP: Final = 10  # pixels between two parts of the row
+_GAP: Final = 8  # pixels between two parts of the row
 _BELOW: Final = 8  # pixels between the row and what is below it
 
 
