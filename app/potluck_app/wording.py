@@ -16,7 +16,9 @@ _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minute
 _FULL = 0.98  # of a battery; one that is plugged in is kept there
 _NAMED = 2  # so many computers are named beside a model, more are counted
 _LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
+_SEAM = re.compile(r"(?<=\w[/\\_-])(?=\w)")  # in a path or an address, where it may be broken
 _PIECE = re.compile(r".{4}")
+_LONG_PART = 25  # characters
 _BREAK = "\u200b"  # a space without width
 _UNITS = (
     r"(?:°C|[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
@@ -24,6 +26,8 @@ _UNITS = (
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
 _BEFORE_DOT = re.compile(r" (?=·)")
 _RATE = re.compile(r"(?<=\w)/(?=s\b)")
+_ROOT = re.compile(r"(?<![\w:/\\.])[/\\](?=\w)")  # the sign with which a path begins
+_ITEM = 17  # characters of what stands between two `·`; a longer one may have to be broken
 _NO_BREAK = "\u00a0"  # a space at which no line ends
 _JOINER = "\u2060"  # without width; no line ends at it
 _PRECISIONS = {
@@ -120,13 +124,30 @@ def without_mnemonic(text: str) -> str:
 
 def breakable(text: str) -> str:
     """Return a text whose longest words, such as paths, may go on in the next line of a label."""
-    return _LONG_WORD.sub(lambda word: _PIECE.sub(f"\\g<0>{_BREAK}", word[0]), text)
+    return _LONG_WORD.sub(lambda word: _broken(word[0]), text)
+
+
+def _broken(word: str) -> str:
+    """Let lines end after the signs of a path; anywhere in a part of it that is long without any."""
+    parts = _SEAM.split(word)
+    return _BREAK.join(
+        part if len(part) < _LONG_PART else _PIECE.sub(f"\\g<0>{_BREAK}", part) for part in parts
+    )
 
 
 def together(text: str) -> str:
-    """Return a text in which no line breaks before a unit or a `·`, or within `tok/s`."""
+    """Return a text in which no line ends before a unit or a `·`, within `tok/s`, or after the `/` of a root.
+
+    What stands between two `·` stays in one line, too, if it is short.
+    """
     text = _BEFORE_DOT.sub(_NO_BREAK, _BEFORE_UNIT.sub(_NO_BREAK, text))
-    return _RATE.sub(f"/{_JOINER}", text)
+    text = _ROOT.sub(f"\\g<0>{_JOINER}", _RATE.sub(f"/{_JOINER}", text))
+    items = text.split("· ")
+    return text if len(items) < 2 else "· ".join(map(_unbroken, items))
+
+
+def _unbroken(item: str) -> str:
+    return item.replace(" ", _NO_BREAK) if len(item) <= _ITEM and "\n" not in item else item
 
 
 def tip(text: str) -> str:

@@ -167,7 +167,7 @@ def blind(state: ClusterState) -> ClusterState:
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
     text = (
-        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
+        "The model needs 21.0 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
         " free memory, or choose a smaller model or context."
     )
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
@@ -313,9 +313,9 @@ def with_engine(state: ClusterState, engine: Engine) -> ClusterState:
 def without_old_laptop() -> ClusterState:
     """Return the state after a computer stopped answering: the others have taken its layers."""
     state = home()
-    lost = "It stopped answering. Is it switched off, or out of the network?"
+    lost = "It is off, asleep or on another network."
     computers = tuple(
-        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0)
+        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0, devices=())
         if c.node_id == OLD
         else c
         for c in state.computers

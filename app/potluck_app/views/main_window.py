@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from potluck_app.views.options.start_box import StartBox
 
 MINIMUM = QSize(480, 560)
+_ABOVE = (12, 10, 12, 2)  # pixels around what stands above every page
 
 
 class MainWindow(QMainWindow):
@@ -196,10 +197,10 @@ class MainWindow(QMainWindow):
                 rail.column.addStretch(1)
             rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
-        vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
+        vbox(self.banner, parent=holder, margins=_ABOVE)
         self._banner_holder = holder
         holder.hide()
-        right = vbox(holder, EngineCard(self._theme, self._backend), (self.pages, 1))
+        right = vbox(holder, EngineCard(self._theme, self._backend, _ABOVE), (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
         hbox(rail, (right, 1), parent=shell)

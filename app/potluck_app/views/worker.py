@@ -53,6 +53,8 @@ class JoinRequest(Described, QFrame):
         self._title = label("", "strong", wrap=True)
         self.code = label("", "code", name="worker-code")
         self._text = label("", "meta", wrap=True)
+        for line in (self._title, self._text):
+            line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.refuse = button("Refuse", "worker-refuse", lambda: self._decide(False))
         self.allow = button("Allow", "worker-allow", lambda: self._decide(True), kind="primary")
         buttons = hbox((self.refuse, 1), (self.allow, 1), spacing=8)
@@ -157,7 +159,7 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        self._engine = EngineCard(self._theme, self._backend)
+        self._engine = EngineCard(self._theme, self._backend, (0, 10, 0, 2))
         inner = QWidget()
         vbox(
             (self._name, 0, center),

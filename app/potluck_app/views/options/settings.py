@@ -30,6 +30,7 @@ from potluck_app.views.widgets.controls import (
     fill_page,
     label,
     make_page,
+    page_head,
 )
 
 _WIDTH = 960  # pixels; longer lines are hard to read
@@ -76,7 +77,7 @@ class SettingsView(QWidget):
         fill_page(
             self,
             "Settings",
-            label("Settings", "title"),
+            page_head("Settings"),
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
@@ -141,7 +142,7 @@ class SettingsView(QWidget):
             item.setChecked(code == self._preferences.current.language)
             group.addButton(item)
             row.addWidget(item)
-        return label("Language", "body2"), holder, self._language_note
+        return 4, label("Language", "body2"), holder, self._language_note
 
     def _enter(self) -> tuple[Part, ...]:
         """The choice of what the Enter key does."""
@@ -150,7 +151,7 @@ class SettingsView(QWidget):
             "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
-        return label("The Enter key in a message", "body2"), holder
+        return 4, label("The Enter key in a message", "body2"), holder
 
     def _choose_language(self, code: str) -> None:
         self._language_note.show()

@@ -33,8 +33,17 @@ class Banner(QFrame):
         self._close = IconButton(theme, "close", "Dismiss", "banner-close")
         self._close.clicked.connect(self._dismiss)
         self._on_dismiss: Callable[[], object] = lambda: None
+        self.text.setContentsMargins(
+            0, 2, 0, 2
+        )  # lines of text are further from the edge than a button
+        place = self._close.sizePolicy()
+        place.setRetainSizeWhenHidden(True)  # the line is as high without it
+        self._close.setSizePolicy(place)
         hbox(
-            self._icon, (self.text, 1), self._close, parent=self, margins=(14, 4, 6, 4), spacing=10
+            *(self._icon, (self.text, 1), self._close),
+            parent=self,
+            margins=(14, 6, 6, 6),
+            spacing=10,
         )
         self.hide()
 

@@ -376,8 +376,8 @@ def test_the_context_fills_and_says_so(
     backend.replies[-1].text.emit("so")
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 
-    assert window.chat._context_text.text() == "Context 618 / 640"
-    assert window.chat._context_meter.fraction == pytest.approx(618 / 640)
+    assert window.chat.top.context_text.text() == "Context 618 / 640"
+    assert window.chat.top.context_meter.fraction == pytest.approx(618 / 640)
 
 
 def test_the_top_says_which_model_answers_and_where(
@@ -385,11 +385,11 @@ def test_the_top_says_which_model_answers_and_where(
 ) -> None:
     picker = window.findChild(QToolButton, "chat-model")
     assert picker is not None
-    assert picker.text() == "Potluck guide  ·  on this computer"
+    assert picker.text() == "Potluck guide · on this computer"
 
     backend.say(home(model=running_model()))
 
-    assert picker.text() == "Qwen3 8B  ·  here and there"
+    assert picker.text() == "Qwen3 8B · here and there"
     assert window.chat.pill.text() == "Ready"
     assert window.chat.composer.text.placeholderText() == "Message Qwen3 8B"
 
