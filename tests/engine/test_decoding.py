@@ -45,12 +45,14 @@ FAMILIES = [
             "olmo 2, no shared key heads, bias",
             "smollm 3, window, biases",
             "granite, tied, biases",
+            "starcoder 2",
+            "phi 2",
         )
     ),
 ]
 MIXTURES = [
     "gpt-oss", "mixtral, one expert, window", "qwen 3 moe, some layers, odd", "gemma 4, experts",
-    "llama 4 maverick, two experts, odd",
+    "llama 4 maverick, two experts, odd", "phi 3.5 moe",
 ]  # fmt: skip
 
 

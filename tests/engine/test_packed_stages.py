@@ -50,6 +50,8 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "nemotron h",
                 "nemotron h, narrow experts",
                 "apertus",
+                "starcoder 2",
+                "phi 3.5 moe",
                 "lfm 2",
                 "laguna",
                 "mimo 2 flash",

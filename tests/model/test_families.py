@@ -28,7 +28,7 @@ WITH_PICTURES = "Gemma3ForConditionalGeneration"
 
 def config_class(architecture: str) -> Any:
     name = architecture.removesuffix("ForCausalLM")
-    name = {"Step3p5": "Step3p7"}.get(name, name)
+    name = {"Step3p5": "Step3p7", "PhiMoE": "Phimoe"}.get(name, name)
     text = f"{name}TextConfig"
     return getattr(transformers, text if hasattr(transformers, text) else f"{name}Config")
 

@@ -234,11 +234,17 @@ def make_model(
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
 
 
+def has_fixed_heads(variant: str) -> bool:
+    """Whether a variant's rotary factors fix the size of its heads."""
+    family, fields = VARIANTS[variant]
+    # Phi 3's projections are one matrix in the files as well.
+    return family == "Phi3" or fields.get("rope_parameters", {}).get("rope_type") == "longrope"
+
+
 def whole_blocks(variant: str) -> dict[str, Any]:
     """Changes that give a variant projections of whole blocks of rows, as all models of the Hub have them."""
-    family, fields = VARIANTS[variant]
-    # Phi's projections are one matrix in the files; rotary factors fix the size of its heads.
-    changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
+    fields = VARIANTS[variant][1]
+    changes: dict[str, Any] = {} if has_fixed_heads(variant) else {"hidden_size": 64}
     if "head_dim" in fields:
         changes["head_dim"] = 16
     if "moe_intermediate_size" in fields:

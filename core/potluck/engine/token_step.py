@@ -129,6 +129,4 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
 def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
-    if lm_head.bias is not None:
-        return None
-    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind)
+    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind, lm_head.bias)

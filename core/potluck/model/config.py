@@ -27,7 +27,15 @@ from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
-from potluck.model.layers import DenseSpec, Experts, LayerKind, LayerSpec, MoeSpec, ParallelSpec
+from potluck.model.layers import (
+    DenseSpec,
+    Experts,
+    LayerKind,
+    LayerSpec,
+    MoeSpec,
+    ParallelSpec,
+    norm_tensors,
+)
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
@@ -51,7 +59,15 @@ from potluck.model.mixing.streams import (
 )
 from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
 from potluck.model.multipliers import read_row_scales
-from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
+from potluck.model.naming import (
+    BASE,
+    EMBEDDING,
+    FINAL_MIX,
+    FINAL_NORM,
+    HEAD_BIAS,
+    LM_HEAD,
+    bias_name,
+)
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.row_order import PairedRows
@@ -78,6 +94,7 @@ class ModelConfig:
     paired_rope: bool  # files have the values that rope turns together side by side
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
+    has_head_bias: bool = False
     unit_offset: bool  # norms multiply by 1 + weight
     final_norm_is_whole: bool = False  # the final one does not
     embedding_norm_eps: float | None = (
@@ -201,6 +218,13 @@ class ModelConfig:
         bias = None if self.experts is None else self.experts.facts.bias
         return bias is not None and name.endswith(f".{bias}")
 
+    def is_norm_bias(self, name: str) -> bool:
+        """Whether a tensor is the bias of a norm of hidden states."""
+        if self.norm_kind != "biased layer":
+            return False
+        norms = {norm for layer in self.layers[:1] for norm in layer.norms.present}
+        return name == bias_name(FINAL_NORM) or name.endswith(tuple(f".{n}.bias" for n in norms))
+
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
         return name.endswith((f".{EXPANSION}.weight", f".{KEY_UP}.weight", f".{VALUE_UP}.weight"))
@@ -229,9 +253,15 @@ class ModelConfig:
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
         mix = self.final_mix
-        norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        norm: dict[str, Shape] = (
+            norm_tensors(FINAL_NORM, self.hidden_size, self.norm_kind)
+            if mix is None
+            else mix.tensors()
+        )
         if (balanced := self.final_balanced_mix) is not None:
             norm |= balanced.tensors()
+        if self.has_head_bias:
+            norm[HEAD_BIAS] = (self.vocab_size,)
         return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
@@ -321,6 +351,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+        has_head_bias=read_fact(fields, family.head_bias),
         unit_offset=family.unit_offset and not norms_are_whole,
         final_norm_is_whole=family.final_norm_is_whole and not norms_are_whole,
         embedding_norm_eps=read_norm_eps(fields) if family.embedding_norm else None,

@@ -15,12 +15,19 @@ from potluck.model.families.facts import (
 from potluck.model.mixing.mixers import Mixer
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import LayerStreams
+from potluck.model.naming import bias_name
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
 
 RowScales = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
 """By names of tensors, without the layer's prefix: runs of rows, and what each run is multiplied by."""
+
+
+def norm_tensors(weight: str, size: int, kind: NormKind) -> dict[str, Shape]:
+    """The tensors of a norm of hidden states whose weight has this name."""
+    names = (weight, bias_name(weight)) if kind == "biased layer" else (weight,)
+    return dict.fromkeys(names, (size,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +250,8 @@ class LayerSpec:
         tensors: dict[str, Shape] = dict(
             tensor for projection in self.projections for tensor in projection.tensors()
         )
-        tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
+        for name in self.norms.present:
+            tensors |= norm_tensors(f"{name}.weight", self.hidden_size, self.norm_kind)
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()

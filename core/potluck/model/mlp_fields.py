@@ -135,6 +135,8 @@ def _function(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
             return "gelu_pytorch_tanh"
         case "relu2":
             return "relu2"
+        case "gelu_alone":
+            return "gelu_alone"
         case "xielu":
             return "xielu"
         case other:

@@ -103,7 +103,8 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     ):  # it is used once for a picture: 16 bits cost little time, and fewer quality
         return BF16 if isinstance(formats.layers, PackedFormat) else formats.layers
     if len(shape) != 2:
-        is_bias = name.endswith(".bias") and not config.is_choice_bias(name)
+        is_small = config.is_choice_bias(name) or config.is_norm_bias(name)
+        is_bias = name.endswith(".bias") and not is_small
         return formats.biases if is_bias else F32
     if is_table(name):
         return BF16  # as files have it: its rows are read from the disk

@@ -32,9 +32,6 @@ _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "NemotronForCausalLM": Missing(
-        "norms that subtract the mean, with biases (LayerNorm1P)", "ArceeForCausalLM"
-    ),
     "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Zamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
@@ -68,14 +65,9 @@ UNSUPPORTED: Mapping[str, Missing] = {
     ),
     "OlmoHybridForCausalLM": Missing("a delta net of its own kind", "Qwen3NextForCausalLM"),
     "OlmoForCausalLM": Missing("norms without weights that subtract the mean", "Olmo2ForCausalLM"),
-    "Jais2ForCausalLM": Missing(_LAYER_NORM, "ArceeForCausalLM"),
     "NanoChatForCausalLM": Missing("norms without weights", "Qwen3ForCausalLM"),
     "ZayaForCausalLM": Missing("attention in latents with convolutions", "LagunaForCausalLM"),
-    "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),
-    "PhimoeForCausalLM": Missing(_LAYER_NORM, "MixtralForCausalLM"),
     "Phi4MultimodalForCausalLM": Missing("weights that are added for pictures", "Phi3ForCausalLM"),
-    "StableLmForCausalLM": Missing(_LAYER_NORM, _LLAMA),
-    "Starcoder2ForCausalLM": Missing(_LAYER_NORM, "Qwen2ForCausalLM"),
     "GPTNeoXForCausalLM": Missing(_PARALLEL, _LLAMA),
     "FalconForCausalLM": Missing(_PARALLEL, _LLAMA),
 }

@@ -193,7 +193,11 @@ def test_factors_of_frequencies_hold_at_every_length() -> None:
     _, config = read(factors={"rope_freqs.weight": factors})
 
     assert config.ropes[0].scaling == LongScaling(
-        short=factors, long=factors, original_max_position=4096, attention_factor=1.0
+        short=factors,
+        long=factors,
+        original_max_position=4096,
+        attention_factor=1.0,
+        long_attention_factor=1.0,
     )
 
 
@@ -213,7 +217,11 @@ def test_long_factors_are_those_of_phi() -> None:
     (rope,) = config.ropes
     assert rope.dim == 12
     assert rope.scaling == LongScaling(
-        short=short, long=long, original_max_position=512, attention_factor=1.19
+        short=short,
+        long=long,
+        original_max_position=512,
+        attention_factor=1.19,
+        long_attention_factor=1.19,
     )
     assert windows(config) == (None,) * 4
     assert attention(config.layers[0].mixer).is_fused

@@ -130,7 +130,7 @@ class GeneratedLatentAttention(LatentAttention):
         assert self.indexer is not None
         assert self._index is not None
         assert self.spec.rope is not None
-        norm = self.indexer.norm.weight, self.indexer.norm.bias
+        norm = tuple(self.indexer.norm.weight)
         _, keys, _ = rows.split(self._index.parts, -1)
         cache_index_keys(
             self._kernels, self._index, keys, cache.both, step.position,

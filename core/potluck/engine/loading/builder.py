@@ -278,12 +278,10 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
         )
 
     def _indexer(self, prefix: str, spec: IndexerSpec) -> Indexer:
-        norm = BiasedLayerNorm(
-            self._filled(prefix + KEY_NORM, spec.head_dim),
-            self._filled(prefix + KEY_NORM_BIAS, spec.head_dim),
-            spec.norm_eps,
-            self._ops.norm,
-        )
+        both = torch.empty((2, spec.head_dim), device=self._device)
+        for name, part in zip((KEY_NORM, KEY_NORM_BIAS), both, strict=True):
+            self._filling.tensor(prefix + name, part)
+        norm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain

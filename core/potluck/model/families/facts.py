@@ -54,10 +54,10 @@ class ClampedSilu:
         return f"silu_to_{self.limit:g}"
 
 
-UngatedFunction = Literal["relu2", "xielu"]
+UngatedFunction = Literal["relu2", "gelu_alone", "xielu"]
 """A function of ups, where there are no gates.
 
-relu2: max(x, 0)². xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
+relu2: max(x, 0)². gelu_alone: gelu_pytorch_tanh. xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
 p x² + x / 2 above 0, and n (exp(x) - 1 - x) + x / 2 below.
 """
 
@@ -161,8 +161,8 @@ SANDWICH_NORMS = LayerNorms(
     after_mlp="post_feedforward_layernorm",
 )
 
-NormKind = Literal["root mean square", "layer"]
-"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm without a bias)."""
+NormKind = Literal["root mean square", "layer", "biased layer"]
+"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm), plus a bias or not."""
 
 QkNormKind = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
@@ -230,6 +230,7 @@ class ExpertFacts:
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
+    jitter: str | None = None  # the field with what a sparse mixer takes for as good as the best
     function_field: str | None = None  # or the field that says it; those of a softmax add up to one
     id_table: str | None = None  # the name, below the block, of the experts of each token's id
     scales_input: bool = False  # factors multiply what experts read, not what they give
@@ -298,6 +299,7 @@ class Family:
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
+    head_bias: bool | str = False  # on lm_head
     # Experts have it, by `swiglu_alpha` and `swiglu_limit`; or MLPs too; or it is silu with `swiglu_limit` alone, in both.
     clamped_swiglu: bool | Literal["everywhere", "plain"] = False
     # The fields that list for each layer what limits the products of its experts, and of the one that all tokens go
