@@ -6,7 +6,7 @@ import gguf
 
 from potluck.model.config import ModelConfig
 
-_EPSILONS = ("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
+_EPSILONS = ("layer_norm_epsilon", "norm_eps", "norm_epsilon", "rms_norm_eps")
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 
 
@@ -128,11 +128,15 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
             writer.add_sliding_window(config["sliding_window"])
-        case "phi3":
+        case "phi3" | "phimoe":
             original = config.get("original_max_position_embeddings")
             original = original or config["max_position_embeddings"]
             writer.add_rope_scaling_orig_ctx_len(original)
             writer.add_sliding_window(config.get("sliding_window") or 0)
+            if architecture == "phimoe":
+                writer.add_expert_count(config["num_local_experts"])
+                writer.add_expert_used_count(config["num_experts_per_tok"])
+                writer.add_rope_scaling_attn_factors(rope["short_mscale"])
         case "gemma4":
             _add_gemma4(writer, config)
         case "gemma2" | "gemma3":

@@ -25,7 +25,7 @@ NAMED_AS = {
     "deepseek32": "glm-dsa", "laguna": "step35", "qwen4exp": "qwen35moe", "minimax-m3": "minimax-m2",
     "hy_v3": "hunyuan-moe", "mellum": "qwen3moe", "muse-glimmer": "gemma3",
 }  # in the package  # fmt: skip
-WHOLE_NORMS = ("gemma", "gemma2", "gemma3", "step35", "minimax-m3", "muse-glimmer")
+WHOLE_NORMS = ("nemotron", "gemma", "gemma2", "gemma3", "step35", "minimax-m3", "muse-glimmer")
 PREFIXES = {  # of the text of a larger model
     "model.language_model.": "model.",
     "language_model.model.": "model.",

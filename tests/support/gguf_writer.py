@@ -74,6 +74,12 @@ FAMILIES = {
     "MuseGlimmerForConditionalGeneration": "muse-glimmer",
     "MellumForCausalLM": "mellum",
     "YoutuForCausalLM": "deepseek2",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "StableLmForCausalLM": "stablelm",
+    "PhiForCausalLM": "phi2",
+    "PhimoeForCausalLM": "phimoe",
+    "NemotronForCausalLM": "nemotron",
+    "Jais2ForCausalLM": "jais2",
 }
 # What Kimi Linear calls fields that others have too.
 _OWN_FIELDS = {

@@ -10,8 +10,17 @@ _LONG = {
     "short_factor": [1.0, 1.1, 1.3, 1.5, 2.0, 2.5, 2.7, 3.0],
     "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
     "short_mscale": 1.2,
-    "long_mscale": 1.3,
+    "long_mscale": 1.2,
     "original_max_position_embeddings": 96,
+}
+
+_PHI_MOE = {
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "num_local_experts": 5,
+    "rope_parameters": _LONG,
 }
 
 LAYER_NORMS_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -22,18 +31,8 @@ LAYER_NORMS_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "stablelm 2": ("StableLm", {"use_qkv_bias": True, "rope_parameters": HALF_ROTARY}),
     "phi 2": ("Phi", {"rope_parameters": HALF_ROTARY}),
-    "phi 3.5 moe": (
-        "Phimoe",
-        {
-            "num_attention_heads": 3,
-            "num_key_value_heads": 1,
-            "attention_bias": True,
-            "lm_head_bias": True,
-            "num_local_experts": 5,
-            "router_jitter_noise": 0.3,
-            "rope_parameters": _LONG,
-        },
-    ),
+    "phi 3.5 moe": ("Phimoe", _PHI_MOE | {"router_jitter_noise": 0.3}),
+    "phi 3.5 moe, as published": ("Phimoe", _PHI_MOE),
     "minitron": ("Nemotron", {"rope_parameters": HALF_ROTARY}),
     "jais 2": ("Jais2", {}),
 }
