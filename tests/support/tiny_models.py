@@ -227,7 +227,11 @@ def make_model(
     else:
         model.to(dtype).save_pretrained(folder)
         model.to(torch.float32)
-    read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = folder / "config.json"
+    read = json.loads(about.read_text(encoding="utf-8"))
+    if family not in WITH_PICTURES and not hasattr(transformers, f"{family}ForCausalLM"):
+        read["architectures"] = [f"{family}ForCausalLM"]
+        about.write_text(json.dumps(read), encoding="utf-8")
     text = getattr(model, "language_model", None)
     if hasattr(text, "lm_head"):  # a decoder with a head of its own, as in Llama 4
         model = text
@@ -278,7 +282,9 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
         config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     # Eager attention is the implementation that supports a softcap.
     config._attn_implementation = "eager"
-    return getattr(transformers, name)(config).eval()
+    # Some families have a config of their own and the model of another.
+    kind = getattr(transformers, name, None) or transformers.AutoModelForCausalLM.from_config
+    return kind(config).eval()
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
