@@ -45,6 +45,7 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "deepseek 4",
                 "kimi linear",
                 "gemma 4",
+                "gemma 4 e2b",
                 "qwen 3.5",
                 "granite 4",
                 "nemotron h",

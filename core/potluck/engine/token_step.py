@@ -94,7 +94,7 @@ class TokenStep:
 def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
-    has_streams = weights.config.streams is not None
+    has_streams = weights.config.width != weights.config.hidden_size
     if runs is None or weights.dtype != torch.float32 or has_streams:
         return None
     if weights.follows is not None or weights.next_follows is not None:

@@ -42,11 +42,12 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
+from potluck.model.mixing.carried import Carried, carried_of, read_layer_inputs
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.mixing.indexer import weighs_heads
 from potluck.model.mixing.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.mixing.mixer_fields import read_mixers
-from potluck.model.mixing.mixers import BesideSpec, Mixer
+from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
 from potluck.model.mixing.ngrams import OWN_END, NgramSpec, read_ngrams
 from potluck.model.mixing.rope import Rope, Stretches
 from potluck.model.mixing.streams import (
@@ -57,7 +58,13 @@ from potluck.model.mixing.streams import (
     final_balanced_mix,
     read_streams,
 )
-from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
+from potluck.model.mlp_fields import (
+    limited,
+    read_dense,
+    read_expert_activation,
+    read_limits,
+    read_wide,
+)
 from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import (
     BASE,
@@ -105,6 +112,8 @@ class ModelConfig:
     logits_divisor: float
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     streams: Streams | None = None  # the residual streams; None: there is one
+    carried: Carried | None = None  # what goes along behind hidden states; None: nothing
+    picture_id: int | None = None  # whose embeddings of layers rows of pictures have
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
     tower: TowerSpec | None = None  # that reads pictures, beside the embedding
@@ -127,7 +136,9 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """Numbers of a token between layers, and between stages: those of all residual streams."""
+        """Numbers of a token between layers, and between stages: those of all residual streams, or what goes along too."""
+        if self.carried is not None:
+            return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
 
     def needs_ids(self, layers: Iterable[int]) -> bool:
@@ -181,7 +192,9 @@ class ModelConfig:
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
         """Names and shapes of all tensors of one layer."""
         prefix = self.layer_prefix(layer)
-        return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
+        spec = self.layers[layer]
+        own = {prefix + name: shape for name, shape in spec.tensors().items()}
+        return own | spec.shared_tensors
 
     def paired_rows(self, name: str) -> PairedRows | None:
         """In which order files have the rows of this tensor; None: in that of computing."""
@@ -331,6 +344,10 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, hidden, splits_gates=splits_gates)
     streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
+    activation = read_dense(fields, family, hidden).activation
+    inputs = read_layer_inputs(fields, family, hidden, activation, len(mixers.layers))
+    has_inputs = any(inputs)
+    carried = carried_of(hidden, mixers.layers, has_inputs=has_inputs)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
     ropes = mixers.ropes
@@ -344,8 +361,21 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
         norm_kind=_norm_kind(fields, family),
-        layers=_layers(
-            fields, family, hidden, mixers.layers, experts, streams, splits_gates=splits_gates
+        layers=tuple(
+            replace(layer, carried=carried, inputs=own)
+            for layer, own in zip(
+                _layers(
+                    fields,
+                    family,
+                    hidden,
+                    mixers.layers,
+                    experts,
+                    streams,
+                    splits_gates=splits_gates,
+                ),
+                inputs,
+                strict=True,
+            )
         ),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
@@ -363,6 +393,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         / read_multiplier(fields, family.logits_multiplier),
         exceeds_f16=family.exceeds_f16,
         streams=streams,
+        carried=carried,
+        picture_id=fields.integer("pad_token_id", 0, MAX_VOCAB, 0) if has_inputs else None,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
         tower=tower,
@@ -405,12 +437,18 @@ def _layers(
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
     after = family.after_norm_eps
     after_eps = None if after is None else fields.number(after, 0.0, 1.0)
+    wide = read_wide(fields, family, hidden, splits_gates=splits_gates) or dense
+
+    def mlp_of(mixer: Mixer | None) -> DenseSpec:
+        takes = isinstance(mixer, AttentionSpec) and mixer.takes is not None
+        return wide if takes else dense
+
     layers = tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
             feed_forward=limited(
-                (mixtures[layer] or dense) if has_experts else dense, limits[layer]
+                (mixtures[layer] or dense) if has_experts else mlp_of(mixer), limits[layer]
             ),
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),

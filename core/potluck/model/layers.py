@@ -12,6 +12,7 @@ from potluck.model.families.facts import (
     ParallelNorms,
     gate_up_rows,
 )
+from potluck.model.mixing.carried import Carried, LayerInputSpec
 from potluck.model.mixing.mixers import Mixer
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import LayerStreams
@@ -219,6 +220,7 @@ class LayerSpec:
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
+    hidden += inputs(hidden)
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
@@ -240,6 +242,8 @@ class LayerSpec:
     scale: str | None = None  # what files call the number that is multiplied with at last
     row_scales: RowScales = ()  # what matrices are multiplied by when they are loaded
     streams: LayerStreams | None = None  # None: there is one residual stream
+    carried: Carried | None = None  # what goes along behind hidden states
+    inputs: LayerInputSpec | None = None  # the layer's own embeddings
     ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
     # A rank of a group holds a part of it: what it gives is summed over all ranks (`shares.py`).
     sums_mixer: bool = False
@@ -256,6 +260,7 @@ class LayerSpec:
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
         tensors |= {} if self.ngrams is None else self.ngrams.tensors()
+        tensors |= {} if self.inputs is None else self.inputs.tensors()
         for part in self._parts:
             tensors |= part.small_tensors
         return tensors
@@ -283,18 +288,26 @@ class LayerSpec:
     def kind(self) -> "LayerSpec":
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
-        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
+        inputs = self.inputs and self.inputs.kind
+        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams, inputs=inputs)
+
+    @property
+    def shared_tensors(self) -> dict[str, Shape]:
+        """Full names and shapes of tensors that other layers have too."""
+        return {} if self.inputs is None else dict((self.inputs.table, self.inputs.norm))
 
     @property
     def needs_ids(self) -> bool:
         """Whether it looks at the tokens' ids."""
         feed_forward = self.feed_forward
         by_ids = isinstance(feed_forward, MoeSpec) and feed_forward.id_table is not None
-        return by_ids or self.ngrams is not None
+        return by_ids or self.ngrams is not None or self.inputs is not None
 
     @property
     def width(self) -> int:
         """Numbers of a token that come in, and that go out."""
+        if self.carried is not None:
+            return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
 
 

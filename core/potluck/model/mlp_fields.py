@@ -25,11 +25,23 @@ Limits: TypeAlias = tuple[ClampedSilu | None, ClampedSilu | None]
 """What limits the products of a layer's experts, and those of its shared expert."""
 
 
-def read_dense(
+def read_wide(
     fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False
+) -> DenseSpec | None:
+    """The MLP of layers that take keys of earlier ones, if it is twice as large."""
+    if family.wide_mlp is None or not fields.flag(family.wide_mlp, False):
+        return None
+    return read_dense(fields, family, hidden, splits_gates=splits_gates, times=2)
+
+
+def read_dense(
+    fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False, times: int = 1
 ) -> DenseSpec:
-    """The MLP of layers without experts. `splits_gates`: files have gates and ups in a matrix each."""
-    size = _size(fields, family)
+    """The MLP of layers without experts, with a size so many times that of the config.
+
+    `splits_gates`: files have gates and ups in a matrix each.
+    """
+    size = times * _size(fields, family)
     has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
     gate, up, last = family.mlp_parts
     names, rows = (gate, up), (size, size)

@@ -264,6 +264,7 @@ def is_generable(spec: LayerSpec) -> bool:
     if (
         (spec.mixer is not None and not has_kernels(spec.mixer))
         or spec.streams is not None
+        or spec.carried is not None
         or index is not None
     ):
         return False

@@ -294,6 +294,9 @@ class Family:
     mlp_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     mlp_names: tuple[str, str] | None = None  # of gates and ups in one, and of down
     mlp_size: str = "intermediate_size"  # the field with its size
+    wide_mlp: str | None = (
+        None  # the field that is true where it is twice that of layers that take keys
+    )
     mlp_adjusted: str | None = None  # the field that is true where the size follows from it
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
@@ -349,6 +352,11 @@ class Family:
     full_head_dim: str | None = None
     full_kv_heads: str | None = None  # counts where the next one is true
     keys_are_values: str | None = None  # the field that must be true for them to have no v_proj
+
+    layer_inputs: str | None = None  # the field with the size of embeddings of each layer
+    shared_keys: str | None = (
+        None  # the field with how many of the last layers take keys of earlier ones
+    )
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled
