@@ -8,7 +8,7 @@ differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import (
@@ -18,22 +18,17 @@ from potluck.model.common_fields import (
     read_softcap,
 )
 from potluck.model.expert_fields import (
-    chosen_by_id,
-    read_expert_layers,
     read_experts,
-    read_id_layers,
 )
 from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
+from potluck.model.layer_fields import read_layers, read_norm_kind
 from potluck.model.layers import (
-    DenseSpec,
     Experts,
     LayerKind,
     LayerSpec,
-    MoeSpec,
-    ParallelSpec,
     norm_tensors,
 )
 from potluck.model.limits import (
@@ -42,30 +37,19 @@ from potluck.model.limits import (
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.mixing.carried import Carried, carried_of, read_layer_inputs
-from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.carried import Carried, read_carried
 from potluck.model.mixing.indexer import weighs_heads
 from potluck.model.mixing.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.mixing.mixer_fields import read_mixers
-from potluck.model.mixing.mixers import AttentionSpec, BesideSpec, Mixer
-from potluck.model.mixing.ngrams import OWN_END, NgramSpec, read_ngrams
+from potluck.model.mixing.ngrams import OWN_END
 from potluck.model.mixing.rope import Rope, Stretches
 from potluck.model.mixing.streams import (
     BalancedMixSpec,
-    LayerStreams,
     StreamMixSpec,
     Streams,
     final_balanced_mix,
     read_streams,
 )
-from potluck.model.mlp_fields import (
-    limited,
-    read_dense,
-    read_expert_activation,
-    read_limits,
-    read_wide,
-)
-from potluck.model.multipliers import read_row_scales
 from potluck.model.naming import (
     BASE,
     EMBEDDING,
@@ -344,10 +328,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, hidden, splits_gates=splits_gates)
     streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
-    activation = read_dense(fields, family, hidden).activation
-    inputs = read_layer_inputs(fields, family, hidden, activation, len(mixers.layers))
-    has_inputs = any(inputs)
-    carried = carried_of(hidden, mixers.layers, has_inputs=has_inputs)
+    carried = read_carried(fields, family, hidden, mixers.layers)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
     ropes = mixers.ropes
@@ -360,22 +341,16 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         head_dim=mixers.head_dim,
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
-        norm_kind=_norm_kind(fields, family),
-        layers=tuple(
-            replace(layer, carried=carried, inputs=own)
-            for layer, own in zip(
-                _layers(
-                    fields,
-                    family,
-                    hidden,
-                    mixers.layers,
-                    experts,
-                    streams,
-                    splits_gates=splits_gates,
-                ),
-                inputs,
-                strict=True,
-            )
+        norm_kind=read_norm_kind(fields, family),
+        layers=read_layers(
+            fields,
+            family,
+            hidden,
+            mixers.layers,
+            experts,
+            streams,
+            carried,
+            splits_gates=splits_gates,
         ),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
@@ -394,99 +369,8 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         exceeds_f16=family.exceeds_f16,
         streams=streams,
         carried=carried,
-        picture_id=fields.integer("pad_token_id", 0, MAX_VOCAB, 0) if has_inputs else None,
+        picture_id=fields.integer("pad_token_id", 0, MAX_VOCAB, 0) if carried is not None else None,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
         tower=tower,
     )
-
-
-def _norm_kind(fields: Fields, family: Family) -> NormKind:
-    switch = family.norm_switch
-    return family.norm_kind if switch is None or switch not in fields else "root mean square"
-
-
-def _layers(
-    fields: Fields,
-    family: Family,
-    hidden: int,
-    mixers: Sequence[Mixer | None],
-    experts: Experts | None,
-    streams: Streams | None,
-    *,
-    splits_gates: bool,
-) -> tuple[LayerSpec, ...]:
-    """What each layer is made of."""
-    dense = read_dense(fields, family, hidden, splits_gates=splits_gates)
-    moe, norms = None, family.norms
-    if experts is not None:
-        activation = read_expert_activation(fields, family, experts) or dense.activation
-        moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
-        if (beside := experts.facts.beside) is not None:
-            moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
-            norms = replace(norms, before_mlp=None)
-        if experts.facts.norm_after is not None:
-            norms = replace(norms, after_mlp=experts.facts.norm_after)
-    have_experts = read_expert_layers(fields, experts, len(mixers))
-    limits = read_limits(fields, family, len(mixers))
-    mixtures: list[MoeSpec | ParallelSpec | None] = [moe] * len(mixers)
-    if isinstance(moe, MoeSpec):
-        by_id = chosen_by_id(moe, fields.integer("vocab_size", 1, MAX_VOCAB))
-        are_by_id = read_id_layers(fields, moe.experts, len(mixers))
-        mixtures = [by_id if is_by_id else moe for is_by_id in are_by_id]
-    ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
-    after = family.after_norm_eps
-    after_eps = None if after is None else fields.number(after, 0.0, 1.0)
-    wide = read_wide(fields, family, hidden, splits_gates=splits_gates) or dense
-
-    def mlp_of(mixer: Mixer | None) -> DenseSpec:
-        takes = isinstance(mixer, AttentionSpec) and mixer.takes is not None
-        return wide if takes else dense
-
-    layers = tuple(
-        LayerSpec(
-            hidden_size=hidden,
-            mixer=mixer,
-            feed_forward=limited(
-                (mixtures[layer] or dense) if has_experts else mlp_of(mixer), limits[layer]
-            ),
-            norms=norms if has_experts else family.norms,
-            norm_eps=read_norm_eps(fields),
-            after_norm_eps=after_eps,
-            norm_kind=_norm_kind(fields, family),
-            is_side_by_side=family.side_by_side,
-            residual_multiplier=read_multiplier(fields, family.residual_multiplier),
-            scale=family.layer_scale,
-            streams=None if streams is None else LayerStreams.of(streams),
-            ngrams=ngrams.get(layer),
-        )
-        for layer, (mixer, has_experts) in enumerate(zip(mixers, have_experts, strict=True))
-    )
-    if family.halves:
-        return tuple(map(_half, layers))
-    return (
-        tuple(_scaled(fields, layer, dense) for layer in layers) if family.multipliers else layers
-    )
-
-
-def _half(layer: LayerSpec) -> LayerSpec:
-    """The layer without a feed-forward, unless it has no mixer, and with the norms of what is left."""
-    if layer.mixer is None:
-        return replace(layer, norms=layer.norms.of_mlp)
-    return replace(layer, feed_forward=None, norms=layer.norms.of_mixer)
-
-
-def _scaled(fields: Fields, layer: LayerSpec, dense: DenseSpec) -> LayerSpec:
-    """The layer with what its matrices are multiplied by."""
-    assert isinstance(layer.mixer, BesideSpec)
-    return replace(layer, row_scales=read_row_scales(fields, layer.mixer, dense))
-
-
-def _ngrams(
-    fields: Fields, streams: Streams, mixers: Sequence[Mixer | None]
-) -> dict[int, NgramSpec]:
-    found = read_ngrams(fields, streams, len(mixers))
-    for layer in found:
-        if not isinstance(mixers[layer], DeltaNetSpec):
-            raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
-    return found

@@ -130,9 +130,8 @@ def read_layer_inputs(
     fields: Fields, family: Family, hidden: int, activation: Activation, layers: int
 ) -> list[LayerInputSpec | None]:
     """The embeddings of each layer."""
-    name = family.layer_inputs
-    size = 0 if name is None else fields.integer(name, 0, MAX_HIDDEN, 0)
-    if name is None or size == 0:
+    size = _input_size(fields, family)
+    if size == 0:
         return [None] * layers
     rows = fields.integer("vocab_size_per_layer_input", 1, MAX_VOCAB)
     vocabulary = fields.integer("vocab_size", 1, MAX_VOCAB)
@@ -140,7 +139,8 @@ def read_layer_inputs(
         what = f"must be at least vocab_size = {vocabulary}"
         raise invalid("vocab_size_per_layer_input", rows, what)
     if rows * size * layers > _MOST_TABLE:
-        raise invalid(name, size, f"must leave a table of at most {_MOST_TABLE} numbers")
+        what = f"must leave a table of at most {_MOST_TABLE} numbers"
+        raise invalid(family.layer_inputs or "", size, what)
     whole = LayerInputSpec(
         hidden_size=hidden, size=size, layers=layers, layer=0, rows=rows, activation=activation
     )
@@ -172,14 +172,22 @@ def share_keys(
     return found
 
 
-def carried_of(hidden: int, mixers: Sequence[Mixer | None], *, has_inputs: bool) -> Carried | None:
-    """What goes along in a model of these layers; None: nothing does."""
+def read_carried(
+    fields: Fields, family: Family, hidden: int, mixers: Sequence[Mixer | None]
+) -> Carried | None:
+    """What goes along in a model with these mixers; None: nothing does."""
     given: dict[int, int] = {
         one.gives: one.kv_size
         for one in mixers
         if isinstance(one, AttentionSpec) and one.gives is not None
     }
+    has_inputs = _input_size(fields, family) > 0
     if not (given or has_inputs):
         return None
     sizes = tuple(size for _, size in sorted(given.items()))
     return Carried(hidden_size=hidden, embedding_size=hidden * has_inputs, kinds=sizes)
+
+
+def _input_size(fields: Fields, family: Family) -> int:
+    name = family.layer_inputs
+    return 0 if name is None else fields.integer(name, 0, MAX_HIDDEN, 0)
