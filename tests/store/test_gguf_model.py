@@ -56,6 +56,7 @@ VARIANTS = [
     "hunyuan a13b",
     "gemma 4, experts",
     "gemma 4, values of their own",
+    "gemma 4 e2b",
     "olmo 2",
     "olmo 3",
     "gemma",

@@ -379,8 +379,12 @@ def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
     writer.add_sliding_window_pattern(windows)
     writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
-    writer.add_shared_kv_layers(0)
-    writer.add_embedding_length_per_layer_input(0)
+    shared, size = config.get("num_kv_shared_layers", 0), config["intermediate_size"]
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    if config.get("use_double_wide_mlp"):
+        first = len(windows) - shared
+        writer.add_feed_forward_length([size * (1 + (at >= first)) for at in range(len(windows))])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("enable_moe_block"):

@@ -19,7 +19,7 @@ from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
 from potluck.ids import Digest, SessionId
-from potluck.model.checkpoint.stacked import Slice, expert_slices
+from potluck.model.checkpoint.stacked import Slice, stack_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
@@ -304,7 +304,7 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
         begin, end = (start + offset for offset in entry["data_offsets"])
         shape = tuple(entry["shape"])
         whole = Slice(name=names[name], shape=shape, offset=0, nbytes=end - begin)
-        cut = None if config is None else expert_slices(config, whole.name, shape, whole.nbytes)
+        cut = None if config is None else stack_slices(config, whole.name, shape, whole.nbytes)
         for part in cut or (whole,):
             here = begin + part.offset
             tensors.append(

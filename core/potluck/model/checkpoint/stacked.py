@@ -43,7 +43,7 @@ class Slice:
     nbytes: int
 
 
-def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
+def stack_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
     """Each expert's part of a tensor, or each layer's; none if the model has no such stack.
 
     Args:

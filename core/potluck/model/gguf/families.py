@@ -141,6 +141,10 @@ def _gemma4(keys: Keys, config: Config) -> None:
     }
     if "final_logit_softcapping" in keys:
         config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
+    sizes = keys.each("feed_forward_length", keys.layers())
+    config["use_double_wide_mlp"] = sizes[-1] == 2 * sizes[0]
+    if config["hidden_size_per_layer_input"]:
+        config["vocab_size_per_layer_input"] = keys.rows("per_layer_token_embd.weight")
     if keys.integer("expert_count", 0):
         experts(keys, config)
         config["enable_moe_block"] = True
