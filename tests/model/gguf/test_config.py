@@ -63,7 +63,7 @@ def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() 
 
 
 def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
-    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_gate.bias": (96,)}
+    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_up.bias": (96,)}
 
     _, config = read(shapes=shapes)
 
