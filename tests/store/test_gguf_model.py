@@ -95,6 +95,7 @@ VARIANTS = [
     "glm 5",
     "glm 5.2",
     "arcee",
+    "apertus",
     "lfm 2",
     "lfm 2 moe",
     "falcon h1",
@@ -119,7 +120,7 @@ LLAMA_4 = QueryScale(beta=0.1, original_max_position=8192, first=1)
 # The order of parts of a matrix, which is another one in these files, and which are one.
 IN_FILES = (
     "is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays", "fused", "row_scales", "shared_names",
-    "parts", "rows", "shards", "is_split",
+    "parts", "rows", "shards", "is_split", "learned", "numbers",
 )  # fmt: skip
 
 

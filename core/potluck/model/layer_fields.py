@@ -19,7 +19,7 @@ from potluck.model.mlp_fields import (
     read_dense,
     read_expert_activation,
     read_limits,
-    read_wide,
+    read_mlps,
 )
 from potluck.model.multipliers import read_row_scales
 
@@ -62,19 +62,15 @@ def read_layers(
     ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
     after = family.after_norm_eps
     after_eps = None if after is None else fields.number(after, 0.0, 1.0)
-    wide = read_wide(fields, family, hidden, splits_gates=splits_gates) or dense
-
-    def mlp_of(mixer: Mixer | None) -> DenseSpec:
-        takes = isinstance(mixer, AttentionSpec) and mixer.takes is not None
-        return wide if takes else dense
-
+    take = [isinstance(mixer, AttentionSpec) and mixer.takes is not None for mixer in mixers]
+    mlps = read_mlps(fields, family, hidden, take, splits_gates=splits_gates)
     inputs = read_layer_inputs(fields, family, hidden, dense.activation, len(mixers))
     layers = tuple(
         LayerSpec(
             hidden_size=hidden,
             mixer=mixer,
             feed_forward=limited(
-                (mixtures[layer] or dense) if has_experts else mlp_of(mixer), limits[layer]
+                (mixtures[layer] or dense) if has_experts else mlps[layer], limits[layer]
             ),
             norms=norms if has_experts else family.norms,
             norm_eps=read_norm_eps(fields),

@@ -39,6 +39,7 @@ class DenseSpec:
     down: Projection
     activation: Activation
     learned: tuple[str, ...] = ()  # what files call the numbers of the activation that were learned
+    numbers: tuple[float, ...] = ()  # or these, where the config says them
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -288,8 +289,16 @@ class LayerSpec:
     def kind(self) -> "LayerSpec":
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
-        inputs = self.inputs and self.inputs.kind
-        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams, inputs=inputs)
+        inputs, feed_forward = self.inputs and self.inputs.kind, self.feed_forward
+        if isinstance(feed_forward, DenseSpec):
+            feed_forward = replace(feed_forward, numbers=(0.0,) * len(feed_forward.numbers))
+        return replace(
+            self,
+            mixer=self.mixer and self.mixer.kind,
+            feed_forward=feed_forward,
+            ngrams=ngrams,
+            inputs=inputs,
+        )
 
     @property
     def shared_tensors(self) -> dict[str, Shape]:

@@ -356,6 +356,10 @@ class _Builder(CarriedBuilder, StreamBuilder, PooledBuilder, RecurrentBuilder):
 
     def _learned(self, prefix: str, spec: DenseSpec) -> Tensor | None:
         """The numbers of the activation that were learned."""
+        if spec.numbers:
+            given = torch.tensor(spec.numbers, device=self._device)
+            finish_learned(given)
+            return given
         if not spec.learned:
             return None
         learned = torch.empty(len(spec.learned), device=self._device)

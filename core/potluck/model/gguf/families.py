@@ -13,7 +13,7 @@ from potluck.model.gguf.hybrids import (
     nemotron_h,
 )
 from potluck.model.gguf.keys import Config, Keys
-from potluck.model.gguf.layer_norms import phi3, phi_moe, stablelm, starcoder2
+from potluck.model.gguf.layer_norms import apertus, phi3, phi_moe, stablelm, starcoder2
 from potluck.model.gguf.mixtures import (
     deepseek2,
     deepseek32,
@@ -261,6 +261,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
     "arcee": GgufFamily(architecture="ArceeForCausalLM", interleaved_heads=True),
+    "apertus": GgufFamily(architecture="ApertusForCausalLM", more=apertus),
     "falcon-h1": GgufFamily(architecture="FalconH1ForCausalLM", more=falcon_h1),
     "lfm2": GgufFamily(architecture="Lfm2ForCausalLM", sizes_differ=True, more=lfm2),
     "lfm2moe": GgufFamily(architecture="Lfm2MoeForCausalLM", sizes_differ=True, more=lfm2),

@@ -1,7 +1,12 @@
-"""What GGUF files say of Phi, and of families with layer norms."""
+"""What GGUF files say of Phi, of families with layer norms, and of those whose MLPs have no gates."""
+
+from typing import cast
 
 from potluck.model.gguf.keys import Config, Keys
 from potluck.model.gguf.mixtures import partial_rotary
+from potluck.model.mlp_fields import GIVEN_XIELU
+
+_BETA = 0.5  # of x in xielu
 
 
 def phi3(keys: Keys, config: Config) -> None:
@@ -38,3 +43,14 @@ def stablelm(keys: Keys, config: Config) -> None:
         "qk_layernorm": "blk.0.attn_q_norm.weight" in shapes,
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in shapes,
     }
+
+
+def apertus(keys: Keys, config: Config) -> None:
+    """Set the numbers of each layer's activation, and the rope, of which the family has another."""
+    layers = keys.layers()
+    for name, field in zip(GIVEN_XIELU, ("alpha_p", "alpha_n"), strict=True):
+        config[name] = list(keys.items(f"xielu.{field}")[:layers])
+    if any(one != _BETA for one in keys.items("xielu.beta")):
+        raise keys.invalid("xielu.beta", f"must be {_BETA} in all layers", whole=True)
+    rope = cast("Config", config.pop("rope_scaling", None) or {"rope_type": "default"})
+    config["rope_parameters"] = rope | {"rope_theta": config["rope_theta"]}
