@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from config_layers import attention, windows
 
-from potluck.errors import InvalidConfigError
+from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.gguf.config import read_gguf_config
 from potluck.model.gguf.keys import GgufFile
@@ -435,3 +435,8 @@ def test_a_matrix_that_is_none_is_named(
 
     with pytest.raises(InvalidConfigError, match=rf"{tensor} must be there, as a matrix"):
         read(architecture, shapes={tensor: shape}, **more)
+
+
+def test_a_family_that_is_read_from_safetensors_alone_says_so() -> None:
+    with pytest.raises(UnknownArchitectureError, match="safetensors alone"):
+        read("deepseek4")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from potluck.errors import UnknownArchitectureError
 from potluck.model.gguf.hybrids import (
     falcon_h1,
     granite,
@@ -62,6 +63,13 @@ class GgufFamily:
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
 
+# Families that run, but whose GGUF files are not read; their names in these.
+_SAFETENSORS_ALONE: Mapping[str, str] = {
+    "deepseek4": "DeepseekV4ForCausalLM",
+    "glm5next": "Glm5NextForCausalLM",
+}
+
+
 def family_of(keys: Keys) -> GgufFamily:
     """The family of a file's model.
 
@@ -75,6 +83,13 @@ def family_of(keys: Keys) -> GgufFamily:
         name = "olmo3"  # its files say olmo2 too
     if (family := GGUF_FAMILIES.get(name)) is not None:
         return family
+    if (runs := _SAFETENSORS_ALONE.get(name)) is not None:
+        raise UnknownArchitectureError(
+            f"The GGUF file's model is of the architecture {name}, which Potluck reads from safetensors alone. Take"
+            " the model in that form.",
+            architecture=name,
+            nearest=runs,
+        )
     fields = [field.replace(".", "_") for field in keys.file.metadata]
     families = {family.architecture for family in GGUF_FAMILIES.values()}
     what = "The GGUF file's model"
