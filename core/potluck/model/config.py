@@ -50,15 +50,8 @@ from potluck.model.mixing.streams import (
     final_balanced_mix,
     read_streams,
 )
-from potluck.model.naming import (
-    BASE,
-    EMBEDDING,
-    FINAL_MIX,
-    FINAL_NORM,
-    HEAD_BIAS,
-    LM_HEAD,
-    bias_name,
-)
+from potluck.model.names import BASE, bias_name
+from potluck.model.naming import EMBEDDING, FINAL_MIX, FINAL_NORM, HEAD_BIAS, LM_HEAD
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.row_order import PairedRows

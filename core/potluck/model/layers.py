@@ -16,7 +16,7 @@ from potluck.model.mixing.carried import Carried, LayerInputSpec
 from potluck.model.mixing.mixers import Mixer
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import LayerStreams
-from potluck.model.naming import bias_name
+from potluck.model.names import bias_name
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing

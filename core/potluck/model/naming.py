@@ -7,19 +7,14 @@ without its head has no `model.` before its names.
 import re
 from collections.abc import Iterable, Mapping
 
+from potluck.model.names import BASE
 from potluck.model.vision.spec import is_of_tower
 
-BASE = "model."  # the decoder, beside its head
 EMBEDDING = BASE + "embed_tokens.weight"
 FINAL_NORM = BASE + "norm.weight"
 FINAL_MIX = BASE + "hyper_connection_mixer"  # of several residual streams
 LM_HEAD = "lm_head.weight"
 HEAD_BIAS = "lm_head.bias"
-
-
-def bias_name(weight: str) -> str:
-    """The name of the bias beside the weight of this name."""
-    return f"{weight.removesuffix('.weight')}.bias"
 
 
 _BASES = (

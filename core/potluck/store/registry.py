@@ -21,7 +21,8 @@ from potluck.model.manifest import (
     TensorSpan,
     make_manifest,
 )
-from potluck.model.naming import BASE, EMBEDDING, decoder_names
+from potluck.model.names import BASE
+from potluck.model.naming import EMBEDDING, decoder_names
 from potluck.model.text.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.model.vision.families import missing_tower
 from potluck.model.vision.spec import is_of_tower

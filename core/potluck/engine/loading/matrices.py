@@ -35,7 +35,8 @@ from potluck.engine.pages import Scratch
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import NormKind
 from potluck.model.formats import INT8, PackedFormat
-from potluck.model.naming import HEAD_BIAS, bias_name
+from potluck.model.names import bias_name
+from potluck.model.naming import HEAD_BIAS
 from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.tensor_formats import tensor_format

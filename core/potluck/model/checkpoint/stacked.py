@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from potluck.model.config import ModelConfig
 from potluck.model.layers import Experts
 from potluck.model.mixing.carried import OF_ALL_LAYERS
-from potluck.model.naming import BASE
+from potluck.model.names import BASE
 from potluck.model.quantized import TRANSPOSED, WEIGHT, Shape
 
 _STACK = re.compile(

@@ -18,7 +18,7 @@ from potluck.model.families.facts import Activation, Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HIDDEN, MAX_LAYERS, MAX_VOCAB
 from potluck.model.mixing.mixers import AttentionSpec, Mixer
-from potluck.model.naming import BASE
+from potluck.model.names import BASE
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 
