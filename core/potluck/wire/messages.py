@@ -194,6 +194,11 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     hops: Annotated[tuple[Hop, ...], Meta(min_length=2, max_length=MAX_RANKS)]
     """Where the stage processes of all ranks listen, in the order of the ranks."""
 
+    @property
+    def above(self) -> tuple[Hop, ...]:
+        """The ranks that this one dials."""
+        return self.hops[self.rank + 1 :]
+
 
 class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The layers that a device has in memory, and the stage that computes with them.
@@ -287,7 +292,7 @@ class Load(Message, frozen=True, tag="load"):
     @property
     def dialled(self) -> tuple[Hop, ...]:
         """The stages with which the process of this stage connects."""
-        above = () if self.ranks is None else self.ranks.hops[self.ranks.rank + 1 :]
+        above = () if self.ranks is None else self.ranks.above
         following = () if self.next_hop is None else (self.next_hop,)
         return (*following, *above, *self.cache_hops)
 

@@ -16,11 +16,12 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import MeasureLink, Profile
+from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.messages import (
     Address,
     Hop,
     Load,
+    RankPlace,
     Revoked,
     Status,
     StepFailed,
@@ -192,6 +193,7 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
             scans = (
                 Load(epoch=1, next_hop=hop),
                 MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
+                MeasureSums(ranks=RankPlace(rank=0, hops=(hop, hop))),
             )
             for scan in scans:
                 with pytest.raises(RemoteError) as refused:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from potluck.cluster.computer import Computer
+from potluck.cluster.computer import LOOPBACK, Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.attached import Room
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that of the next stage
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]

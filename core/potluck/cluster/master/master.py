@@ -382,7 +382,7 @@ class Master:
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
-        self.measurements.links.forget(event.node_id)
+        self.measurements.lost(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
         self.readers.lost(event.node_id, computer_lost(name, event.how))
         self.replicas.lost(event.node_id, computer_lost(name, event.how))

@@ -35,10 +35,12 @@ from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
     MeasureStage,
+    MeasureSums,
     Profile,
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
 )
 from potluck.wire.messages import (
     Address,
@@ -52,6 +54,7 @@ from potluck.wire.messages import (
     Need,
     NeedTensor,
     NodeInfo,
+    RankPlace,
     StillNeeded,
     Unload,
     Unloaded,
@@ -175,6 +178,10 @@ class RemoteComputer:
             measured.rtt_p95_ms,
         )
         return measured
+
+    async def measure_sums(self, device: DeviceId | None, ranks: RankPlace | None) -> SumsMeasured:
+        message = MeasureSums(device=device, ranks=ranks)
+        return await self._ask(message, SumsMeasured, self._patience.measure_sums_s)
 
     async def assign(self, assign: Assign) -> Need:
         return await self._ask(assign, Need, self._patience.assign_s)

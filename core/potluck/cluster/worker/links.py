@@ -28,7 +28,7 @@ from potluck.net.measure import measure_to
 from potluck.net.transport import dial
 from potluck.tasks import TaskSet
 from potluck.wire.handover_messages import Follow, Invite, TakeOver
-from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
+from potluck.wire.measuring_messages import LinkMeasured, MeasureLink, MeasureSums
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
@@ -36,6 +36,7 @@ from potluck.wire.messages import (
     Load,
     Message,
     NodeInfo,
+    RankPlace,
     Revoked,
     Status,
     StillNeeded,
@@ -143,7 +144,9 @@ class WorkerLinks:
             case MeasureLink():
                 return await self._measure(link, message)
             case Load() if hops := message.dialled:
-                return await self._load(link, message, hops)
+                return await self._dialling(link, message, hops)
+            case MeasureSums(ranks=RankPlace() as ranks) if ranks.above:
+                return await self._dialling(link, message, ranks.above)
             case PassOn():
                 return await self._pass_on(link, message)
             case StillNeeded():
@@ -184,8 +187,8 @@ class WorkerLinks:
         except PotluckError as error:
             raise _no_way(message.node_id, error) from None
 
-    async def _load(self, link: Link, message: Load, hops: Sequence[Hop]) -> Message | None:
-        """Load a stage whose process dials others: the next one, other ranks of its group, or who answers with what it reads."""
+    async def _dialling(self, link: Link, message: Message, hops: Sequence[Hop]) -> Message | None:
+        """Do what has a stage process dial others: the next one, other ranks, or who answers with what it reads."""
         try:
             for hop in hops:
                 self.check_addresses(link, hop.node_id, hop.addresses)

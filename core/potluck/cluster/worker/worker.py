@@ -34,6 +34,7 @@ from potluck.store.throttle import Throttle
 from potluck.tasks import together
 from potluck.wire.measuring_messages import (
     MeasureStage,
+    MeasureSums,
     Profile,
     StageMeasured,
 )
@@ -155,6 +156,10 @@ class Worker:
             case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
                 return await self._load(link, message)
+            case MeasureSums():
+                self._check_free(link)
+                stage = await self._stage(message.device)
+                return await stage.measure_sums(link.home, message.ranks)
             case MeasureStage():
                 return await self._measure(link, message)
             case Expect():
