@@ -42,7 +42,7 @@ CODE = re.compile(
     r"[a-z0-9_./:<>=*?&{} %-]*|[A-Z]+|_[A-Z][a-z]+|\(\?.*|\^.*|\[.*|[A-Za-z]+\+\S+|F\d"
 )
 # The words of a prompt to the model, an encoding's name, keys, names of types in annotations, and so on.
-KEPT = {"Return", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
+KEPT = {"Return", "Enter", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
 KEPT |= {"Row", "Waiting", "Failure", "Call", "Bearer {}", "potluck worker --join "}
 KEPT |= {"data:image;base64,{}"}
 KEPT |= {"Markdown (*.md)", "JSON (*.json)", "Chats (*.json *.md)"}

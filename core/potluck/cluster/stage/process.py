@@ -41,6 +41,7 @@ from potluck.cluster.processes.messages import (
     StageUnloaded,
     Start,
     ToStage,
+    TrySums,
     UnloadStage,
     claim_stdout,
     decode_to_stage,
@@ -50,19 +51,27 @@ from potluck.cluster.processes.messages import (
 from potluck.cluster.stage.chain import StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.disk_thread import DiskThread
-from potluck.cluster.stage.joining import dial_above, end_meeting, meet
+from potluck.cluster.stage.joining import (
+    check_place,
+    check_ranks,
+    dial_above,
+    end_meeting,
+    meet,
+)
 from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
+from potluck.cluster.stage.sum_times import try_sums
 from potluck.cluster.stage.transfers import CacheTarget
 from potluck.engine.accelerator import log_capabilities
 from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
+from potluck.engine.rank_sums.collective import transport_of
 from potluck.errors import (
     EngineError,
     IdentityError,
@@ -84,6 +93,7 @@ from potluck.wire.measuring_messages import (
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
 )
 from potluck.wire.messages import DeviceInfo, Hop, Purpose
 
@@ -133,6 +143,7 @@ class StageServer:
             disk=DiskThread(self._compute.submit_short),
             ranks=self._ranks,
         )
+        self._port = 0  # where other stages connect
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
 
@@ -152,7 +163,8 @@ class StageServer:
             on_link=self._chain.serve_link,
             kind=step_links(self._compute.reactor),
         ) as listener:
-            self._tell(Ready(devices=self._all_lent(), activation_port=listener.port))
+            self._port = listener.port
+            self._tell(Ready(devices=self._all_lent(), activation_port=self._port))
             self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
@@ -187,6 +199,8 @@ class StageServer:
             case UnloadStage():
                 self._loader.want(message.id)
                 self._tasks.spawn(self._answer(message.id, self._unload()))
+            case TrySums():
+                self._tasks.spawn(self._answer(message.id, self._try_sums(message)))
             case MeasureStage():
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
             case Quantise():
@@ -256,7 +270,7 @@ class StageServer:
 
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
-        _check_ranks(message)
+        check_ranks(message.ranks, message.share, self._identity.node_id)
         self._withdraw()
         try:
             kept = await self._loader.prepare(message)
@@ -267,7 +281,14 @@ class StageServer:
             next_link, links, targets = await self._connect(message, home, if_it_fails)
             # Ranks do not take equally long to load, and their deadline is shorter than that may be.
             meeting = asyncio.create_task(
-                meet(self._chain.lobby, links, message.ranks, home, message.epoch)
+                meet(
+                    self._chain.lobby,
+                    links,
+                    message.ranks,
+                    home,
+                    message.epoch,
+                    transport_of(self._device),
+                )
             )
             if_it_fails.push_async_callback(end_meeting, meeting)
             stage = await self._loader.load(message)
@@ -299,20 +320,7 @@ class StageServer:
         """The connections that a stage makes: to the next one, to the ranks above its own, and to those for which it reads."""
 
         async def dial(hop: Hop, purpose: Purpose = "activations") -> StepLink:
-            try:
-                link = await dial_steps(
-                    hop.addresses,
-                    self._identity,
-                    home=home,
-                    peer=NodeId(hop.node_id),
-                    me=self._me,
-                    reactor=self._compute.reactor,
-                    purpose=purpose,
-                    timeout_s=DIAL_TIMEOUT_S,
-                )
-            except UnreachableError as error:
-                error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
-                raise
+            link = await self._dial(home, hop, purpose)
             if_it_fails.callback(link.close)
             return link
 
@@ -321,6 +329,22 @@ class StageServer:
         if message.ranks is None:
             return next_link, None, targets
         return next_link, await dial_above(message.ranks, message.epoch, dial), targets
+
+    async def _dial(self, home: HomeId, hop: Hop, purpose: Purpose) -> StepLink:
+        try:
+            return await dial_steps(
+                hop.addresses,
+                self._identity,
+                home=home,
+                peer=NodeId(hop.node_id),
+                me=self._me,
+                reactor=self._compute.reactor,
+                purpose=purpose,
+                timeout_s=DIAL_TIMEOUT_S,
+            )
+        except UnreachableError as error:
+            error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
+            raise
 
     def _put_in_force(self, loaded: LoadedStage) -> None:
         """Compute with this stage from now on. On the computing thread, between steps."""
@@ -346,6 +370,16 @@ class StageServer:
 
         times = await self._compute.call(measure)
         return StageMeasured(epoch=message.epoch, times=times)
+
+    async def _try_sums(self, message: TrySums) -> SumsMeasured:
+        check_place(message.ranks, self._identity.node_id)
+        home = HomeId(message.home)
+
+        def dial(hop: Hop, purpose: Purpose) -> Coroutine[None, None, StepLink]:
+            return self._dial(home, hop, purpose)
+
+        times = await try_sums(message.ranks, home, dial, self._chain.lobby, self._compute)
+        return SumsMeasured(activation_port=self._port, times=times)
 
     async def _unload(self) -> StageUnloaded:
         async with self._turn:
@@ -389,15 +423,6 @@ class StageServer:
             ):
                 last = now
                 self._tell(Memory(devices=now))
-
-
-def _check_ranks(message: LoadStage) -> None:
-    """Check that the group that a stage is to join is the one of which it has a share."""
-    share, place = message.share, message.ranks
-    if place is None:
-        return
-    if share is None or (share.rank, len(share.shares)) != (place.rank, len(place.hops)):
-        raise InvalidStepError("This stage has another share than its rank in the group says.")
 
 
 def _rank(message: LoadStage) -> int:
