@@ -1,7 +1,7 @@
 """How fast the generated kernels are on this computer: `python tests/bench_kernels.py`. Not a test.
 
     --paths avx512vnni,avx2   the code paths to measure (default: all that the processor has)
-    --threads 1               threads of the pool
+    --threads 1               threads of the kernels
     --rounds 9                rounds; the best one counts
     --only-layers             measure only the parts of whole layers
 

@@ -11,8 +11,9 @@ from fake_backend import PLAN, TOKEN, Server, computer, serving
 from fake_bench import BENCH
 
 from potluck.api.events import Waiting
-from potluck.api.openai import ChatCompletionRequest, ChatMessage
+from potluck.api.v1.request_shapes import ChatCompletionRequest, ChatMessage
 from potluck.api.values import benching, schema
+from potluck.api.values.errors import Error
 from potluck.client import Client, NodeGoneError, as_error
 from potluck.errors import (
     EngineError,
@@ -240,7 +241,7 @@ def test_answers_that_are_none_of_ours_are_told() -> None:
 
 
 def test_an_unknown_code_is_the_plain_error() -> None:
-    error = as_error(schema.Error(code="from_the_future", message="Odd.", data={"a": 1}))
+    error = as_error(Error(code="from_the_future", message="Odd.", data={"a": 1}))
 
     assert type(error) is PotluckError
     assert (error.message, error.data) == ("Odd.", {"a": 1})

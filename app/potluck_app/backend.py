@@ -10,19 +10,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 from PySide6.QtCore import QObject, Signal
 
+from potluck.api.values.pairing import Invite, Pairing, PairingDecision, PairingRequest
 from potluck.api.values.pausing import PauseLength, here, pause_end
 from potluck.api.values.politeness import Rule
 from potluck.api.values.schema import (
     ClusterState,
     ComputerChange,
-    Invite,
     LinkTest,
     Listener,
     ListenRequest,
     ModelEntry,
-    Pairing,
-    PairingDecision,
-    PairingRequest,
     PlanRequest,
     PlanView,
     RoleRequest,

@@ -18,8 +18,7 @@ from PySide6.QtNetwork import (
     QNetworkRequest,
 )
 
-from potluck.api.openai import ApiErrorBody
-from potluck.api.values.schema import ErrorBody
+from potluck.api.values.errors import ApiErrorBody, ErrorBody
 from potluck_app.sse import EventParser, EventTooLargeError
 
 logger = logging.getLogger(__name__)

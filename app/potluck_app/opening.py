@@ -20,7 +20,7 @@ from PySide6.QtGui import QFileOpenEvent
 from PySide6.QtNetwork import QNetworkInterface
 from PySide6.QtWidgets import QApplication
 
-from potluck.api.values.schema import Joined, JoinRequest
+from potluck.api.values.pairing import Joined, JoinRequest
 from potluck.errors import PairingError
 from potluck_app.language import said
 from potluck_app.views.widgets.dialogs import confirm

@@ -9,9 +9,11 @@ import msgspec
 from msgspec import Struct
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from potluck.api.openai import ApiError, ChatChunkChoice, Delta, Timings, Usage
+from potluck.api.v1.answer_shapes import ChatChunkChoice, Delta, Usage
 from potluck.api.v1.tagged_reply import TaggedReply
+from potluck.api.values.errors import ApiError
 from potluck.api.values.schema import ClusterState, LoadProgress
+from potluck.api.values.timings import Timings
 from potluck.api.values.weights import VerifyProgress
 from potluck.errors import ClosedError
 from potluck_app.chats.values import Stats

@@ -16,8 +16,18 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from potluck.api import openai
+from potluck.api.v1.answer_shapes import ChatChunk
+from potluck.api.v1.request_shapes import ChatCompletionRequest, StreamOptions
 from potluck.api.values import benching, doctor, engine, hub, schema, update, weights
+from potluck.api.values.errors import ApiError, ApiErrorBody, Error, ErrorBody
+from potluck.api.values.pairing import (
+    Invite,
+    Joined,
+    JoinRequest,
+    Pairing,
+    PairingDecision,
+    PairingRequest,
+)
 from potluck.errors import PotluckError, UsageError, rebuild
 
 REQUEST_S = 30.0  # a plan may need measurements first; everything else answers at once
@@ -102,20 +112,20 @@ class Client:
 
     # --- computers
 
-    def pair(self, target: str) -> schema.Pairing:
-        request = schema.PairingRequest(target=target)
-        return self._post("/cluster/pairings", request, schema.Pairing, timeout_s=PAIRING_S)
+    def pair(self, target: str) -> Pairing:
+        request = PairingRequest(target=target)
+        return self._post("/cluster/pairings", request, Pairing, timeout_s=PAIRING_S)
 
-    def decide_pairing(self, pairing_id: str, *, accept: bool) -> schema.Pairing:
-        decision = schema.PairingDecision(accept=accept)
-        return self._post(f"/cluster/pairings/{pairing_id}", decision, schema.Pairing)
+    def decide_pairing(self, pairing_id: str, *, accept: bool) -> Pairing:
+        decision = PairingDecision(accept=accept)
+        return self._post(f"/cluster/pairings/{pairing_id}", decision, Pairing)
 
-    def invite(self) -> schema.Invite:
-        return self._post("/cluster/invites", None, schema.Invite)
+    def invite(self) -> Invite:
+        return self._post("/cluster/invites", None, Invite)
 
-    def join(self, token: str) -> schema.Joined:
-        request = schema.JoinRequest(token=token)
-        return self._post("/cluster/join", request, schema.Joined, timeout_s=PAIRING_S)
+    def join(self, token: str) -> Joined:
+        request = JoinRequest(token=token)
+        return self._post("/cluster/join", request, Joined, timeout_s=PAIRING_S)
 
     def connect(self, address: str) -> None:
         self._request("POST", "/cluster/connect", schema.ConnectRequest(address=address))
@@ -223,10 +233,10 @@ class Client:
 
     def chat(
         self,
-        request: openai.ChatCompletionRequest,
+        request: ChatCompletionRequest,
         *,
         waits: Callable[[str], None] = lambda _: None,
-    ) -> Generator[openai.ChatChunk, None, None]:
+    ) -> Generator[ChatChunk, None, None]:
         """Stream an answer; closing the generator cancels it.
 
         Args:
@@ -239,7 +249,7 @@ class Client:
                 waits(text)
 
         asked = msgspec.structs.replace(
-            request, stream=True, stream_options=openai.StreamOptions(include_usage=True)
+            request, stream=True, stream_options=StreamOptions(include_usage=True)
         )
         events = self._events(
             "POST", "/v1/chat/completions", asked, timeout_s=PREFILL_S, comment=comment
@@ -249,9 +259,9 @@ class Client:
                 if data == b"[DONE]":
                     return
                 if data.startswith(b'{"error":'):
-                    broken = msgspec.json.decode(data, type=openai.ApiErrorBody)
+                    broken = msgspec.json.decode(data, type=ApiErrorBody)
                     raise _from_openai(broken.error, PotluckError)
-                yield msgspec.json.decode(data, type=openai.ChatChunk)
+                yield msgspec.json.decode(data, type=ChatChunk)
         raise NodeGoneError("The node ended in the middle of the answer.")
 
     # --- HTTP
@@ -352,19 +362,19 @@ def refusal(status: int, body: bytes) -> PotluckError:
     # here.
     default = UsageError if status < 500 else PotluckError
     try:
-        return as_error(msgspec.json.decode(body, type=schema.ErrorBody).error, default)
+        return as_error(msgspec.json.decode(body, type=ErrorBody).error, default)
     except msgspec.DecodeError:
         pass
     try:
-        return _from_openai(msgspec.json.decode(body, type=openai.ApiErrorBody).error, default)
+        return _from_openai(msgspec.json.decode(body, type=ApiErrorBody).error, default)
     except msgspec.DecodeError:
         return NodeGoneError(f"The node of this computer answered with status {status}.")
 
 
-def _from_openai(error: openai.ApiError, default: type[PotluckError]) -> PotluckError:
-    return as_error(schema.Error(code=error.code or "", message=error.message), default)
+def _from_openai(error: ApiError, default: type[PotluckError]) -> PotluckError:
+    return as_error(Error(code=error.code or "", message=error.message), default)
 
 
-def as_error(error: schema.Error, default: type[PotluckError] = PotluckError) -> PotluckError:
+def as_error(error: Error, default: type[PotluckError] = PotluckError) -> PotluckError:
     """Return the error that the node raised: its class is found by the code."""
     return rebuild(error.code, error.message, error.data, default=default)

@@ -34,7 +34,8 @@
     │   ├── NeedReplayError
     │   ├── StaleEpochError
     │   ├── UnknownSessionError
-    │   └── OutOfMemoryError
+    │   ├── OutOfMemoryError
+    │   └── RankLostError           of a group that computes layers together
     ├── HubError                    the Hugging Face Hub did not give what was asked
     │   ├── OfflineError            it cannot be reached
     │   └── GatedModelError         its terms must be accepted first, or a token is needed

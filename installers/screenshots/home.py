@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER
 
 from potluck.api.values.engine import Engine
+from potluck.api.values.pairing import Pairing, PairingState
 from potluck.api.values.schema import (
     ClusterState,
     Computer,
@@ -12,8 +13,6 @@ from potluck.api.values.schema import (
     ModelState,
     Node,
     Notice,
-    Pairing,
-    PairingState,
     PlanView,
     ServedModel,
     SpareCopy,

@@ -8,7 +8,7 @@ import pytest
 
 from potluck.api.events import Finished, GenerationEvent, Piece, Started
 from potluck.api.metrics import Metrics
-from potluck.api.openai import Timings
+from potluck.api.values.timings import Timings
 from potluck.errors import EngineError
 
 

@@ -9,7 +9,8 @@ from scripted_window import running_model
 from started import Make, click, connect
 
 from potluck.api.values.hub import Download
-from potluck.api.values.schema import Listener, ModelState, Pairing, RoleRequest
+from potluck.api.values.pairing import Pairing
+from potluck.api.values.schema import Listener, ModelState, RoleRequest
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
 from potluck_app.views.widgets.dialogs import Confirmation

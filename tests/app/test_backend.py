@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from potluck.api.values import schema
 from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import PlanRequest
 from potluck.doctor.sentences import say
 from potluck.errors import NotEnoughMemoryError, PeerLostError
@@ -174,7 +175,7 @@ def test_an_error_in_the_middle_keeps_what_came(
 def test_a_pairing_goes_from_asking_to_the_digits_to_yes(
     backend: Backend, server: Server, qtbot: QtBot
 ) -> None:
-    answers: list[schema.Pairing] = []
+    answers: list[Pairing] = []
 
     backend.ask_pairing("here").then(answers.append)
     qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.pairings))

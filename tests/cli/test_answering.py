@@ -6,7 +6,8 @@ from contextlib import closing
 import pytest
 from fake_backend import TOKEN, Server, serving
 
-from potluck.api.openai import ChatChunk, ChatCompletionRequest, ChatMessage
+from potluck.api.v1.answer_shapes import ChatChunk
+from potluck.api.v1.request_shapes import ChatCompletionRequest, ChatMessage
 from potluck.cli.answering import Answering
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, EngineError, PotluckError

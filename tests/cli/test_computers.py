@@ -9,6 +9,7 @@ import pytest
 from fake_backend import Server, computer
 
 from potluck.api.values import schema
+from potluck.api.values.pairing import Pairing, PairingState
 from potluck.cli.waits import Waits
 from potluck.client import Client
 
@@ -165,7 +166,7 @@ def test_pairing_without_a_question_shows_the_digits_before_it_accepts(
     server.update(computers=(computer("there", "2", paired=False),))
     decide, shown_before = Client.decide_pairing, []
 
-    def decided(client: Client, pairing_id: str, *, accept: bool) -> schema.Pairing:
+    def decided(client: Client, pairing_id: str, *, accept: bool) -> Pairing:
         shown_before.append(capsys.readouterr().err)
         return decide(client, pairing_id, accept=accept)
 
@@ -192,7 +193,7 @@ def test_different_digits_refuse_the_pairing(
 
 @pytest.mark.parametrize("state", ["failed", "refused"])
 def test_a_pairing_that_does_not_come_about_has_a_status(
-    server: Server, potluck: Potluck, capsys: Output, state: schema.PairingState
+    server: Server, potluck: Potluck, capsys: Output, state: PairingState
 ) -> None:
     server.update(computers=(computer("there", "2", paired=False),))
     server.backend.pairing_answer = state

@@ -1,4 +1,4 @@
-"""`models search`, `pull`, `add` and `rm`, with a fake node."""
+"""`models`, `models search`, `pull`, `add` and `rm`, with a fake node."""
 
 import io
 import json
@@ -132,3 +132,15 @@ def test_rm_asks_first(
 def test_rm_of_the_loaded_model_is_one_sentence(potluck: Potluck, capsys: Output) -> None:
     assert potluck("models", "rm", "guide", "--yes") == 2
     assert "is loaded" in capsys.readouterr().err
+
+
+def test_models_are_listed(potluck: Potluck, capsys: Output) -> None:
+    assert potluck("models") == 0
+    shown = capsys.readouterr().out
+    assert "guide (loaded)" in shown
+    assert "5.0 GB" in shown
+
+    potluck("models", "--json")
+    big = json.loads(capsys.readouterr().out)[1]
+    assert (big["name"], big["path"], big["nbytes"]) == ("big", "/models/big", 5_000_000_000)
+    assert (big["current"], big["source"], big["fit"]["alone"]) == (False, "hub", True)

@@ -13,6 +13,7 @@ import pytest
 from fake_backend import Server, computer
 
 from potluck.api.values import schema
+from potluck.api.values.pairing import Pairing
 from potluck.settings import Folders, load_settings
 
 pytestmark = pytest.mark.net
@@ -129,7 +130,7 @@ def test_a_worker_without_a_person_does_not_allow_anybody(server: Server, spawn:
     process = spawn("worker")
     said = lines(process)
     assert len([next(said), next(said)]) == 2
-    pairing = schema.Pairing(
+    pairing = Pairing(
         id="p", node_id="2" * 64, name="Desk", role="worker", state="confirm", code="123456"
     )
     server.update(pairings=(pairing,))
@@ -152,7 +153,7 @@ def test_a_person_at_the_worker_decides(
     state: str,
 ) -> None:
     """The command ends by Ctrl-C, which the person presses once the pairing is decided."""
-    pairing = schema.Pairing(
+    pairing = Pairing(
         id="p", node_id="2" * 64, name="Desk", role="worker", state="confirm", code="123456"
     )
     server.update(pairings=(pairing,))

@@ -18,10 +18,10 @@ from seeing_models import SeeingModel, make_seeing_model
 from tokenizers import Tokenizer
 from whole_nodes import eventually, kill_engine, load
 
-from potluck.api import openai
 from potluck.api.events import Finished, Piece, Started
 from potluck.api.prompts import GenerationRequest
 from potluck.api.v1.generation import of_chat
+from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.cluster.node import Node
@@ -76,7 +76,7 @@ def question(*pictures: bytes, text: str = "What is it?") -> GenerationRequest:
         "ignore_eos": True,
         "logit_bias": {str(TOKEN): -100},  # a model that was trained never writes it
     }
-    return of_chat(msgspec.json.decode(json.dumps(body), type=openai.ChatCompletionRequest))
+    return of_chat(msgspec.json.decode(json.dumps(body), type=ChatCompletionRequest))
 
 
 async def ask(node: Node, asked: GenerationRequest) -> tuple[Started, list[int]]:

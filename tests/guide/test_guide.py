@@ -1,18 +1,16 @@
 """The guide: what it was taught is true to form, and it answers what it was never shown."""
 
-import importlib.util
 import json
 import random
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
+from scripts import load
 from tokenizers import Tokenizer
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -20,21 +18,10 @@ MODEL = ASSETS / "guide"
 TEXT = ASSETS / "train_guide"
 MB = 1_000_000
 
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, TEXT / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # the scripts import one another by these names
-    spec.loader.exec_module(module)
-    return module
-
-
-grammar = load("grammar")
-corpus = load("corpus")
-network = load("network")
-evaluate = load("evaluate")
+grammar = load("grammar", TEXT)
+corpus = load("corpus", TEXT)
+network = load("network", TEXT)
+evaluate = load("evaluate", TEXT)
 TAUGHT = corpus.load_corpus()
 
 

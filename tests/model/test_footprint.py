@@ -1,6 +1,7 @@
 """What a stage takes is known, and refused, before it is loaded."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 from config_layers import row_bytes, with_mixers
@@ -133,6 +134,12 @@ def test_only_the_stage_that_reads_pictures_has_memory_for_its_tower() -> None:
         shape.stage_memory(range(1), first=is_first, last=False) for is_first in (True, False)
     )
     assert own - middle == shape.embedding_bytes + shape.picture_bytes
+    weights, layer = (
+        sum(prod(one) for one in tensors.values())
+        for tensors in (sees.tower_tensors(), sees.layer_tensors(0))
+    )
+    assert shape.picture_tokens == weights * 2048 * sees.tower.cell / layer
+    assert shape_of(CONFIG, "f32", context=100).picture_tokens == 0
 
 
 def test_of_a_layers_halves_the_larger_one_counts() -> None:

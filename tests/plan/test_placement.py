@@ -331,6 +331,27 @@ def test_layers_move_if_that_is_clearly_faster(
     assert plan.token_ms == make_plan(shape_of(), devices, links).token_ms
 
 
+def test_the_computer_that_reads_a_picture_fastest_comes_first(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [
+        device_of("Desk", 500, prefill_ms=256.0),
+        device_of("Gamer", 500, prefill_ms=2.56),
+        device_of("Attic", 500, prefill_ms=512.0),
+    ]
+    links = links_of(devices)
+    blind, seeing = shape_of(), shape_of(picture_tokens=50_000.0)
+
+    text = make_plan(blind, devices, links)
+    pictures = make_plan(seeing, devices, links)
+
+    assert text.stages[0].name == "Desk"
+    assert pictures.stages[0].name == "Gamer"
+    assert pictures.token_ms == pytest.approx(text.token_ms)
+    assert "Gamer reads pictures." in pictures.explanation
+    assert "pictures" not in text.explanation
+
+
 def test_a_layer_whose_table_would_have_to_be_sent_stays_where_the_files_are(
     device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
 ) -> None:

@@ -28,7 +28,11 @@ TEMPLATE = (
 )
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
+    "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4",
 ]  # fmt: skip
+UNTOLD = {
+    "llama 4": {"attention_chunk_size": 8192}
+}  # what files never say, as all real models have it
 TAIL = torch.tensor([9, 33, 12], dtype=torch.int32)
 
 
@@ -39,8 +43,10 @@ def opened(seeing: SeeingModel, model: LocalModel) -> SeeingModel:
 
 @pytest.mark.parametrize("variant", TOLD)
 def test_a_model_with_its_projector_is_that_of_the_safetensors(
-    variant: str, tmp_path: Path
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    name, text, eye, whole = SEEING[variant]
+    monkeypatch.setitem(SEEING, variant, (name, text | UNTOLD.get(variant, {}), eye, whole))
     seeing = make_seeing_model(variant, tmp_path / "hub")
     file, _ = write_seeing(tmp_path / "hub", tmp_path / "files")
 
@@ -83,6 +89,38 @@ def test_a_picture_stands_in_the_prompt_as_the_files_say(tmp_path: Path) -> None
     assert prompt.token_ids.count(prompt.picture_token) == rows == 7 * 8
     assert prompt.picture_token == len(TOKENS)
     assert picture.mean == (0.5, 0.4, 0.3)
+
+
+def test_a_picture_is_a_line_of_its_own_where_the_template_of_the_file_knows_none(
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("internvl", tmp_path / "hub")
+    marks, template = (
+        ("<img>", "<IMG_CONTEXT>", "</img>"),
+        "{% for m in messages %}{{ m.content + '▁' }}{% endfor %}",
+    )
+    file, _ = write_seeing(
+        tmp_path / "hub", tmp_path / "files", more_tokens=marks, template=template
+    )
+    words = open_model(file, cache_dir=tmp_path / "cache").words
+    assert words is not None
+    drawn = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(drawn, "PNG")
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+    conversation = Conversation(
+        messages=[{"role": "user", "content": parts}], pictures=(drawn.getvalue(),)
+    )
+
+    prompt = encode_conversation(ChatFormat.load(words), conversation, read_pictures(words))
+
+    opens, row, closes = range(len(TOKENS), len(TOKENS) + 3)
+    (picture,) = prompt.pictures
+    start = list(prompt.token_ids).index(opens)
+    rows = picture.rows * picture.columns
+    seen = prompt.token_ids[start + 1 : start + 1 + rows]
+    assert set(seen) == {row}
+    assert prompt.token_ids[start + 1 + rows] == closes
+    assert prompt.token_ids[-1] == TOKENS.index("▁")
 
 
 @pytest.mark.parametrize(("kind", "most"), [("F16", 0.03), ("BF16", 0.03), ("Q8_0", 0.03)])

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import torch
 
-from potluck.cluster.stage.chain import LoadedStage, StageChain
+from potluck.cluster.stage.chain import StageChain
+from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, StepTokens

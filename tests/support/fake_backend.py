@@ -20,10 +20,11 @@ from starlette.types import ASGIApp
 
 from potluck.api import events, prompts
 from potluck.api.backend import Holder
-from potluck.api.openai import StageTiming, Timings
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.api.values import benching, doctor, engine, schema, weights
 from potluck.api.values import update as updates
+from potluck.api.values.pairing import Invite, Joined, Pairing, PairingState
+from potluck.api.values.timings import StageTiming, Timings
 from potluck.errors import NotFoundError, PotluckError, UsageError
 
 TOKEN = "the-node's-own-token"
@@ -103,7 +104,7 @@ class FakeBackend:
         self.fails_after: PotluckError | None = None  # raised after the first piece
         self.load_error: PotluckError | None = None
         self.plan_error: PotluckError | None = None
-        self.pairing_answer: schema.PairingState = "paired"
+        self.pairing_answer: PairingState = "paired"
         self.endless = False
         self.generated: list[prompts.GenerationRequest] = []
         self.waits: tuple[events.Progress, ...] = ()  # before each answer
@@ -182,18 +183,18 @@ class FakeBackend:
                     self.update(node=msgspec.structs.replace(self.current.node, **self.let_go))
                 self.released.set()
 
-    async def pair(self, target: str) -> schema.Pairing:
+    async def pair(self, target: str) -> Pairing:
         found = next((c for c in self.current.computers if target in (c.name, c.node_id)), None)
         if found is None:
             raise NotFoundError(f"There is no computer “{target}” here.")
-        pairing = schema.Pairing(
+        pairing = Pairing(
             id="p1", node_id=found.node_id, name=found.name, role="master", state="asking"
         )
         self.update(pairings=(pairing,))
         self.update(pairings=(msgspec.structs.replace(pairing, state="confirm", code="123456"),))
         return pairing
 
-    async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
+    async def decide_pairing(self, pairing_id: str, accept: bool) -> Pairing:
         for pairing in self.current.pairings:
             if pairing.id == pairing_id:
                 state = self.pairing_answer if accept else "refused"
@@ -216,12 +217,12 @@ class FakeBackend:
     async def examine(self) -> doctor.Diagnosis:
         return self.diagnosis
 
-    async def invite(self) -> schema.Invite:
-        return schema.Invite(token="POT-LUCK", expires_s=600.0)
+    async def invite(self) -> Invite:
+        return Invite(token="POT-LUCK", expires_s=600.0)
 
-    async def join(self, token: str) -> schema.Joined:
+    async def join(self, token: str) -> Joined:
         self.joined.append(token)
-        return schema.Joined(home_id="c" * 64, name="main")
+        return Joined(home_id="c" * 64, name="main")
 
     async def connect(self, address: str) -> None:
         self.connected.append(address)

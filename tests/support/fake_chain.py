@@ -191,20 +191,5 @@ class FakeChain:
 class RoundingChain(FakeChain):
     """The bits of a token depend on how many others were computed in the same step."""
 
-    def _restore(self, message: RestoreSession) -> None:
-        """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""
-        self.restores.append(message)
-        found = [k for k in self.kept if message.prefix.startswith(prefix_digests(k))]
-        kept = max(found, key=len, default=[])
-        position = min(len(kept) // PREFIX_TOKENS * PREFIX_TOKENS, message.position)
-        self.caches[message.session] = list(kept)
-        if self.is_silent:
-            return
-        self.say(
-            Result(
-                epoch=message.epoch, session=message.session, step=message.step, position=position
-            )
-        )
-
     def cached(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(token + 1000 * len(tokens) for token in tokens)

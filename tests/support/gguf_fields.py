@@ -363,11 +363,12 @@ def _add_nemotron(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     windows = [kind == "sliding_attention" for kind in config["layer_types"]]
-    full = config["per_layer_config"][str(windows.index(False))]  # of fewer than ten layers
-    full_heads = full.get("num_key_value_heads", config["num_key_value_heads"])
-    writer.add_head_count_kv(
-        [config["num_key_value_heads"] if windowed else full_heads for windowed in windows]
-    )
+    own = config.get("per_layer_config", {}).get(
+        str(windows.index(False))
+    )  # of fewer than ten layers
+    full = config | (own or {})
+    heads = {True: config["num_key_value_heads"], False: full["num_key_value_heads"]}
+    writer.add_head_count_kv([heads[windowed] for windowed in windows])
     writer.add_key_length(full["head_dim"])
     writer.add_value_length(full["head_dim"])
     writer.add_key_length_swa(config["head_dim"])

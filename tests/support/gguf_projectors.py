@@ -18,6 +18,10 @@ from potluck.model.vision.spec import is_of_tower
 
 DECODERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
+    "Gemma4ForConditionalGeneration": ("gemma4", "gemma4v"),
+    "Gemma4UnifiedForConditionalGeneration": ("gemma4", "gemma4uv"),
+    "InternVLForConditionalGeneration": ("qwen3", "internvl"),
+    "Llama4ForConditionalGeneration": ("llama4", "llama4"),
     "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
     "LlavaForConditionalGeneration": ("llama", "pixtral"),
     "Qwen2VLForConditionalGeneration": ("qwen2vl", "qwen2vl_merger"),
@@ -153,16 +157,17 @@ def write_projector(
     writer.add_clip_projector_type(replaced.get("projector_type", projector))
     rows = replaced.get("projection_dim", config["text_config"]["hidden_size"])
     writer.add_vision_projection_dim(rows)
-    writer.add_vision_image_size(eye.get("image_size", 560))
-    writer.add_vision_patch_size(eye["patch_size"])
-    width = eye.get("embed_dim", eye["hidden_size"])  # as Qwen2-VL calls it
+    writer.add_vision_image_size(_side(eye.get("image_size", 560)))
+    writer.add_vision_patch_size(_side(eye["patch_size"]))
+    # As Qwen2-VL and Gemma 4 12B call it.
+    width = eye.get("embed_dim") or eye.get("mm_embed_dim") or eye["hidden_size"]
     writer.add_vision_embedding_length(width)
     writer.add_vision_feed_forward_length(
-        eye["mlp_ratio"] * width if "mlp_ratio" in eye else eye["intermediate_size"]
+        eye["mlp_ratio"] * width if "mlp_ratio" in eye else eye.get("intermediate_size", 0)
     )
-    layers = eye.get("num_hidden_layers", eye.get("depth"))
+    layers = eye.get("num_hidden_layers", eye.get("depth", 0))
     writer.add_vision_block_count(replaced.get("block_count", layers))
-    heads = eye.get("num_attention_heads", eye.get("num_heads"))
+    heads = eye.get("num_attention_heads", eye.get("num_heads", 0))
     writer.add_vision_head_count(replaced.get("head_count", heads))
     writer.add_vision_image_mean([0.5, 0.4, 0.3])
     writer.add_vision_image_std([0.5, 0.25, 0.2])
@@ -170,8 +175,8 @@ def write_projector(
         writer.add_vision_min_pixels(sizes[0])
         writer.add_vision_max_pixels(sizes[1])
     _add_facts(writer, config, eye, projector)
-    # A merger's matrices are numbered up to 2, where a real tower has more layers than that.
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 3))
+    # A merger's matrices are numbered up to 3, where a real tower has more layers than that.
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 4))
     for name, values in tower.items():
         for theirs, some in _converted(names, name, values.float(), eye, projector).items():
             _add(writer, _swapped(theirs) if is_old else theirs, some, kind)
@@ -200,6 +205,12 @@ def _add_facts(
             writer.add_vision_spatial_merge_size(eye["spatial_merge_size"])
             deep = eye.get("deepstack_visual_indexes", [])
             writer.add_vision_is_deepstack_layers([i in deep for i in range(eye["depth"])])
+        case "gemma4v" | "gemma4uv":
+            pass
+        case "internvl" | "llama4":
+            writer.add_vision_use_gelu(True)
+            ratio = config.get("downsample_ratio", eye.get("pixel_shuffle_ratio", 0.5))
+            writer.add_vision_projector_scale_factor(int(1 / ratio))
         case _:
             writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
             if "spatial_merge_size" in config:
@@ -220,12 +231,73 @@ def _converted(
         return {_qwen3_name(name, eye): values}
     if projector == "pixtral" and name.endswith(("q_proj.weight", "k_proj.weight")):
         values = permute(values, eye["num_attention_heads"])
+    if projector in _RENAMED:
+        return _RENAMED[projector](names, name, values)
     if projector == "gemma3":
         name = name.replace("vision_tower.", "vision_tower.vision_model.").replace(
             "_weight", ".weight"
         )
         values = values + 1 if "soft_emb_norm" in name else values
     return {_name(names, name): values}
+
+
+def _gemma_4(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `Gemma4VisionAudioModel.modify_tensors` makes it."""
+    name = f"model.{name}".replace("model.vision_tower.encoder.", "vision_model.model.")
+    name, values = name.replace(".linear.weight", ".weight"), values.view(values.shape or (1,))
+    if name.endswith("position_embedding_table"):
+        name += ".weight"
+    if name.endswith("patch_embedder.input_proj.weight"):
+        values = _colours_apart(values)
+    return {_name(names, name): values}
+
+
+def _gemma_4_unified(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `Gemma4UnifiedVisionAudioModel.modify_tensors` makes it."""
+    name = name.removeprefix("vision_embedder.").replace("pos_norm", "patch_ln3")
+    if name == "pos_embedding":
+        return {"v.position_embd.weight": values.permute(1, 0, 2)}
+    if name.startswith("patch_dense"):
+        is_matrix = values.dim() == 2
+        values = _colours_apart(values).flatten(1) if is_matrix else values
+        return {name.replace("patch_dense", "v.patch_embd"): values}
+    if name.startswith("patch_ln"):
+        values = _colours_apart(values[None]).flatten() if "ln1" in name else values
+        return {name.replace("patch_ln", "v.patch_norm."): values}
+    return {_name(names, f"model.{name}"): values}
+
+
+def _colours_apart(values: Tensor) -> Tensor:
+    """(N, side · side · 3) → (N, 3, side, side)."""
+    side = int((values.shape[1] // 3) ** 0.5)
+    return values.view(-1, side, side, 3).permute(0, 3, 1, 2)
+
+
+def _internvl(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `InternVisionModel.modify_tensors` makes it."""
+    for ours, theirs in (("layer_norm", "0"), ("linear_1", "1"), ("linear_2", "3")):
+        name = name.replace(f"multi_modal_projector.{ours}", f"mlp1.{theirs}")
+    name = name if name.startswith("mlp1") else f"model.{name}"
+    if ".lambda_" in name or "position_embedding" in name:
+        name += ".weight"
+    return {_name(names, name): values}
+
+
+def _llama_4(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `Llama4VisionModel.modify_tensors` makes it."""
+    if name.startswith("multi_modal_projector"):
+        return {"mm.model.fc.weight": values}
+    name += ".weight" if "positional_embedding" in name else ""
+    # The map has this name a second time, for Gemma 4.
+    return {_name(names, name).replace("attn_post_norm", "ln2"): values}
+
+
+_RENAMED = {
+    "gemma4v": _gemma_4,
+    "gemma4uv": _gemma_4_unified,
+    "internvl": _internvl,
+    "llama4": _llama_4,
+}
 
 
 def _qwen3_name(name: str, eye: Mapping[str, Any]) -> str:
@@ -238,6 +310,13 @@ def _qwen3_name(name: str, eye: Mapping[str, Any]) -> str:
     for ours, theirs in (("norm", "v.post_ln"), ("linear_fc1", "mm.0"), ("linear_fc2", "mm.2")):
         rest = rest.replace(ours, theirs)
     return rest
+
+
+_BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
+
+
+def _side(size: int | list[int]) -> int:
+    return size[0] if isinstance(size, list) else size
 
 
 def _swapped(name: str) -> str:
@@ -255,6 +334,6 @@ def _add(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> None:
 
 
 def _name(names: gguf.TensorNameMap, name: str) -> str:
-    found = names.get_name(name, (".weight", ".bias"))
+    found = names.get_name(name, (".weight", ".bias", *_BOUNDS))
     assert found is not None, name
     return found

@@ -340,7 +340,8 @@ def _gemma4_name(name: str) -> str | None:
 
 def _gemma4_factors(config: dict[str, Any]) -> Tensor:
     """As `Gemma4Model.generate_extra_tensors` makes them."""
-    full = config["per_layer_config"][str(config["layer_types"].index("full_attention"))]
+    layer = str(config["layer_types"].index("full_attention"))
+    full = config | config.get("per_layer_config", {}).get(layer, {})
     part = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
     turning, pairs = int(full["head_dim"] * part / 2), full["head_dim"] // 2
     return torch.tensor([1.0] * turning + [1e30] * (pairs - turning))

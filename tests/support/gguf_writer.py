@@ -161,7 +161,7 @@ def add_sentence_piece(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
     writer.add_token_scores([-float(index) for index in range(len(tokens))])
     writer.add_token_types(
         [
-            kinds.get(token, 6 if token.startswith("<0x") else 3 if token.startswith("<|") else 1)
+            kinds.get(token, 6 if token.startswith("<0x") else 3 if token.startswith("<") else 1)
             for token in tokens
         ]
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_cluster import until
 
-from potluck.api.values.schema import Pairing as PairingView
+from potluck.api.values.pairing import Pairing as PairingView
 from potluck.cluster.events import Changed, ComputerPaired, Events, HomeJoined
 from potluck.cluster.membership.pairing import Pairings
 from potluck.net.identity import Identity

@@ -10,6 +10,7 @@ from typing import Any
 from fake_backend import PLAN, computer
 
 from potluck.api.values import schema
+from potluck.api.values.pairing import Pairing, PairingState
 from potluck_app.backend import Backend, Reply
 from potluck_app.chats.values import Message, Settings
 from potluck_app.http import Call, Endpoint, Http, Method
@@ -109,7 +110,7 @@ def study_pc(**changes: Any) -> schema.Computer:
     return computer("Study PC", "3", **values)
 
 
-def pairing(state: schema.PairingState, **changes: Any) -> schema.Pairing:
+def pairing(state: PairingState, **changes: Any) -> Pairing:
     values: dict[str, Any] = {
         "id": "p1",
         "node_id": STUDY,
@@ -118,4 +119,4 @@ def pairing(state: schema.PairingState, **changes: Any) -> schema.Pairing:
         "state": state,
         "code": "427918" if state in ("confirm", "accepted") else None,
     }
-    return schema.Pairing(**(values | changes))
+    return Pairing(**(values | changes))

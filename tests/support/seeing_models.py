@@ -167,6 +167,8 @@ def make_seeing_model(
         for name, buffer in model.named_buffers():
             if ".std_" in name:
                 buffer.copy_(torch.randn(buffer.shape, generator=generator))
+            if name.endswith(("put_min", "put_max")):  # of a product's input or output
+                buffer.fill_(-0.5 if name.endswith("min") else 0.4)
     model.save_pretrained(folder)
     read = ModelConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     assert read.tower is not None

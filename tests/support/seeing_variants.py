@@ -42,6 +42,17 @@ _GEMMA_4: dict[str, Any] = {
     "use_bidirectional_attention": "vision",
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
+_GEMMA_4_EYE = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 40,
+}
 _PIXTRAL = _SIGLIP | {"model_type": "pixtral", "image_size": 64, "head_dim": 8}
 
 
@@ -107,18 +118,13 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "gemma 4": (
         "Gemma4",
         _GEMMA_4,
-        {
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "patch_size": 4,
-            "pooling_kernel_size": 3,
-            "position_embedding_size": 40,
-            "standardize": True,
-        },
+        _GEMMA_4_EYE | {"standardize": True},
+        {},
+    ),
+    "gemma 4, with bounds": (
+        "Gemma4",
+        _GEMMA_4 | {"use_bidirectional_attention": None},
+        _GEMMA_4_EYE | {"use_clipped_linears": True},
         {},
     ),
     "gemma 4, without a tower": (

@@ -2,7 +2,8 @@
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from potluck.api.values.schema import ClusterState, Pairing
+from potluck.api.values.pairing import Pairing
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 from potluck_app.viewmodels.cluster import is_member
 

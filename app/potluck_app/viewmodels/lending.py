@@ -2,9 +2,10 @@
 
 from typing import Final, Literal, NamedTuple
 
+from potluck.api.values.pairing import Pairing
 from potluck.api.values.pausing import PauseLength, paused_line
 from potluck.api.values.politeness import SAYS, Rule
-from potluck.api.values.schema import ClusterState, Pairing
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 from potluck_app.tokens import Tone
 

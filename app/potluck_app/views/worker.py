@@ -6,7 +6,8 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
-from potluck.api.values.schema import ClusterState, Pairing
+from potluck.api.values.pairing import Pairing
+from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem

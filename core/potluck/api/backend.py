@@ -16,19 +16,17 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import (
     ClusterState,
     ComputerChange,
     HandedOver,
     Health,
-    Invite,
-    Joined,
     LinkTest,
     Listener,
     ListenRequest,
     LoadProgress,
     MainRequest,
-    Pairing,
     PlanRequest,
     PlanView,
     RoleRequest,
@@ -98,7 +96,7 @@ class Backend(Answering, Protocol):
         ...
 
     async def make_main(self, node_id: str, request: MainRequest) -> HandedOver:
-        """Make a connected computer the main one of the home, which this one helps then."""
+        """Make a connected computer the main one of the home. This one helps it from then on."""
         ...
 
     async def search(self) -> None:

@@ -16,6 +16,14 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values import benching, schema, weights
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.pairing import (
+    Invite,
+    Joined,
+    JoinRequest,
+    Pairing,
+    PairingDecision,
+    PairingRequest,
+)
 from potluck.api.values.update import Update, UpdateRequest
 
 STATE_INTERVAL_S = 0.1  # at most ten states a second; people notice no more
@@ -110,31 +118,31 @@ def _computers(backend: Backend) -> Sequence[Operation]:
             path="/cluster/pairings",
             does="Ask a computer to pair by sight.",
             run=lambda asked, _: backend.pair(asked.target),
-            takes=schema.PairingRequest,
-            gives=schema.Pairing,
+            takes=PairingRequest,
+            gives=Pairing,
         ),
         Operation(
             method="POST",
             path="/cluster/pairings/{pairing_id}",
             does="Say whether both screens show the same digits.",
             run=lambda asked, at: backend.decide_pairing(at["pairing_id"], asked.accept),
-            takes=schema.PairingDecision,
-            gives=schema.Pairing,
+            takes=PairingDecision,
+            gives=Pairing,
         ),
         Operation(
             method="POST",
             path="/cluster/invites",
             does="Make a token that lets one computer join.",
             run=lambda _, __: backend.invite(),
-            gives=schema.Invite,
+            gives=Invite,
         ),
         Operation(
             method="POST",
             path="/cluster/join",
             does="Join the home of a token.",
             run=lambda asked, _: backend.join(asked.token),
-            takes=schema.JoinRequest,
-            gives=schema.Joined,
+            takes=JoinRequest,
+            gives=Joined,
         ),
         Operation(
             method="POST",

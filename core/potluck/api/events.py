@@ -1,11 +1,13 @@
 """What a node answers: the events of an answer as they come, and the tokens of a prompt."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from potluck.api.openai import FinishReason, Timings
-from potluck.api.values.schema import Error
+from potluck.api.values.errors import Error
+from potluck.api.values.timings import Timings
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

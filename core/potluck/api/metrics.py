@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
-from potluck.api.events import Finished, GenerationEvent, Started
-from potluck.api.openai import FinishReason
+from potluck.api.events import Finished, FinishReason, GenerationEvent, Started
 
 End: TypeAlias = FinishReason | Literal["error", "left"]
 """How an answer ended; `left`: its client went away."""

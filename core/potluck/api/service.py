@@ -21,10 +21,10 @@ from potluck.api.http.endpoint import (
     refuse_openai,
 )
 from potluck.api.metrics import Metrics
-from potluck.api.openai import ChatMessage, TokenIds
 from potluck.api.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, TokensRequest
 from potluck.api.v1.generation import turn_of
 from potluck.api.v1.models import Models
+from potluck.api.v1.request_shapes import ChatMessage, TokenIds
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from potluck.api.openai import ChatChunk, ChatChunkChoice, ChatCompletionRequest
+from potluck.api.v1.answer_shapes import ChatChunk, ChatChunkChoice
+from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.cli.terminal import say
 from potluck.client import Client, NodeGoneError
 from potluck.errors import ClosedError, PotluckError
@@ -71,7 +72,7 @@ class Answering:
                 return
 
     def _rest(self, request: ChatCompletionRequest) -> Generator[ChatChunk, None, None]:
-        """Yield the chunks that one node has. Text that is no token's comes when the answer is whole."""
+        """Yield the chunks that one node has. Text that belongs to no token comes when the answer is whole."""
         held_back: list[ChatChunk] = []
         asked = replace(request, return_token_ids=True)
         with closing(self.client.chat(asked, waits=lambda text: say(f"({text})"))) as chunks:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from potluck.api.openai import ChatMessage, ContentPart, ImageUrl
+from potluck.api.v1.request_shapes import ChatMessage, ContentPart, ImageUrl
 from potluck.api.values.schema import ClusterState, LoadProgress, PlanView
 from potluck.cli import terminal
 from potluck.cli.answering import Answering

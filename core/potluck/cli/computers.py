@@ -8,14 +8,8 @@ from contextlib import suppress
 
 import msgspec
 
-from potluck.api.values.schema import (
-    ClusterState,
-    Computer,
-    ComputerChange,
-    Device,
-    Pairing,
-    SpareCopy,
-)
+from potluck.api.values.pairing import Pairing
+from potluck.api.values.schema import ClusterState, Computer, ComputerChange, Device, SpareCopy
 from potluck.cli.terminal import (
     ask,
     must_be_interactive,

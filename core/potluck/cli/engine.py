@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from potluck.api.values.engine import Engine, EngineRequest
-from potluck.cli import terminal
 from potluck.cli.computers import open_client
+from potluck.cli.following import amount, follow, known, put_sources
 from potluck.cli.terminal import put, put_json
-from potluck.client import Client, NodeGoneError
+from potluck.client import Client
 from potluck.errors import format_bytes
 
 POLL_S = 0.3
@@ -32,15 +32,14 @@ def engine(options: argparse.Namespace) -> int:
         folder: str | None = options.wheels
         if folder is not None:
             folder = str(Path(folder).expanduser().absolute())  # the node runs in another folder
-        state = _follow(
-            client, client.change_engine(EngineRequest(action="install", folder=folder))
-        )
+        state = client.change_engine(EngineRequest(action="install", folder=folder))
+        state = follow(state, _states(client, state), describe)
     elif action == "stop":
         state = client.change_engine(EngineRequest(action="stop"))
     elif action == "remove":
         state = client.change_engine(EngineRequest(action="remove"))
     else:
-        state = _state(client)
+        state = known(client.state().engine)
     if options.json:
         put_json(state)
     else:
@@ -49,35 +48,14 @@ def engine(options: argparse.Namespace) -> int:
     return 0 if is_there or action == "remove" else 1
 
 
-def _follow(client: Client, state: Engine) -> Engine:
-    line = terminal.Progress()
-    try:
-        for seen in _states(client, state):
-            state = seen
-            if state.is_working:
-                line.show(describe(state), state.fraction, _amount(state))
-    finally:
-        line.close()
-    return state
-
-
 def _states(client: Client, state: Engine) -> Iterator[Engine]:
-    """The states until nothing is done any more. The first one may be that of before."""
+    """The states until nothing is done any more. The first one may be older than what was asked for."""
     yield state
     time.sleep(POLL_S)
-    while (state := _state(client)).is_working:
+    while (state := known(client.state().engine)).is_working:
         yield state
         time.sleep(POLL_S)
     yield state
-
-
-def _state(client: Client) -> Engine:
-    state = client.state().engine
-    if state is None:
-        raise NodeGoneError(
-            "The Potluck that runs on this computer is older. End it and try again."
-        )
-    return state
 
 
 def describe(state: Engine) -> str:
@@ -87,19 +65,13 @@ def describe(state: Engine) -> str:
     return "Unpacking and trying the engine"
 
 
-def _amount(state: Engine) -> str:
-    return f"{format_bytes(state.done)} of {format_bytes(state.nbytes)}" if state.nbytes else ""
-
-
 def _put(state: Engine) -> None:
     named = f" (PyTorch {state.version}, {state.variant})" if state.version else ""
     put(f"Engine: {_WORDS[state.phase]}{named}")
     if state.is_working:
-        put(f"{describe(state)}: {state.fraction:.0%}, {_amount(state)}")
+        put(f"{describe(state)}: {state.fraction:.0%}, {amount(state)}")
     elif state.phase == "missing" and state.nbytes:
         put(f"{state.message} It takes {format_bytes(state.nbytes)} to fetch.")
     else:
         put(state.message)
-    came = [(state.from_home, "from your home"), (state.from_internet, "from the Internet")]
-    if parts := [f"{format_bytes(nbytes)} {where}" for nbytes, where in came if nbytes]:
-        put(f"It came: {', '.join(parts)}.")
+    put_sources(state)

@@ -1,159 +1,150 @@
-"""The commands below `potluck models` and `potluck keys`, and their help."""
+"""The commands for models, and their help."""
 
-import argparse
-from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
 
-from potluck.cli.options import add_json
-from potluck.cli.values import number, rights
-from potluck.ids import USUAL_RIGHTS
-
-Add: TypeAlias = Callable[..., argparse.ArgumentParser]
-"""Adds a command: its name, the function that runs it, what it does, and examples."""
+from potluck.cli.commands import Add, add_command
+from potluck.cli.library_commands import add_key_commands, add_library_commands, add_upkeep_commands
+from potluck.cli.options import add_bench, add_json, add_model, add_sampling
+from potluck.cli.values import number
 
 
-def add_library_commands(add: Add) -> None:
-    """Add the commands that find, download and delete models."""
-    listed = add(
-        "list",
-        "library:models",
-        "List the models on this computer, with how they fit on your computers.",
-        "potluck models list",
+def add_model_commands(add: Add) -> None:
+    """Add them."""
+    _chat(add)
+    _plan(add)
+    _bench(add)
+    _serve(add)
+    _keys(add)
+    _models(add)
+    _demo(add)
+
+
+def _chat(add: Add) -> None:
+    chat = add(
+        "chat",
+        "chat:chat",
+        "Ask a model. Without a prompt, talk with it; without --model, ask the model chosen last,\n"
+        "which is at first the guide to Potluck.",
+        'potluck chat "What is a worker?"',
+        "potluck chat --model ~/models/Qwen3-8B --workers 2",
+        'potluck chat --image photo.jpg "What is this?"',
+        'git diff | potluck chat "Review this"     (what comes through a pipe follows the prompt)',
     )
-    add_json(listed)
-
-    search = add(
-        "search",
-        "library:search",
-        "List models of the Hugging Face Hub, the most downloaded first. Without WORDS, list those\n"
-        "that Potluck recommends, with how they fit on your computers; that asks nobody. With a whole\n"
-        "name, say which variants it has, and how each fits.",
-        "potluck models search",
-        "potluck models search qwen3 gguf",
-        "potluck models search Qwen/Qwen3-8B-GGUF",
+    chat.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
+    chat.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture to ask about (PNG, JPEG, WebP or GIF); several times for several pictures",
     )
-    search.add_argument("words", nargs="*", metavar="WORDS", help="of the model's name")
-    add_json(search)
+    add_model(chat)
+    add_sampling(chat)
+    add_json(chat)
 
-    pull = add(
-        "pull",
-        "library:pull",
-        "Download a model from the Hugging Face Hub into its usual cache. Without VARIANT, the best\n"
-        "one for your computers. Ctrl-C pauses; the same command goes on where it was.",
-        "potluck models pull Qwen/Qwen3-8B-GGUF",
-        "potluck models pull Qwen/Qwen3-8B-GGUF:Q8_0",
+
+def _plan(add: Add) -> None:
+    plan = add(
+        "plan",
+        "plan:plan",
+        "Say which computer would compute which layers, how fast, and why; loads nothing.",
+        "potluck plan --model ~/models/Qwen3-8B",
+        "potluck plan --layers desktop=20,laptop=12",
     )
-    pull.add_argument("name", metavar="NAME[:VARIANT]", help="such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
-    pull.add_argument(
-        "--token",
+    add_model(plan)
+    add_json(plan)
+
+
+def _bench(add: Add) -> None:
+    bench = add(
+        "bench",
+        "bench:bench",
+        "Measure how fast a model runs on these computers, and how fast it could at best: the floor\n"
+        "is what a token takes if nothing is done but reading the weights. Without --model, a shape\n"
+        "with random weights, which every computer makes for itself: nothing is sent or downloaded.\n"
+        "What was loaded before is unloaded for it, and loaded again by the next prompt.",
+        "potluck bench",
+        "potluck bench --shape llama-8b --scheme int4 --workers 2",
+        "potluck bench --model ~/models/Qwen3-8B --layers desktop=20,laptop=16 --json",
+    )
+    add_model(bench, guide=False)
+    add_bench(bench)
+    add_json(bench)
+
+
+def _serve(add: Add) -> None:
+    serve = add(
+        "serve",
+        "serve:serve",
+        "Load a model and answer other programs as OpenAI's API does, until Ctrl-C.",
+        "potluck serve --model ~/models/Qwen3-8B --port 8000",
+        "potluck serve --host 0.0.0.0 --tls     (for other computers too; first: potluck keys add NAME)",
+    )
+    add_model(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (%(default)s)")
+    serve.add_argument("--port", type=number(int, 0, 65535), default=8000, help="(%(default)s)")
+    serve.add_argument("--key", help="one key for all programs, beside those of `potluck keys`")
+    serve.add_argument(
+        "--tls",
         action="store_true",
-        help="ask for the token of your account at huggingface.co, for models with terms to accept",
+        help="encrypt; programs trust the file that `potluck keys authority` prints",
     )
-    add_json(pull)
-
-    folder = add(
-        "add",
-        "library:add",
-        "Search a folder, and the folders in it, for models from now on. Nothing is copied.",
-        "potluck models add /mnt/models",
+    serve.add_argument(
+        "--fetch-pictures",
+        action="store_true",
+        help="get pictures that programs name by an address on the Internet (never one of your home)",
     )
-    folder.add_argument("folder", metavar="FOLDER")
-    add_json(folder)
-
-    rm = add(
-        "rm",
-        "library:rm",
-        "Delete a model from the Hugging Face cache. Models of other programs are never deleted.",
-        "potluck models rm Qwen/Qwen3-8B-GGUF",
+    serve.add_argument(
+        "--origin", action="append", default=[], help="let web pages of this origin in; repeatable"
     )
-    rm.add_argument("name", metavar="NAME", help="its name, or its path")
-    rm.add_argument("--yes", action="store_true", help="do not ask")
-    add_json(rm)
 
 
-def add_upkeep_commands(add: Add) -> None:
-    """Add the commands for the weights on the disk."""
-    verify = add(
-        "verify",
-        "upkeep:verify",
-        "Read all weights on this computer's disk and compare their digests. A damaged model is\n"
-        "named; what is damaged of other computers' models is deleted, and sent again when needed.",
-        "potluck models verify",
-        "potluck models verify ~/models/Qwen3-8B",
-    )
-    verify.add_argument("model", nargs="?", metavar="MODEL", help="only this model (all)")
-    add_json(verify)
-
-    prune = add(
-        "prune",
-        "upkeep:prune",
-        "Delete the stored weights that belong to no plan in force and were not made from a model\n"
-        "on this computer. If they are needed again, they are sent again.",
-        "potluck models prune",
-        "potluck models prune --yes",
-    )
-    prune.add_argument("--yes", action="store_true", help="do not ask")
-    add_json(prune)
-
-    limit = add(
-        "limit",
-        "upkeep:limit",
-        "Send weights to other computers at MBIT Mbit/s at most, from now on; 0: as fast as it goes.\n"
-        "With --downloads, take so much of the Internet for models. Without both, print the limits.\n"
-        "Tokens are never held back.",
-        "potluck models limit 200",
-        "potluck models limit --downloads 5",
-    )
-    limit.add_argument("mbit", nargs="?", metavar="MBIT", type=number(int, 0, 1_000_000))
-    limit.add_argument(
-        "--downloads",
-        metavar="MB",
-        type=number(int, 0, 1_000_000),
-        help="MB/s at which models are downloaded at most; 0: as fast as it goes",
-    )
-    add_json(limit)
-
-    idle = add(
-        "idle",
-        "upkeep:idle",
-        "Unload a model that answered nobody for so many MINUTES, from now on; 0: never. The next prompt\n"
-        "loads it again. Without MINUTES, print them. At first: 30.",
-        "potluck models idle 60",
-    )
-    idle.add_argument("minutes", nargs="?", metavar="MINUTES", type=number(float, 0, 1_000_000))
-    add_json(idle)
-
-
-def add_key_commands(add: Add) -> None:
-    """Add the commands for the keys of programs."""
-    more = add(
-        "add",
-        "keys:add_key",
-        "Make the key of a program, and print it. It is shown this once.",
+def _keys(add: Add) -> None:
+    keys = add(
+        "keys",
+        "keys:list_keys",
+        "List the keys of programs that may use `potluck serve`. Each program has its own, which is\n"
+        "printed once, and may be taken back at any time.",
         "potluck keys add open-webui",
-        "potluck keys add notes --may ask",
-    )
-    more.add_argument("name", metavar="NAME", help="of the program")
-    more.add_argument(
-        "--may",
-        type=rights,
-        default=USUAL_RIGHTS,
-        metavar="LIST",
-        help="what it may do: ask the loaded model (ask), have others loaded (load), read /metrics"
-        " (metrics); usually ask,load",
-    )
-    revoke = add(
-        "revoke",
-        "keys:revoke_key",
-        "Take the key of a program back. It is refused at once.",
+        "potluck keys add prometheus --may metrics",
         "potluck keys revoke open-webui",
     )
-    revoke.add_argument("name", metavar="NAME", help="of the program")
-    add(
-        "authority",
-        "keys:authority",
-        "Print the certificate of this computer's home, which programs on other computers trust when\n"
-        "they use `potluck serve --tls`. It is no secret.",
-        "potluck keys authority > home.pem",
-        "SSL_CERT_FILE=home.pem python program.py",
+    add_json(keys)
+    add_key_commands(partial(add_command, keys.add_subparsers(metavar="", prog="potluck keys")))
+
+
+def _models(add: Add) -> None:
+    models = add(
+        "models",
+        "library:models",
+        "List the models on this computer: used before, in the Hugging Face cache, or in the stores\n"
+        "of Ollama and LM Studio. Or find and download others, or check the weights on its disk.",
+        "potluck models",
+        "potluck models search        (what Potluck recommends for your computers)",
+        "potluck models pull Qwen/Qwen3-8B-GGUF",
+        "potluck models verify        (are all weights what they were?)",
+        "potluck models prune         (delete stored weights that nothing needs)",
+        "potluck models limit 200     (send weights at 200 Mbit/s at most)",
+        "potluck models limit --downloads 5     (download at 5 MB/s at most)",
     )
+    add_json(models)
+    more = models.add_subparsers(metavar="", prog="potluck models")
+    add = partial(add_command, more)
+    add_library_commands(add)
+    add_upkeep_commands(add)
+
+
+def _demo(add: Add) -> None:
+    demo = add(
+        "demo",
+        "demo:demo",
+        "Show everything on this one computer: three nodes with folders of their own find each\n"
+        "other, pair, share out a model, and answer. Your own node and settings stay untouched.",
+        "potluck demo",
+        "potluck demo --model ~/models/Qwen3-0.6B --json",
+        home=False,
+    )
+    demo.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to ask")
+    add_model(demo)
+    add_sampling(demo)
+    add_json(demo)

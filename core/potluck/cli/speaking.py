@@ -7,8 +7,10 @@ from contextlib import closing, contextmanager
 
 import msgspec
 
-from potluck.api.openai import ChatCompletionRequest, ChatMessage, Timings, Usage
+from potluck.api.v1.answer_shapes import Usage
+from potluck.api.v1.request_shapes import ChatCompletionRequest, ChatMessage
 from potluck.api.v1.tagged_reply import TaggedReply
+from potluck.api.values.timings import Timings
 from potluck.cli.answering import Answering
 from potluck.cli.markdown import Markdown
 from potluck.cli.printing import has_styles, put, put_spans, say_dim

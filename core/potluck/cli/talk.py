@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from potluck.api.openai import ChatMessage
+from potluck.api.v1.request_shapes import ChatMessage
 from potluck.cli import terminal
 from potluck.cli.answering import Answering
 from potluck.cli.lines import Reader, edited, open_reader

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from potluck.api.values.update import Update, UpdateRequest
-from potluck.cli import terminal
 from potluck.cli.computers import open_client
+from potluck.cli.following import follow, known, put_sources
 from potluck.cli.terminal import put, put_json, put_table, say
 from potluck.client import Client, NodeGoneError
-from potluck.errors import PotluckError, format_bytes
+from potluck.errors import PotluckError
 from potluck.launch import find_or_start
 from potluck.settings import Folders
 
@@ -31,10 +31,11 @@ def update(options: argparse.Namespace) -> int:
     if options.automatic is not None:
         client.change_update(UpdateRequest(allowed=options.automatic == "on"))
     if action == "status":
-        state = _state(client)
+        state = known(client.state().update)
     else:
         client.change_update(UpdateRequest(action=options.action))
-        state = _follow(client, _state(client), lambda: find_or_start(Folders.of(options.home)))
+        states = _states(client, lambda: find_or_start(Folders.of(options.home)))
+        state = follow(known(client.state().update), states, _describe)
         client = find_or_start(Folders.of(options.home))  # it may be another one now
     if options.json:
         put_json(state)
@@ -43,25 +44,13 @@ def update(options: argparse.Namespace) -> int:
     return 1 if state.failed or state.phase == "manual" else 0
 
 
-def _follow(client: Client, state: Update, again: Callable[[], Client]) -> Update:
-    line = terminal.Progress()
-    try:
-        for seen in _states(client, again):
-            state = seen
-            if state.is_working:
-                line.show(_describe(state), state.fraction, _amount(state))
-    finally:
-        line.close()
-    return state
-
-
 def _states(client: Client, again: Callable[[], Client]) -> Iterator[Update]:
     """The states until nothing is done any more; the node may be another one in the end."""
     ends_at = 0.0
     while True:
         time.sleep(POLL_S)
         try:
-            state = _state(client)
+            state = known(client.state().update)
         except NodeGoneError:
             ends_at = ends_at or time.monotonic() + SWITCH_S
             try:
@@ -78,23 +67,10 @@ def _states(client: Client, again: Callable[[], Client]) -> Iterator[Update]:
             return
 
 
-def _state(client: Client) -> Update:
-    state = client.state().update
-    if state is None:
-        raise NodeGoneError(
-            "The Potluck that runs on this computer is older. End it and try again."
-        )
-    return state
-
-
 def _describe(state: Update) -> str:
     """What is done just now: `Fetching the new version from attic`."""
     source = f" from {state.source}" if state.source else ""
     return f"{_DOES.get(state.phase, '')}{source}"
-
-
-def _amount(state: Update) -> str:
-    return f"{format_bytes(state.done)} of {format_bytes(state.nbytes)}" if state.nbytes else ""
 
 
 def _put(state: Update, version: str) -> None:
@@ -105,9 +81,7 @@ def _put(state: Update, version: str) -> None:
         put(f"{state.message} It is {state.version}: potluck update install")
     else:
         put(state.message)
-    came = [(state.from_home, "from your home"), (state.from_internet, "from the Internet")]
-    if parts := [f"{format_bytes(nbytes)} {where}" for nbytes, where in came if nbytes]:
-        put(f"It came: {', '.join(parts)}.")
+    put_sources(state)
     if state.before:
         put(f"The version before is {state.before}: potluck update back")
     if state.phase != "manual":

@@ -8,13 +8,10 @@ from contextlib import closing, suppress
 
 import msgspec
 
+from potluck.api.values.pairing import Pairing
 from potluck.api.values.pausing import here, pause_end, paused_line
 from potluck.api.values.politeness import SAYS
-from potluck.api.values.schema import (
-    ClusterState,
-    Pairing,
-    RoleRequest,
-)
+from potluck.api.values.schema import ClusterState, RoleRequest
 from potluck.cli.computers import open_client, spaced
 from potluck.cli.keeping import keep_going
 from potluck.cli.terminal import (

@@ -15,6 +15,7 @@ from potluck.api.values import schema
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.values.update import Update, UpdateRequest
 from potluck.api.values.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
@@ -162,24 +163,24 @@ class NodeBackend:
 
     # --- computers
 
-    async def pair(self, target: str) -> schema.Pairing:
+    async def pair(self, target: str) -> Pairing:
         addresses = addresses_of(target, self._parts.discovery.peers())
         return await self._parts.pairings.ask(addresses)
 
-    async def decide_pairing(self, pairing_id: str, accept: bool) -> schema.Pairing:
+    async def decide_pairing(self, pairing_id: str, accept: bool) -> Pairing:
         return await self._parts.pairings.decide(pairing_id, accept)
 
-    async def invite(self) -> schema.Invite:
+    async def invite(self) -> Invite:
         token, expires_s = self._parts.pairings.invite(self._parts.presence.addresses())
         self._parts.activity.use()
-        return schema.Invite(token=token, expires_s=expires_s)
+        return Invite(token=token, expires_s=expires_s)
 
-    async def join(self, token: str) -> schema.Joined:
+    async def join(self, token: str) -> Joined:
         parsed = PairingToken.parse(token)
         addresses = homes_addresses(parsed, self._parts.discovery.peers())
         member = await self._parts.pairings.join(parsed, addresses)
         authority = proofs.home_id(member.membership.authority)
-        return schema.Joined(home_id=authority, name=member.master_name)
+        return Joined(home_id=authority, name=member.master_name)
 
     async def connect(self, address: str) -> None:
         await self._parts.discovery.add_address(address)

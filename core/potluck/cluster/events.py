@@ -136,8 +136,8 @@ class ComputerLost:
 class StageLost:
     """A computer is still connected but has lost its layers.
 
-    `epoch` and `device` tell which layers, if they are known: layers of another plan, or of a
-    device without a stage, are no loss.
+    `epoch` and `device` say which layers, if that is known. Layers of another plan are no loss, nor are those of a
+    device without a stage.
     """
 
     node_id: NodeId

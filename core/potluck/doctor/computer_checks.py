@@ -40,7 +40,7 @@ def check_firewall(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_kept_out(peer: Peer) -> bool:
-    """Whether a main computer is there, and does not connect to this one, as it would."""
+    """Whether a main computer is there and can be reached, but does not connect to this one."""
     return peer.is_master and peer.answer == "open" and not peer.is_connected
 
 

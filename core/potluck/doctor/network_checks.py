@@ -45,7 +45,7 @@ def check_network(facts: Facts) -> Iterator[Finding]:
 
 
 def _odd_addresses(real: Sequence[Adapter]) -> Iterator[Finding]:
-    """Addresses with which a computer is not in a home's network, if it has no other ones."""
+    """Say so of addresses that no home network gives, if the computer has no others."""
     has_home = any(
         ip.version == 4 and not ip.is_global and not ip.is_link_local
         for adapter in real

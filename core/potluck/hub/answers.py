@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 
 class Lfs(Struct, frozen=True):
-    """Of a large file."""
+    """What the Hub says of a large file, which git has only a pointer to."""
 
     sha256: str
 
@@ -24,20 +24,20 @@ class File(Struct, frozen=True):
 
 
 class TokenizerConfig(Struct, frozen=True):
-    """Of tokenizer_config.json."""
+    """What is read of a repository's tokenizer_config.json."""
 
     chat_template: object = None
 
 
 class Config(Struct, frozen=True):
-    """Of config.json and tokenizer_config.json."""
+    """What is read of a repository's config.json and tokenizer_config.json."""
 
     architectures: tuple[str, ...] | None = None
     tokenizer_config: TokenizerConfig | None = None
 
 
 class Gguf(Struct, frozen=True):
-    """Of the first GGUF file."""
+    """What the Hub has read in the first GGUF file of a repository."""
 
     total: int | None = None  # parameters
     architecture: str | None = None
@@ -46,7 +46,7 @@ class Gguf(Struct, frozen=True):
 
 
 class Safetensors(Struct, frozen=True):
-    """Of all safetensors files."""
+    """What the Hub has counted in all safetensors files of a repository."""
 
     total: int | None = None  # parameters
 

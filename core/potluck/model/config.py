@@ -3,7 +3,7 @@
 `ModelConfig.from_dict` takes the dictionary as it is in the file. It may come from a peer: whatever
 it contains, the result is a consistent config, or a `ModelError` that names the field. Sizes are
 bounded here, so that nobody multiplies two unchecked numbers later. Names of tensors are those of
-Hugging Face. `families/` says what differs between families, `rope.py` and `layers.py` read what
+Hugging Face. `families/` says what differs between families, the readers beside this file and in `mixing/` what
 differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 

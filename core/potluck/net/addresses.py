@@ -136,7 +136,7 @@ class AddressBook:
         self._answering[address] = Identified(node_id=node_id, name=name)
 
     def kept(self) -> dict[str, Kept]:
-        """All of this book, by the node's id; typed addresses of nobody known, by themselves."""
+        """All entries of this book, by node id. An address that was typed and belongs to no known node stands by its host."""
         known = {n: Kept(peer.name, peer.addresses) for n, peer in self._book.peers.items()}
         theirs = {address for kept in known.values() for address in kept.addresses}
         return known | {a.host: Kept(a.host, (a,)) for a in self._book.typed if a not in theirs}

@@ -266,7 +266,7 @@ class _Served:
 
     @property
     def wanted(self) -> int:
-        """For what it is to be waited."""
+        """What to wait for."""
         if self.link.is_closed:
             return 0
         writes = selectors.EVENT_WRITE if self.link.has_backlog else 0

@@ -34,6 +34,7 @@ class ModelShape:
     embedding_bytes: int
     head_bytes: int  # final norm and lm_head
     picture_bytes: int = 0  # working memory more beside the embedding, where pictures are read
+    picture_tokens: float = 0.0  # a picture is as much work as so many tokens in a layer of kind 0
     hidden_bytes: int  # one token's hidden state on the wire
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix

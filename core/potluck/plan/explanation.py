@@ -61,7 +61,7 @@ def explain(decision: Decision) -> str:
     lines = [_headline(decision)]
     shares = enumerate(ranges(route.counts))
     lines += [_share(decision, k, layers) for k, layers in shares]
-    lines += _tables(decision)
+    lines += _beside_layers(decision)
     if decision.by_hand:
         lines += _alternative(decision)
     else:
@@ -143,8 +143,8 @@ def _shares(decision: Decision, i: int) -> str:
     return ", ".join(f"{100 * part:.0f} %" for part in group.parts)
 
 
-def _tables(decision: Decision) -> list[str]:
-    """Which computers read tables from their disks."""
+def _beside_layers(decision: Decision) -> list[str]:
+    """Which computers read tables from their disks, and which one pictures."""
     lines: list[str] = []
     for k, layers in enumerate(ranges(decision.route.counts)):
         if nbytes := decision.shape.tables(layers):
@@ -152,6 +152,8 @@ def _tables(decision: Decision) -> list[str]:
                 f"{decision.names[decision.route.devices[k]]} reads rows of a table of"
                 f" {format_bytes(nbytes)} from its disk for each token; it takes no memory."
             )
+    if decision.shape.picture_tokens and len(decision.route.devices) > 1:
+        lines.append(f"{decision.names[decision.route.devices[0]]} reads pictures.")
     return lines
 
 

@@ -29,7 +29,7 @@ from potluck.plan.groups import (
     with_groups,
 )
 from potluck.plan.labels import computer_names, joined, labels
-from potluck.plan.problems import at_once, make_problem, with_tables_at_home
+from potluck.plan.problems import at_once, make_problem, weighed, with_tables_at_home
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
 from potluck.plan.search import Stop, best_route, fits, never
 from potluck.plan.stages import Plan, StagePlan
@@ -83,7 +83,7 @@ def make_plan(
 
     alone = _alone(shape, devices, links, stop)
     singles, groups = problem, tuple[RankGroup, ...]()
-    homely = with_tables_at_home(problem, shape, devices, near)
+    homely = weighed(problem, shape, devices, near, measured_tokens)
     best = _best_near(problem, homely, [], devices, near, stop)
     if layers is None:
         groups = groups_that_may_pay(shape, devices, links, prefill_tokens=measured_tokens)
@@ -183,7 +183,7 @@ def _best_near(
         ranks = near[: near.index(stage) + 1][-1 - stage.rank :]
         held.pop(tuple((s.node, s.device) for s in ranks[:-1]), None)
         held[tuple((s.node, s.device) for s in ranks)] = stage.layers
-    if not held and homely.spans == problem.spans:
+    if not held and homely == problem:
         return best_route(problem, stop)
     parts = [*([device] for device in devices), *([devices[i] for i in g.members] for g in groups)]
     spans = homely.spans

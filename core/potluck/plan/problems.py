@@ -14,6 +14,7 @@ from potluck.plan.stages import StagePlan
 # Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
 # hour at 1 Gbit/s.
 SENT = 100.0
+PICTURES = 1 / 1000  # for each token of an answer, of models that see
 
 
 def make_problem(
@@ -79,6 +80,28 @@ def at_once(
         )
         for device in devices
     ]
+
+
+def weighed(
+    problem: Problem,
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    near: Sequence[StagePlan],
+    measured_tokens: int,
+) -> Problem:
+    """The same, with what a route costs beside the time of its tokens: tables to send, and pictures to read.
+
+    The first device reads the pictures, so a fast one comes first.
+    """
+    problem = with_tables_at_home(problem, shape, devices, near)
+    if not shape.picture_tokens:
+        return problem
+    chunks = PICTURES * shape.picture_tokens / measured_tokens
+    enter_ms = tuple(
+        ms + chunks * device.prefill_ms[0]
+        for ms, device in zip(problem.enter_ms, devices, strict=True)
+    )
+    return replace(problem, enter_ms=enter_ms)
 
 
 def with_tables_at_home(

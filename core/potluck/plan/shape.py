@@ -43,6 +43,7 @@ def shape_of(
         head_bytes=nbytes(config.head_tensors()),
         picture_bytes=working_bytes(config, context, embedding=True)
         - working_bytes(config, context),
+        picture_tokens=_picture_tokens(config),
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         width=config.width,
@@ -51,6 +52,20 @@ def shape_of(
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
     )
+
+
+def _picture_tokens(config: ModelConfig) -> float:
+    """How many tokens in the first layer multiply as many numbers as a large picture in the tower."""
+    if config.tower is None:
+        return 0.0
+    weights = sum(prod(shape) for shape in config.tower_tensors().values())
+    patches = config.tower.rows_of_picture * config.tower.cell
+    expert_part = 1.0 if config.experts is None else config.experts.part
+    one_token = sum(
+        prod(shape) * (expert_part if config.is_of_expert(name) else 1.0)
+        for name, shape in config.layer_tensors(0).items()
+    )
+    return weights * patches / one_token
 
 
 def _divided(config: ModelConfig, layer: int, scheme: Scheme) -> float:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ TRIAL_S: Final = (
 )
 _KILLED_S: Final = 5.0  # until a process that was killed is gone
 _LOOK_S: Final = 0.1  # between two looks whether it was stopped
-_SHOWN: Final = 2000  # characters of what went wrong, in the log
+SHOWN: Final = 2000  # characters of what went wrong, in the log
 _CODE: Final = """\
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -43,38 +44,51 @@ def try_engine(folder: Path, stopped: threading.Event, *, timeout_s: float = TRI
         EngineError: it does not work on this computer.
     """
     command = [sys.executable, "-s", "-c", _CODE, str(folder)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
-        trial = subprocess.Popen(  # noqa: S603 - our own Python
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=environment,
-            cwd=folder,
-            creationflags=hidden(),
-        )
-        output, problem = wait(trial, stopped, timeout_s)
+        trial = run(command, folder, environ, stopped, timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("the engine cannot be tried folder=%s error=%s", folder, error)
         raise _does_not_work() from error
     if trial.returncode != 0:
-        logger.warning("the engine does not work: %s", problem[-_SHOWN:])
+        logger.warning("the engine does not work: %s", trial.stderr[-SHOWN:])
         raise _does_not_work()
-    return output.strip()[:64]
+    return trial.stdout.strip()[:64]
 
 
-def wait(
-    trial: subprocess.Popen[str], stopped: threading.Event, timeout_s: float
-) -> tuple[str, str]:
-    """What a process writes until its end, and its errors. It does not outlive this call.
+def run(
+    command: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    stopped: threading.Event,
+    timeout_s: float,
+) -> subprocess.CompletedProcess[str]:
+    """Run a process in a folder to its end. It does not outlive this call.
 
     Raises:
         StoppedError: `stopped` was set.
+        OSError: it cannot be started.
         subprocess.TimeoutExpired: it takes longer than `timeout_s` seconds.
     """
+    trial = subprocess.Popen(  # noqa: S603 - our own Python, or that of a package that was verified
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environ,
+        cwd=folder,
+        creationflags=hidden(),
+    )
+    output, problem = _wait(trial, stopped, timeout_s)
+    return subprocess.CompletedProcess(command, trial.returncode, output, problem)
+
+
+def _wait(
+    trial: subprocess.Popen[str], stopped: threading.Event, timeout_s: float
+) -> tuple[str, str]:
+    """Return what a process writes until its end, and its errors."""
     until = time.monotonic() + timeout_s
     try:
         while True:

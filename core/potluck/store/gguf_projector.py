@@ -91,7 +91,7 @@ def _read_inner(model: Path, decoder: GgufFile, raw: Config) -> Seeing:
 def _found(
     part: GgufPart, whole: Config, names: Callable[[TowerSpec], Mapping[str, str]]
 ) -> Seeing:
-    """The whole model, with the tower's tensors of this file, which has them under these names."""
+    """The whole model: its own tensors, and those of the tower, which this file has under these names."""
     path, tensors = part.file.path, part.header.tensors
     config = ModelConfig.from_dict(whole)
     if (tower := config.tower) is None:

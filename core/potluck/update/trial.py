@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from potluck.errors import PotluckError
-from potluck.runtime.trial import wait
-from potluck.system.starting import hidden
+from potluck.runtime.trial import SHOWN, run
 
 logger = logging.getLogger(__name__)
 
 TRIAL_S: Final = 120.0  # the first start of a new program, with a virus scanner in between
-_SHOWN: Final = 2000  # characters of what went wrong, in the log
 _CODE: Final = """\
 import importlib.util
 import potluck, potluck.cli, potluck.cluster.serving, potluck.hub.process
@@ -50,23 +48,13 @@ def try_version(
     command = [str(tree / "python" / "bin" / "python3"), "-P", "-s", "-c", _CODE]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     try:
-        trial = subprocess.Popen(  # noqa: S603 - of a package that was verified
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=environ,
-            cwd=tree,
-            creationflags=hidden(),
-        )
-        output, problem = wait(trial, stopped, timeout_s)
+        trial = run(command, tree, environ, stopped, timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("version %s cannot be tried: %s", version, error)
         raise _does_not_start(version) from error
-    if trial.returncode != 0 or output.strip() != version:
-        logger.warning("version %s does not start: %s %s", version, output[:64], problem[-_SHOWN:])
+    if trial.returncode != 0 or trial.stdout.strip() != version:
+        said, problem = trial.stdout[:64], trial.stderr[-SHOWN:]
+        logger.warning("version %s does not start: %s %s", version, said, problem)
         raise _does_not_start(version)
 
 

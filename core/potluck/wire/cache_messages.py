@@ -1,8 +1,7 @@
 """Messages that move a session's cache from the stages that read a prompt to those that answer.
 
-`expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others pass
-between a stage of the one and a stage of the other that has some of the same layers, on a connection that the
-reading stage has made.
+`expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others
+pass between two stages with layers in common, one of each chain. The reading stage makes their connection.
 """
 
 from typing import Annotated

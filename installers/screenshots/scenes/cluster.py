@@ -6,7 +6,8 @@ from screenshots import home, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
-from potluck.api.values.schema import ClusterState, Invite
+from potluck.api.values.pairing import Invite
+from potluck.api.values.schema import ClusterState
 from potluck.errors import UnreachableError
 from potluck.invitation import Contents, write
 from potluck.net.transport import _most_telling

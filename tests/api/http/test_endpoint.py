@@ -23,7 +23,7 @@ from potluck.api.http.endpoint import (
     status_of,
 )
 from potluck.api.http.streams import ClientGoneError
-from potluck.api.openai import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
+from potluck.api.v1.request_shapes import MAX_TOKENS, ChatCompletionRequest, CompletionRequest
 from potluck.errors import (
     BusyError,
     NotEnoughMemoryError,

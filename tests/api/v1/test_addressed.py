@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from fake_backend import FakeBackend
 
-from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -14,6 +13,7 @@ from potluck.api.prompts import (
     TokensRequest,
 )
 from potluck.api.v1.addressed import MOST_FETCHED, Fetch, WithPictures
+from potluck.api.v1.request_shapes import UnsupportedParameterError
 from potluck.errors import UsageError
 
 CAT, DOG = "https://example.org/cat.png", "http://example.org/dog.png"

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from potluck.api.events import Candidate, ChosenToken, Finished, Piece, Started
-from potluck.api.openai import Timings
 from potluck.api.v1.answers import Answer, ChatFormat, Format, TextFormat, usage_of
+from potluck.api.values.timings import Timings
 
 STARTED = Started(prompt_token_ids=(1, 2, 3), cached_tokens=2)
 TIMINGS = Timings(time_to_first_token_s=0.1, tokens_per_s=20.0, hop_ms=0.5, stages=())

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from potluck.api.openai import CompletionRequest
 from potluck.api.prompts import Constraint
 from potluck.api.v1.constraints import constraint_of
+from potluck.api.v1.request_shapes import CompletionRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = json.dumps(SCHEMA)

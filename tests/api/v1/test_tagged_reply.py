@@ -2,7 +2,7 @@
 
 import pytest
 
-from potluck.api.openai import Delta
+from potluck.api.v1.answer_shapes import Delta
 from potluck.api.v1.tagged_reply import TaggedReply
 
 

@@ -11,8 +11,10 @@ from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.values.schema import PlanRequest
+from potluck.cluster.master.asked import schemes_of
 from potluck.cluster.master.deadlines import PlanningDeadlines
-from potluck.cluster.master.planning import Planner, schemes_of, search_in_thread
+from potluck.cluster.master.planning import Planner
+from potluck.cluster.master.searching import search_in_thread
 from potluck.cluster.views import plan_view
 from potluck.errors import (
     EngineError,

@@ -8,7 +8,7 @@ from fake_cluster import devices, run
 from fake_home import Home, small
 
 from potluck.api.values.schema import PlanRequest
-from potluck.cluster.master.planning import schemes_of
+from potluck.cluster.master.asked import schemes_of
 from potluck.cluster.views import plan_view
 from potluck.errors import NotEnoughMemoryError
 from potluck.model.footprint import working_bytes

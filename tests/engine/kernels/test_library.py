@@ -16,7 +16,6 @@ from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.library import Emit, emit_kernel, optimise, target_machine
 from potluck.engine.kernels.mixtures.moe_kernel import emit_choose_many
 from potluck.engine.kernels.paths import PATHS, Path, usable_paths
-from potluck.engine.kernels.pool_kernel import emit_serve
 from potluck.engine.kernels.products.float_kernel import emit_float_product
 from potluck.engine.kernels.products.lookup_kernel import emit_lookup
 from potluck.engine.kernels.products.matrix_kernel import emit_arrange, emit_matrix_product
@@ -25,6 +24,7 @@ from potluck.engine.kernels.products.product_kernel import emit_product
 from potluck.engine.kernels.products.quantise_kernel import emit_quantise
 from potluck.engine.kernels.products.row_kernel import emit_rows
 from potluck.engine.kernels.stream_kernel import READ_AHEAD, emit_read
+from potluck.engine.kernels.threads_kernel import emit_serve
 from potluck.engine.kernels.writing.ir_types import KIND_F16, KIND_INT8
 from potluck.model.formats import BF16, INT4, INT4_OFFSET, INT8, PACKED_FORMATS, PackedFormat
 from potluck.model.routing import Routing

@@ -3,7 +3,7 @@
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from potluck.api.values.schema import Invite, Pairing
+from potluck.api.values.pairing import Invite, Pairing
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem

@@ -7,7 +7,6 @@ import msgspec
 
 from potluck.api.anthropic.shapes import Block, CountRequest, Message, MessageRequest, Source, Tool
 from potluck.api.http.endpoint import RequestError, decode
-from potluck.api.openai import NamedToolChoice, ToolChoiceFunction, ToolFunction
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -19,6 +18,7 @@ from potluck.api.prompts import (
 )
 from potluck.api.v1.openai_checks import json_text
 from potluck.api.v1.pictures import check_count, picture_at, picture_of
+from potluck.api.v1.request_shapes import NamedToolChoice, ToolChoiceFunction, ToolFunction
 from potluck.api.v1.tools import check_tools_size, tool_use
 
 _CHOICES: Mapping[str, Literal["auto", "required", "none"]] = {
@@ -112,7 +112,7 @@ def _picture(source: Source, at: int, where: str) -> GivenPicture:
     """The picture of an image block, before a character of the text.
 
     Raises:
-        openai.UnsupportedParameterError: it does not come with the request, or is damaged.
+        UnsupportedParameterError: it does not come with the request, or is damaged.
     """
     if source.type == "base64" and source.data is not None:
         return picture_of(source.data, at, where)

@@ -1,4 +1,4 @@
-"""Anthropic's requests and responses, as far as Potluck supports them. Pure, like `potluck.api.openai`.
+"""Anthropic's requests and responses, as far as Potluck supports them. Pure, like `potluck.api.v1.request_shapes`.
 
 The shapes are those of the Messages API, version 2023-06-01. Unknown fields are ignored.
 """
@@ -8,7 +8,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from potluck.api.openai import MAX_TOKENS, Timings, ToolName
+from potluck.api.v1.request_shapes import MAX_TOKENS, ToolName
+from potluck.api.values.timings import Timings
 
 _NOTHING = msgspec.Raw(b"null")
 

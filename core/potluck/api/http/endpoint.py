@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from potluck.api.http.streams import ClientGoneError
-from potluck.api.openai import ApiError, ApiErrorBody
-from potluck.api.values.schema import Error, ErrorBody
+from potluck.api.values.errors import ApiError, ApiErrorBody, Error, ErrorBody
 from potluck.errors import (
     BusyError,
     EngineError,

@@ -95,7 +95,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> Collection[Right]:
-        """What the program may do that asks."""
+        """Return the rights of the program that asks."""
         headers, client = Headers(scope=scope), scope["client"]
         if self._loopback:
             self._check_local(headers)

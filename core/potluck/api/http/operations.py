@@ -20,7 +20,7 @@ from potluck import __version__
 from potluck.api.backend import Answering, Holder
 from potluck.api.http.endpoint import Endpoint, JsonResponse, read, refuse
 from potluck.api.http.streams import EventStream
-from potluck.api.values.schema import ErrorBody
+from potluck.api.values.errors import ErrorBody
 
 _PARAMETER = re.compile(r"\{(?P<name>\w+)(?::(?P<kind>\w+))?\}")
 _REFERENCE = "#/components/schemas/{name}"

@@ -4,9 +4,18 @@ from typing import Any
 
 import msgspec
 
-from potluck.api import openai
 from potluck.api.ollama.shapes import ChatRequest, GenerateRequest, Message, Options, Request
 from potluck.api.v1.openai_checks import is_given
+from potluck.api.v1.request_shapes import (
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    ContentPart,
+    ImageUrl,
+    JsonSchemaFormat,
+    ResponseFormat,
+    UnsupportedParameterError,
+)
 
 _ENDLESS = (-1, -2)  # of `num_predict`: no limit, and until the context is full
 
@@ -15,7 +24,7 @@ def check(request: ChatRequest | GenerateRequest) -> None:
     """Refuse fields that would change the meaning of the answer and that are not offered.
 
     Raises:
-        openai.UnsupportedParameterError: the error names the field.
+        UnsupportedParameterError: the error names the field.
     """
     options = request.options or Options()
     refused = {
@@ -32,7 +41,7 @@ def check(request: ChatRequest | GenerateRequest) -> None:
         }
     for name, (is_refused, why) in refused.items():
         if is_refused:
-            raise openai.UnsupportedParameterError(name, f"{name}: {why}")
+            raise UnsupportedParameterError(name, f"{name}: {why}")
 
 
 def is_load(request: ChatRequest | GenerateRequest) -> bool:
@@ -42,29 +51,29 @@ def is_load(request: ChatRequest | GenerateRequest) -> bool:
 
 def in_openai_terms(
     request: ChatRequest | GenerateRequest,
-) -> openai.ChatCompletionRequest | openai.CompletionRequest:
+) -> ChatCompletionRequest | CompletionRequest:
     """The same request, as a chat or, if no template is used, as a completion."""
     if is_load(request):
-        return openai.CompletionRequest(prompt="", max_tokens=0)
+        return CompletionRequest(prompt="", max_tokens=0)
     options = _options(request)
     if isinstance(request, GenerateRequest):
         if request.raw or request.suffix:
             options.setdefault("max_tokens", -1)
             suffix = request.suffix or None
-            return openai.CompletionRequest(prompt=request.prompt, suffix=suffix, **options)
-        system = [openai.ChatMessage(role="system", content=request.system)]
-        prompt = openai.ChatMessage(role="user", content=_content(request.prompt, request.images))
+            return CompletionRequest(prompt=request.prompt, suffix=suffix, **options)
+        system = [ChatMessage(role="system", content=request.system)]
+        prompt = ChatMessage(role="user", content=_content(request.prompt, request.images))
         messages = [*(system if request.system else []), prompt]
     else:
         messages = [_message(message) for message in request.messages or []]
         options["tools"] = request.tools
     if request.think is not None:
         options |= _thinking(request.think)
-    return openai.ChatCompletionRequest(messages=messages, **options)
+    return ChatCompletionRequest(messages=messages, **options)
 
 
-def _message(message: Message) -> openai.ChatMessage:
-    return openai.ChatMessage(
+def _message(message: Message) -> ChatMessage:
+    return ChatMessage(
         role=message.role,
         content=_content(message.content, message.images),
         reasoning_content=message.thinking,
@@ -73,17 +82,15 @@ def _message(message: Message) -> openai.ChatMessage:
     )
 
 
-def _content(text: str, images: list[str] | None) -> str | list[openai.ContentPart]:
+def _content(text: str, images: list[str] | None) -> str | list[ContentPart]:
     """A message's text, or its pictures and then its text, as Ollama puts them."""
     if not images:
         return text
     parts = [
-        openai.ContentPart(
-            type="image_url", image_url=openai.ImageUrl(url=f"data:image;base64,{data}")
-        )
+        ContentPart(type="image_url", image_url=ImageUrl(url=f"data:image;base64,{data}"))
         for data in images
     ]
-    return [*parts, openai.ContentPart(type="text", text=text)]
+    return [*parts, ContentPart(type="text", text=text)]
 
 
 def _thinking(think: bool | str) -> dict[str, Any]:
@@ -115,8 +122,8 @@ def _options(request: Request) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _response_format(form: msgspec.Raw) -> openai.ResponseFormat:
+def _response_format(form: msgspec.Raw) -> ResponseFormat:
     if bytes(form).strip() == b'"json"':
-        return openai.ResponseFormat(type="json_object")
-    schema = openai.JsonSchemaFormat(schema=form, strict=False)
-    return openai.ResponseFormat(type="json_schema", json_schema=schema)
+        return ResponseFormat(type="json_object")
+    schema = JsonSchemaFormat(schema=form, strict=False)
+    return ResponseFormat(type="json_schema", json_schema=schema)

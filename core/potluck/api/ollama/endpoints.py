@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from potluck.api import openai
 from potluck.api.backend import Answering
 from potluck.api.events import Finished, GenerationEvent, Piece, Started
 from potluck.api.http.endpoint import (
@@ -36,6 +35,7 @@ from potluck.api.ollama.asking import check, in_openai_terms, is_load
 from potluck.api.v1.embeddings import Embeddings, vector_of
 from potluck.api.v1.generation import of_chat, of_completion, repeated
 from potluck.api.v1.models import Models
+from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.api.v1.single import collected
 from potluck.api.values.schema import ServedModel
 
@@ -136,7 +136,7 @@ class OllamaApi:
         check(asked)
         model, name = await self._models.asked(request, _given(asked.model))
         terms = in_openai_terms(asked)
-        is_chat = isinstance(terms, openai.ChatCompletionRequest)
+        is_chat = isinstance(terms, ChatCompletionRequest)
         wanted = of_chat(terms) if is_chat else of_completion(terms)[0]
         (generation,) = repeated(replace(wanted, model=name, id=request.state.request_id), 1)
         form = LineFormat(

@@ -2,7 +2,7 @@
 
 The fields are those of Ollama's `docs/api.md`. Unknown fields are ignored, as Ollama ignores them; a known one that
 would change the meaning of the answer and that is not offered is refused. `num_ctx` and `keep_alive` change no answer:
-the context and the time that a model stays loaded are settings of the cluster. Pure, like `potluck.api.openai`.
+the context and the time that a model stays loaded are settings of the cluster. Pure, like `potluck.api.v1.request_shapes`.
 """
 
 from typing import Annotated, Literal
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from potluck.api import openai
+from potluck.api.v1.request_shapes import MAX_INPUTS, MAX_TOKENS, CallsOfTools, Stop
 
 VERSION = "0.12.0"
 """Of Ollama, whose API this is: clients compare it with what they need."""
@@ -24,13 +24,13 @@ _Name = Annotated[str, Meta(max_length=4096)]
 class Options(Struct, frozen=True, kw_only=True):
     """How tokens are sampled. None means: as the model recommends."""
 
-    num_predict: Annotated[int, Meta(ge=-2, le=openai.MAX_TOKENS)] | None = None
+    num_predict: Annotated[int, Meta(ge=-2, le=MAX_TOKENS)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    stop: openai.Stop = None
+    stop: Stop = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
@@ -43,7 +43,7 @@ class Message(Struct, frozen=True, kw_only=True):
     content: str = ""
     images: list[str] | None = None  # base64
     thinking: str | None = None
-    tool_calls: openai.CallsOfTools | None = None  # their arguments are objects
+    tool_calls: CallsOfTools | None = None  # their arguments are objects
     tool_name: Annotated[str, Meta(max_length=256)] | None = None  # whose result this is
 
 
@@ -81,7 +81,7 @@ class EmbedRequest(Struct, frozen=True, kw_only=True):
     """POST /api/embed."""
 
     model: _Name
-    input: str | Annotated[list[str], Meta(min_length=1, max_length=openai.MAX_INPUTS)]
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
 

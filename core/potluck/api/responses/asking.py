@@ -5,13 +5,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from potluck.api.http.endpoint import RequestError, decode
-from potluck.api.openai import (
-    JsonSchemaFormat,
-    NamedToolChoice,
-    ResponseFormat,
-    ToolChoiceFunction,
-    ToolFunction,
-)
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -26,6 +19,13 @@ from potluck.api.responses.shapes import Item, NamedChoice, Part, ResponseReques
 from potluck.api.v1.constraints import response_format
 from potluck.api.v1.openai_checks import is_given, json_text
 from potluck.api.v1.pictures import check_count, picture_at
+from potluck.api.v1.request_shapes import (
+    JsonSchemaFormat,
+    NamedToolChoice,
+    ResponseFormat,
+    ToolChoiceFunction,
+    ToolFunction,
+)
 from potluck.api.v1.tools import check_tools_size, tool_use
 
 SEPARATOR = "__"  # between the name of a group of tools and that of one
@@ -132,7 +132,7 @@ def _pictures(content: str | list[Part] | None, where: str) -> tuple[GivenPictur
     """The pictures of a message, where they stand in its text.
 
     Raises:
-        openai.UnsupportedParameterError: one of them is not offered.
+        UnsupportedParameterError: one of them is not offered.
     """
     found: list[GivenPicture] = []
     texts: list[str] = []

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from potluck.api.openai import MAX_TOKENS, Timings, ToolName
+from potluck.api.v1.request_shapes import MAX_TOKENS, ToolName
+from potluck.api.values.timings import Timings
 
 NOTHING = msgspec.Raw(b"null")
 

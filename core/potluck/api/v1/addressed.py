@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from potluck.api.backend import Answering, Holder
 from potluck.api.events import GenerationEvent, Tokens
 from potluck.api.http.endpoint import MAX_BODY
-from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -19,6 +18,7 @@ from potluck.api.prompts import (
     Prompt,
     TokensRequest,
 )
+from potluck.api.v1.request_shapes import UnsupportedParameterError
 from potluck.api.values.schema import ServedModel
 from potluck.errors import UsageError
 

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from potluck.api import openai
 from potluck.api.events import (
     CallPiece,
     Candidate,
@@ -22,6 +21,25 @@ from potluck.api.events import (
     Progress,
     Reading,
     Started,
+)
+from potluck.api.v1.answer_shapes import (
+    AssistantMessage,
+    CallDelta,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatLogprobs,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    Delta,
+    FunctionCall,
+    MadeCall,
+    PromptTokensDetails,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
 )
 
 
@@ -63,7 +81,7 @@ class Format(ABC):
         else:
             yield self._chunk(self._end(finished), potluck=finished.timings)
 
-    def usage(self, usage: openai.Usage, finished: Finished) -> Struct:
+    def usage(self, usage: Usage, finished: Finished) -> Struct:
         """The last chunk of all choices, without one."""
         return self._chunk(usage=usage, potluck=finished.timings)
 
@@ -101,21 +119,21 @@ class ChatFormat(Format):
     """The format of `/v1/chat/completions`."""
 
     prefix = "chatcmpl"
-    _chunk_kind = openai.ChatChunk
+    _chunk_kind = ChatChunk
 
     def first(self, started: Started) -> Iterator[Struct]:
-        choice = openai.ChatChunkChoice(delta=openai.Delta(role="assistant", content=""))
+        choice = ChatChunkChoice(delta=Delta(role="assistant", content=""))
         yield self._chunk(choice, prompt_token_ids=self._prompt_ids(started))
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
-        choice = openai.ChatChoice(
+        choice = ChatChoice(
             message=_message(pieces),
             finish_reason=finished.reason,
             logprobs=self._logprobs(pieces),
             token_ids=self._token_ids(pieces),
         )
         return self._make(
-            openai.ChatCompletion,
+            ChatCompletion,
             choice,
             usage=usage_of(started, finished),
             potluck=finished.timings,
@@ -123,31 +141,31 @@ class ChatFormat(Format):
         )
 
     def _part(self, piece: Piece) -> Struct:
-        return openai.ChatChunkChoice(
+        return ChatChunkChoice(
             delta=_delta(piece),
             logprobs=self._logprobs([piece]),
             token_ids=self._token_ids([piece]),
         )
 
     def _end(self, finished: Finished) -> Struct:
-        return openai.ChatChunkChoice(delta=openai.Delta(), finish_reason=finished.reason)
+        return ChatChunkChoice(delta=Delta(), finish_reason=finished.reason)
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> openai.ChatLogprobs | None:
+    def _logprobs(self, pieces: Sequence[Piece]) -> ChatLogprobs | None:
         if self._answer.logprobs is None:
             return None
         tokens = [_chat_logprob(token) for piece in pieces for token in piece.logprobs]
-        return openai.ChatLogprobs(content=tokens)
+        return ChatLogprobs(content=tokens)
 
 
 class TextFormat(Format):
     """The format of `/v1/completions`."""
 
     prefix = "cmpl"
-    _chunk_kind = openai.Completion
+    _chunk_kind = Completion
 
     def first(self, started: Started) -> Iterator[Struct]:
         if self._answer.token_ids or started.echo is not None:
-            choice = openai.CompletionChoice(
+            choice = CompletionChoice(
                 text=_echoed(started),
                 logprobs=self._logprobs([], started.echo) if started.echo is not None else None,
                 prompt_token_ids=self._prompt_ids(started),
@@ -155,7 +173,7 @@ class TextFormat(Format):
             yield self._chunk(choice)
 
     def whole(self, started: Started, pieces: Sequence[Piece], finished: Finished) -> Struct:
-        choice = openai.CompletionChoice(
+        choice = CompletionChoice(
             text=_echoed(started) + "".join(piece.text for piece in pieces),
             finish_reason=finished.reason,
             logprobs=self._logprobs(pieces, started.echo),
@@ -165,16 +183,16 @@ class TextFormat(Format):
         return self._chunk(choice, usage=usage_of(started, finished), potluck=finished.timings)
 
     def _part(self, piece: Piece) -> Struct:
-        return openai.CompletionChoice(
+        return CompletionChoice(
             text=piece.text, logprobs=self._logprobs([piece]), token_ids=self._token_ids([piece])
         )
 
     def _end(self, finished: Finished) -> Struct:
-        return openai.CompletionChoice(text="", finish_reason=finished.reason)
+        return CompletionChoice(text="", finish_reason=finished.reason)
 
     def _logprobs(
         self, pieces: Sequence[Piece], echo: Echo | None = None
-    ) -> openai.CompletionLogprobs | None:
+    ) -> CompletionLogprobs | None:
         """Those of these pieces, with those of the prompt before them."""
         if self._answer.logprobs is None:
             return None
@@ -190,7 +208,7 @@ class TextFormat(Format):
         for token in shown:
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(token))
-        return openai.CompletionLogprobs(
+        return CompletionLogprobs(
             tokens=[_name(token) for token in shown],
             token_logprobs=values,
             top_logprobs=tops if self._answer.logprobs else None,
@@ -202,16 +220,14 @@ def _echoed(started: Started) -> str:
     return started.echo.text if started.echo is not None else ""
 
 
-def _message(pieces: Sequence[Piece]) -> openai.AssistantMessage:
+def _message(pieces: Sequence[Piece]) -> AssistantMessage:
     text = "".join(piece.text for piece in pieces)
     reasoning = "".join(piece.reasoning for piece in pieces)
     calls = tuple(
-        openai.MadeCall(
-            id=call.id, function=openai.FunctionCall(name=call.name, arguments=call.arguments)
-        )
+        MadeCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in whole_calls(pieces)
     )
-    return openai.AssistantMessage(
+    return AssistantMessage(
         content=text or None if calls else text,
         reasoning_content=reasoning or UNSET,
         tool_calls=calls or UNSET,
@@ -238,41 +254,41 @@ def object_of(call: CallPiece) -> str:
     return call.arguments
 
 
-def _delta(piece: Piece) -> openai.Delta:
+def _delta(piece: Piece) -> Delta:
     if not piece.reasoning and not piece.calls:
-        return openai.Delta(content=piece.text)
+        return Delta(content=piece.text)
     calls = tuple(
-        openai.CallDelta(
+        CallDelta(
             index=call.index,
             id=call.id or UNSET,
             type="function" if call.id else UNSET,
-            function=openai.FunctionCall(name=call.name or UNSET, arguments=call.arguments),
+            function=FunctionCall(name=call.name or UNSET, arguments=call.arguments),
         )
         for call in piece.calls
     )
-    return openai.Delta(
+    return Delta(
         content=piece.text or UNSET,
         reasoning_content=piece.reasoning or UNSET,
         tool_calls=calls or UNSET,
     )
 
 
-def joined(answers: Sequence[Struct], usage: openai.Usage) -> Struct:
+def joined(answers: Sequence[Struct], usage: Usage) -> Struct:
     """One answer with the choices of all."""
     choices = tuple(choice for answer in answers for choice in answer.choices)  # type: ignore[attr-defined]
     return replace(answers[0], choices=choices, usage=usage)
 
 
-def total(usages: Sequence[openai.Usage], repeats: int) -> openai.Usage:
+def total(usages: Sequence[Usage], repeats: int) -> Usage:
     """The usage of several answers. So many, one after the other, have a prompt in common: it counts once."""
     prompt = sum(usage.prompt_tokens for usage in usages[::repeats])
     completion = sum(usage.completion_tokens for usage in usages)
     cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages[::repeats])
-    return openai.Usage(
+    return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=cached),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
     )
 
 
@@ -286,14 +302,14 @@ def progress_text(event: Progress) -> str:
     return f"waiting, place {event.place}{about}"
 
 
-def usage_of(started: Started, finished: Finished) -> openai.Usage:
+def usage_of(started: Started, finished: Finished) -> Usage:
     """What one answer took."""
     prompt, completion = len(started.prompt_token_ids), finished.completion_tokens
-    return openai.Usage(
+    return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=openai.PromptTokensDetails(cached_tokens=started.cached_tokens),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=started.cached_tokens),
     )
 
 
@@ -325,14 +341,13 @@ def _by_name(token: ChosenToken) -> dict[str, float]:
     return named
 
 
-def _chat_logprob(token: ChosenToken) -> openai.TokenLogprob:
+def _chat_logprob(token: ChosenToken) -> TokenLogprob:
     chosen = token.chosen
-    return openai.TokenLogprob(
+    return TokenLogprob(
         token=_text(chosen),
         logprob=chosen.logprob,
         bytes=list(chosen.token),
         top_logprobs=tuple(
-            openai.TopLogprob(token=_text(c), logprob=c.logprob, bytes=list(c.token))
-            for c in token.best
+            TopLogprob(token=_text(c), logprob=c.logprob, bytes=list(c.token)) for c in token.best
         ),
     )

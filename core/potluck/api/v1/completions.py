@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api import openai
 from potluck.api.backend import Answering
 from potluck.api.events import Finished, GenerationEvent, Loading, Piece, Reading, Started, Waiting
 from potluck.api.http.endpoint import (
@@ -33,6 +32,7 @@ from potluck.api.http.endpoint import (
 from potluck.api.http.streams import Comment, EventStream, until_disconnect
 from potluck.api.metrics import Metrics
 from potluck.api.prompts import GenerationRequest
+from potluck.api.v1.answer_shapes import Usage
 from potluck.api.v1.answers import (
     Answer,
     ChatFormat,
@@ -47,6 +47,7 @@ from potluck.api.v1.generation import of_chat, of_completion, repeated
 from potluck.api.v1.merging import Collected, best, merged, with_logprobs
 from potluck.api.v1.models import Models
 from potluck.api.v1.openai_checks import check
+from potluck.api.v1.request_shapes import ChatCompletionRequest, CompletionRequest, Options
 
 logger = logging.getLogger(__name__)
 
@@ -77,19 +78,19 @@ class Completions:
         ]
 
     async def _chat(self, request: Request) -> Response:
-        asked = await read(request, openai.ChatCompletionRequest)
+        asked = await read(request, ChatCompletionRequest)
         check(asked)
         return await self._answer(request, asked, [of_chat(asked)], ChatFormat)
 
     async def _complete(self, request: Request) -> Response:
-        asked = await read(request, openai.CompletionRequest)
+        asked = await read(request, CompletionRequest)
         check(asked)
         return await self._answer(request, asked, of_completion(asked), TextFormat, asked.best_of)
 
     async def _answer(
         self,
         request: Request,
-        asked: openai.Options,
+        asked: Options,
         generations: Sequence[GenerationRequest],
         form: type[Format],
         best_of: int | None = None,
@@ -168,7 +169,7 @@ class Completions:
         """
         has_usage, is_sent = usage_of_repeats is not None, False
         started: dict[int, Started] = {}
-        usages: dict[int, openai.Usage] = {}
+        usages: dict[int, Usage] = {}
         try:
             async with aclosing(merged(self._events, generations)) as events:
                 async for number, event in events:

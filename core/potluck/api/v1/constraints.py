@@ -1,22 +1,22 @@
 """What the text of an answer has to be, from the fields in which clients say so.
 
 OpenAI's `response_format`, vLLM's `structured_outputs` and the `guided_…` fields before it, and llama.cpp's
-`grammar` and `json_schema`. Pure, like `potluck.api.openai`.
+`grammar` and `json_schema`. Pure, like `request_shapes`.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from potluck.api.openai import (
+from potluck.api.prompts import Constraint
+from potluck.api.v1.openai_checks import is_given
+from potluck.api.v1.request_shapes import (
     ChatCompletionRequest,
     CompletionRequest,
     ResponseFormat,
     StructuredOutputs,
     UnsupportedParameterError,
 )
-from potluck.api.prompts import Constraint
-from potluck.api.v1.openai_checks import is_given
 
 _ANY_OBJECT = '{"type": "object"}'
 MAX_CHOICES = 1024

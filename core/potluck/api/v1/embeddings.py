@@ -14,16 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from potluck.api import openai
 from potluck.api.backend import Answering
 from potluck.api.events import GenerationEvent, Started
 from potluck.api.http.endpoint import Endpoint, JsonResponse, RequestError, read, refuse_openai
 from potluck.api.http.streams import until_disconnect
 from potluck.api.metrics import Metrics
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt, TokenPrompt
+from potluck.api.v1.answer_shapes import Embedding, EmbeddingsAnswer, EmbeddingsUsage
 from potluck.api.v1.merging import merged
 from potluck.api.v1.models import Models
 from potluck.api.v1.openai_checks import texts_or_ids
+from potluck.api.v1.request_shapes import EmbeddingsRequest
 
 _AT_ONCE = 8  # the others of a request wait
 
@@ -40,19 +41,19 @@ class Embeddings:
         return [Route("/v1/embeddings", endpoint, methods=["POST"])]
 
     async def _answer(self, request: Request) -> Response:
-        asked = await read(request, openai.EmbeddingsRequest)
+        asked = await read(request, EmbeddingsRequest)
         model, started = await self.of(request, asked.model, texts_or_ids(asked.input, "input"))
         vectors = [vector_of(each.embedding, asked.dimensions) for each in started]
         tokens = sum(len(each.prompt_token_ids) for each in started)
         is_text = asked.encoding_format == "base64"
         return JsonResponse(
-            openai.EmbeddingsAnswer(
+            EmbeddingsAnswer(
                 data=[
-                    openai.Embedding(embedding=_base64(vector) if is_text else vector, index=index)
+                    Embedding(embedding=_base64(vector) if is_text else vector, index=index)
                     for index, vector in enumerate(vectors)
                 ],
                 model=model,
-                usage=openai.EmbeddingsUsage(prompt_tokens=tokens, total_tokens=tokens),
+                usage=EmbeddingsUsage(prompt_tokens=tokens, total_tokens=tokens),
             )
         )
 

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from potluck.api import openai
 from potluck.api.prompts import (
     ChatPrompt,
     ChatTurn,
@@ -23,6 +22,13 @@ from potluck.api.prompts import (
 from potluck.api.v1.constraints import constraint_of
 from potluck.api.v1.openai_checks import is_given, json_text, message_text, prompts
 from potluck.api.v1.pictures import check_count, picture_at
+from potluck.api.v1.request_shapes import (
+    ChatCompletionRequest,
+    ChatMessage,
+    CompletionRequest,
+    Options,
+    UnsupportedParameterError,
+)
 from potluck.api.v1.tools import tool_use_of
 
 _T = TypeVar("_T")
@@ -45,14 +51,14 @@ _NO_LIMIT = -1  # of llama.cpp's clients
 _LEAST_TOP_P = 1e-9  # `top_p: 0` is sent for the best token alone
 
 
-def of_chat(asked: openai.ChatCompletionRequest) -> GenerationRequest:
+def of_chat(asked: ChatCompletionRequest) -> GenerationRequest:
     """What a chat asks for."""
     logprobs = asked.top_logprobs or 0 if asked.logprobs else None
     limit = _first(asked.max_completion_tokens, asked.max_tokens, asked.n_predict)
     return _generation(asked, _chat_prompt(asked), logprobs, limit)
 
 
-def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
+def of_completion(asked: CompletionRequest) -> list[GenerationRequest]:
     """What each prompt of a completion asks for."""
     limit = _first(asked.max_tokens, asked.n_predict, COMPLETION_TOKENS)
     generations = [
@@ -70,7 +76,7 @@ def of_completion(asked: openai.CompletionRequest) -> list[GenerationRequest]:
 
 
 def repeated(generation: GenerationRequest, count: int) -> list[GenerationRequest]:
-    """The same with `count` different seeds, of which the first is its own."""
+    """The request `count` times, each time with another seed; the first one keeps its own."""
     first = _with_seed(generation)
     seed = first.sampling.seed
     assert seed is not None
@@ -80,11 +86,11 @@ def repeated(generation: GenerationRequest, count: int) -> list[GenerationReques
     ]
 
 
-def turn_of(message: openai.ChatMessage, where: str = "messages") -> ChatTurn:
+def turn_of(message: ChatMessage, where: str = "messages") -> ChatTurn:
     """A message, as the model's template gets it; `where` it stands in the request is for errors.
 
     Raises:
-        openai.UnsupportedParameterError: a picture is not offered.
+        UnsupportedParameterError: a picture is not offered.
     """
     calls = tuple(
         ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
@@ -101,11 +107,11 @@ def turn_of(message: openai.ChatMessage, where: str = "messages") -> ChatTurn:
     )
 
 
-def _pictures(message: openai.ChatMessage, where: str) -> tuple[GivenPicture, ...]:
+def _pictures(message: ChatMessage, where: str) -> tuple[GivenPicture, ...]:
     """The pictures of a message, where they stand in its text.
 
     Raises:
-        openai.UnsupportedParameterError: one of them is not offered.
+        UnsupportedParameterError: one of them is not offered.
     """
     if not isinstance(message.content, list):
         return ()
@@ -126,7 +132,7 @@ def _arguments(given: msgspec.Raw) -> str:
     return msgspec.json.decode(raw, type=str) if is_text else raw.decode()
 
 
-def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
+def _chat_prompt(asked: ChatCompletionRequest) -> ChatPrompt:
     """The messages and the tools of a chat."""
     turns = tuple(
         turn_of(message, f"messages[{number}]") for number, message in enumerate(asked.messages)
@@ -140,7 +146,7 @@ def _chat_prompt(asked: openai.ChatCompletionRequest) -> ChatPrompt:
     )
 
 
-def _variables(asked: openai.ChatCompletionRequest) -> str:
+def _variables(asked: ChatCompletionRequest) -> str:
     """The values for the template, as the text of a JSON object."""
     given = json_text(asked.chat_template_kwargs) or "{}"
     if asked.reasoning_effort is None:
@@ -155,7 +161,7 @@ def _variables(asked: openai.ChatCompletionRequest) -> str:
 
 
 def _generation(
-    asked: openai.ChatCompletionRequest | openai.CompletionRequest,
+    asked: ChatCompletionRequest | CompletionRequest,
     prompt: Prompt,
     logprobs: int | None,
     limit: int | None,
@@ -189,11 +195,11 @@ def _first(*values: _T | None) -> _T | None:
     return next((value for value in values if value is not None), None)
 
 
-def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
+def _biases(request: Options) -> tuple[tuple[int, float], ...]:
     """Return the token ids of `logit_bias`, and what is added to their logits.
 
     Raises:
-        openai.UnsupportedParameterError: it is no object of numbers from -100 to 100, or too large.
+        UnsupportedParameterError: it is no object of numbers from -100 to 100, or too large.
     """
     raw = bytes(request.logit_bias)
     found: dict[int, float] | None = None
@@ -201,11 +207,11 @@ def _biases(request: openai.Options) -> tuple[tuple[int, float], ...]:
         if len(raw) < _MAX_BIAS_BYTES:
             found = msgspec.json.decode(raw, type=_Biases)
     except msgspec.ValidationError:
-        raise openai.UnsupportedParameterError(
+        raise UnsupportedParameterError(
             "logit_bias", "logit_bias: an object of token ids, each with a number from -100 to 100."
         ) from None
     if found is None and is_given(request.logit_bias):
-        raise openai.UnsupportedParameterError(
+        raise UnsupportedParameterError(
             "logit_bias", f"logit_bias: {MAX_BIASES} tokens are the most."
         )
     return tuple((found or {}).items())

@@ -6,9 +6,9 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from potluck.api import openai
 from potluck.api.backend import Answering
 from potluck.api.http.endpoint import JsonResponse, RequestError
+from potluck.api.v1.answer_shapes import ModelFacts, ModelInfo, ModelList
 from potluck.api.values.schema import ServedModel
 from potluck.errors import ModelNotFoundError
 
@@ -26,7 +26,7 @@ class Models:
     async def list(self, request: Request) -> Response:
         """GET /v1/models."""
         served = await self._backend.served_models()
-        return JsonResponse(openai.ModelList(data=tuple(_info(model) for model in served)))
+        return JsonResponse(ModelList(data=tuple(_info(model) for model in served)))
 
     async def show(self, request: Request) -> Response:
         """GET /v1/models/{name}."""
@@ -96,12 +96,12 @@ def _plain(name: str) -> str:
     return name.lower().removesuffix(_LATEST)
 
 
-def _info(model: ServedModel) -> openai.ModelInfo:
-    return openai.ModelInfo(
+def _info(model: ServedModel) -> ModelInfo:
+    return ModelInfo(
         id=model.name,
         created=model.created,
         max_model_len=model.context or UNSET,
-        potluck=openai.ModelFacts(
+        potluck=ModelFacts(
             loaded=model.is_loaded,
             format=model.format,
             nbytes=model.nbytes,

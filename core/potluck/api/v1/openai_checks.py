@@ -1,15 +1,15 @@
-"""What of OpenAI's requests is refused, and the values in them that have several forms. Pure, like `potluck.api.openai`."""
+"""What of OpenAI's requests is refused, and the values in them that have several forms. Pure, like `request_shapes`."""
 
 import msgspec
 
-from potluck.api.openai import (
+from potluck.api.v1.other_servers import not_offered
+from potluck.api.v1.request_shapes import (
     MAX_ANSWERS,
     ChatCompletionRequest,
     ChatMessage,
     CompletionRequest,
     UnsupportedParameterError,
 )
-from potluck.api.other_servers import not_offered
 
 
 def check(request: ChatCompletionRequest | CompletionRequest) -> None:

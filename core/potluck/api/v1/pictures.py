@@ -7,8 +7,8 @@ allows it (`potluck.api.v1.addressed`). Any other address is refused: no program
 import base64
 import binascii
 
-from potluck.api.openai import UnsupportedParameterError
 from potluck.api.prompts import GivenPicture
+from potluck.api.v1.request_shapes import UnsupportedParameterError
 
 MOST_PICTURES = 64  # of one request
 _LONGEST_ADDRESS = 8192  # characters; browsers send no more

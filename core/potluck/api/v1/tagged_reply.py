@@ -1,6 +1,6 @@
 """A streamed reply as one text, for those that show it: its reasoning stands in tags."""
 
-from potluck.api.openai import Delta
+from potluck.api.v1.answer_shapes import Delta
 
 THINK, THOUGHT = "<think>", "</think>"
 

@@ -4,9 +4,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from potluck.api.http.endpoint import RequestError, decode
-from potluck.api.openai import ChatCompletionRequest, NamedToolChoice, ToolFunction, ToolOfClient
 from potluck.api.prompts import ToolSpec, ToolUse
 from potluck.api.v1.openai_checks import json_text
+from potluck.api.v1.request_shapes import (
+    ChatCompletionRequest,
+    NamedToolChoice,
+    ToolFunction,
+    ToolOfClient,
+)
 
 # Of the JSON of all tools. Agents send some 100 kB. Decoding much more takes the event loop's time.
 MAX_TOOLS_BYTES = 2 << 20

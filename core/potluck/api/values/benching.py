@@ -4,7 +4,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from potluck.api.values.schema import Error, LoadProgress, PlanRequest, ThreadCount
+from potluck.api.values.errors import Error
+from potluck.api.values.schema import LoadProgress, PlanRequest, ThreadCount
 from potluck.model.schemes import Scheme
 
 SessionCount: TypeAlias = Annotated[int, Meta(ge=1, le=64)]

@@ -1,7 +1,7 @@
 """The values of the local API, which the node shares with the window, commands and other programs.
 
 The API is JSON over HTTP on loopback; every struct here is one JSON object. This file describes
-`/cluster`; `potluck.api.openai` describes `/v1` (OpenAI's shapes). The node, the CLI and the window
+`/cluster`; `potluck.api.v1.request_shapes` and `answer_shapes` describe `/v1`. The node, the CLI and the window
 import this file, so it is pure. Models that can be downloaded are described in `potluck.api.values.hub`. Fields may be added; a reader
 ignores fields that it does not know.
 
@@ -14,17 +14,16 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from potluck.api.values.engine import Engine
+from potluck.api.values.errors import Error
 from potluck.api.values.hub import Download, Fit, Format, Source
+from potluck.api.values.pairing import Address, Pairing
 from potluck.api.values.politeness import Rule, Rules
 from potluck.api.values.update import Update
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
-Scalar: TypeAlias = str | int | float | bool | None
 MAX_NAME = 64  # characters of a computer's name
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Address = Annotated[str, Meta(min_length=1, max_length=261)]  # host[:port]; the host: 255 at most
 ModelName = Annotated[str, Meta(min_length=1, max_length=4096)]  # a folder's path, or a Hub id
-Token = Annotated[str, Meta(min_length=1, max_length=4096)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 50)]
 ContextLength = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -51,29 +50,6 @@ ModelPhase: TypeAlias = Literal["none", "preparing", "streaming", "loading", "re
 LoadPhase: TypeAlias = Literal[
     "hashing", "waiting", "planning", "quantising", "streaming", "loading", "ready", "failed"
 ]
-PairingState: TypeAlias = Literal[
-    "asking",  # the other side has not answered; there are no digits yet
-    "confirm",  # the digits are known; this side has to accept or refuse
-    "accepted",  # this side has accepted and waits for the other
-    "paired",
-    "refused",  # one of the two sides refused
-    "failed",  # timeout, broken connection or a man-in-the-middle attack; see `message`
-]
-
-
-# --- errors
-
-
-class Error(Struct, frozen=True, kw_only=True):
-    """An error. `code` is stable (see `potluck.errors`); `message` is a sentence for a person."""
-
-    code: str
-    message: str
-    data: dict[str, Scalar] = {}
-
-
-class ErrorBody(Struct, frozen=True, kw_only=True):
-    error: Error
 
 
 # --- GET /health
@@ -226,18 +202,6 @@ class Transfer(Struct, frozen=True, kw_only=True):
     eta_s: float | None = None
 
 
-class Pairing(Struct, frozen=True, kw_only=True):
-    """A pairing by sight, as this side sees it."""
-
-    id: str
-    node_id: str  # of the other side
-    name: str  # of the other side
-    role: Literal["master", "worker"]  # what this side will be
-    state: PairingState
-    code: str | None = None  # the six digits
-    message: str | None = None  # why the pairing failed
-
-
 class Listener(Struct, frozen=True, kw_only=True):
     host: str
     port: int
@@ -273,37 +237,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
         return next((computer for computer in self.computers if computer.is_self), None)
 
 
-# --- pairing
-
-
-class PairingRequest(Struct, frozen=True, kw_only=True):
-    """POST /cluster/pairings, answered by `Pairing`."""
-
-    target: Address  # node id, name, or host[:port]
-
-
-class PairingDecision(Struct, frozen=True, kw_only=True):
-    """POST /cluster/pairings/{id}, answered by `Pairing`. Both sides have to decide."""
-
-    accept: bool
-
-
-class Invite(Struct, frozen=True, kw_only=True):
-    """The answer to POST /cluster/invites."""
-
-    token: str
-    expires_s: float
-
-
-class JoinRequest(Struct, frozen=True, kw_only=True):
-    """POST /cluster/join, answered by `Joined`."""
-
-    token: Token
-
-
-class Joined(Struct, frozen=True, kw_only=True):
-    home_id: str
-    name: str  # of the home's master
+# --- computers
 
 
 class ComputerChange(Struct, frozen=True, kw_only=True):

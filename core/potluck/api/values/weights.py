@@ -4,7 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from potluck.api.values.schema import Error, ModelName
+from potluck.api.values.errors import Error
+from potluck.api.values.schema import ModelName
 
 
 class VerifyRequest(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.api.events import Finished, GenerationEvent, Started, Tokens
-from potluck.api.openai import StageTiming, Timings
 from potluck.api.prompts import (
     ChatPrompt,
     GenerationRequest,
@@ -20,6 +19,7 @@ from potluck.api.prompts import (
     TextPrompt,
     TokenPrompt,
 )
+from potluck.api.values.timings import StageTiming, Timings
 from potluck.cluster.driver.answer_text import AnswerText
 from potluck.cluster.driver.calling import answer_constraint
 from potluck.cluster.driver.echo import echo_of
@@ -93,11 +93,11 @@ async def complete(
     *,
     now: Callable[[], float] = time.perf_counter,
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Yield `Started`, pieces of the answer's text, and `Finished`; before and between, what it waits for.
+    """Yield `Started`, pieces of the answer's text, and `Finished`. Events that say what it waits for come before and between.
 
     Of an answer that goes on after `known` tokens, only what follows them is yielded.
 
-    Closing the iterator ends the answer, and the steps under way are the last.
+    Closing the iterator ends the answer: no step is begun after that.
 
     Args:
         loaded: the model.

@@ -50,10 +50,10 @@ class Reader:
     reading: int = field(default=0, init=False)  # prompts
 
     def takes(self, conversation: Conversation) -> bool:
-        """Whether the tokens that are not cached are read here.
+        """Whether this reader computes the tokens that are not cached, and with them all that come before.
 
-        All before them have to be computed as well. Where results depend on the steps, only a conversation of which
-        nothing was computed can be: else a replay could not repeat them.
+        Where results depend on the steps, it takes only a conversation of which nothing was computed. Else a replay
+        could not repeat those steps.
         """
         total = len(conversation.tokens)
         new = total - conversation.cached

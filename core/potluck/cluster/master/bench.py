@@ -28,8 +28,8 @@ from potluck.api.values.benching import (
 )
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage
+from potluck.cluster.master.asked import DEFAULT_CONTEXT
 from potluck.cluster.master.deployment import Deployment
-from potluck.cluster.master.planning import DEFAULT_CONTEXT
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.errors import UsageError
 from potluck.ids import NodeId

@@ -13,6 +13,7 @@ import msgspec
 
 from potluck.api.values.hub import Fit, OneMore, Speed
 from potluck.cluster.computer import Computer, Computers
+from potluck.cluster.master.asked import DEFAULT_CONTEXT, schemes_of
 from potluck.cluster.master.measurements import (
     MeasuredDevice,
     Measurements,
@@ -20,7 +21,7 @@ from potluck.cluster.master.measurements import (
     shape_key,
     unmeasured_devices,
 )
-from potluck.cluster.master.planning import DEFAULT_CONTEXT, schemes_of, search_in_thread
+from potluck.cluster.master.searching import search_in_thread
 from potluck.errors import PlanError, PotluckError, UsageError, format_bytes
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig

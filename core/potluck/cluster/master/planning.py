@@ -2,18 +2,23 @@
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from potluck.api.values.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.ages import naming_old
 from potluck.cluster.master.arrivals import Arrivals
+from potluck.cluster.master.asked import (
+    beyond_training,
+    context_of,
+    counted_devices,
+    schemes_of,
+    shape_asked,
+)
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.kept import KeptMeasurements
@@ -21,6 +26,7 @@ from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, un
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
+from potluck.cluster.master.searching import search_in_thread
 from potluck.cluster.master.sharing_out import check_replicas, may_have_readers, share_out
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
@@ -33,24 +39,20 @@ from potluck.errors import (
 )
 from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
-from potluck.model.nearest import explain_more_bits, nearest_schemes
-from potluck.model.schemes import AskedScheme, Cache, Scheme
-from potluck.model.tensor_formats import schemes_to_try, weight_bytes
+from potluck.model.nearest import explain_more_bits
+from potluck.model.schemes import Cache, Scheme
 from potluck.plan.apart import Reading, reading_beside
-from potluck.plan.cost import DeviceCost, ModelShape
+from potluck.plan.cost import DeviceCost
 from potluck.plan.labels import computer_names
 from potluck.plan.placement import make_plan
 from potluck.plan.problems import lacking_memory
 from potluck.plan.replicas import apart_from
-from potluck.plan.shape import shape_of
 from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 
-DEFAULT_CONTEXT = 8192  # tokens; users must ask for more, since it costs memory on every computer
 _BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
 
 
@@ -144,7 +146,7 @@ class Planner:
 
         async def need(scheme: Scheme, model: LocalModel) -> Need:
             lacking = await self._lacking(scheme, request, model)
-            return Need(_shape(scheme, request, model).model_memory, lacking)
+            return Need(shape_asked(scheme, request, model).model_memory, lacking)
 
         def scheme_of(model: LocalModel) -> Scheme:
             best, *others = schemes_of(request.scheme, model)
@@ -231,9 +233,9 @@ class Planner:
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
         devices = await self._devices(scheme, request, model, workers, lambda why: None)
-        shape, links = _shape(scheme, request, model), self.measurements.links.known()
+        shape, links = shape_asked(scheme, request, model), self.measurements.links.known()
         sizes = sizes_of(model.config, scheme, planned.cache, shape, links, planned.context)
-        counted = _counted(devices, scheme, request, model)
+        counted = counted_devices(devices, scheme, request, model)
         search = partial(reading_beside, sizes, counted, planned.plan)
         return await search_in_thread(search, limit_s=self._deadlines.search_s)
 
@@ -295,7 +297,7 @@ class Planner:
         devices = [replace(d, memory=0) if d.node in avoid else d for d in devices]
         if among is not None:
             devices = apart_from(devices, among)
-        shape, links = _shape(scheme, request, model), self.measurements.links.known()
+        shape, links = shape_asked(scheme, request, model), self.measurements.links.known()
         answering = partial(
             make_plan,
             shape,
@@ -310,7 +312,7 @@ class Planner:
             share_out,
             request,
             sizes_of(model.config, scheme, request.cache, shape, links, context_of(request, model)),
-            _counted(devices, scheme, request, model),
+            counted_devices(devices, scheme, request, model),
             may_choose=may_choose,
             answering=answering,
         )
@@ -327,7 +329,7 @@ class Planner:
             scheme=scheme,
             cache=request.cache,
             note="\n".join(notes),
-            warnings=(*_beyond_training(request, model), *shared.warnings),
+            warnings=(*beyond_training(request, model), *shared.warnings),
             context=context_of(request, model),
             plan=shared.plan,
             names=computer_names(devices),
@@ -347,10 +349,10 @@ class Planner:
         """
         if not (lacking := await self._lacking(scheme, request, model)):
             return
-        needed = _shape(scheme, request, model).model_memory
+        needed = shape_asked(scheme, request, model).model_memory
         fits_in: Scheme | None = None
         for smaller in _BEST_FIRST:
-            is_smaller = _shape(smaller, request, model).model_memory < needed
+            is_smaller = shape_asked(smaller, request, model).model_memory < needed
             if is_smaller and not await self._lacking(smaller, request, model):
                 fits_in = smaller
                 break
@@ -370,42 +372,9 @@ class Planner:
         )
         if devices is None:
             return 0
-        counted = _counted(devices, scheme, request, model)
-        search = partial(lacking_memory, _shape(scheme, request, model), counted)
+        counted = counted_devices(devices, scheme, request, model)
+        search = partial(lacking_memory, shape_asked(scheme, request, model), counted)
         return await search_in_thread(search, limit_s=self._deadlines.search_s)
-
-
-async def search_in_thread(search: Callable[..., _T], *, limit_s: float) -> _T:
-    """Search in a thread, so that the event loop goes on and no peer takes this node for dead.
-
-    A thread is enough: the search is mostly numpy, which releases the interpreter lock. `search`
-    gets a function `stop`, which is true after the time limit and when the caller was cancelled.
-    """
-    ends_at = time.monotonic() + limit_s
-    is_left = threading.Event()
-    try:
-        return await asyncio.to_thread(
-            search, stop=lambda: is_left.is_set() or time.monotonic() >= ends_at
-        )
-    finally:
-        is_left.set()
-
-
-def context_of(request: PlanRequest, model: LocalModel) -> int:
-    """How many tokens a conversation may have at most: never more than the model was trained for."""
-    return min(request.context or DEFAULT_CONTEXT, model.config.max_position)
-
-
-def _beyond_training(request: PlanRequest, model: LocalModel) -> tuple[str, ...]:
-    """A warning if more tokens were asked for than the model was trained for, in a sentence or two."""
-    trained = model.config.max_position
-    if request.context is None or request.context <= trained:
-        return ()
-    return (
-        f"{model.name} was trained for {trained} tokens, and is loaded with so many, not with"
-        f" {request.context}: beyond them its answers would lose their sense. For longer conversations"
-        " choose a model that was trained for more.",
-    )
 
 
 def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
@@ -418,52 +387,3 @@ def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemor
         case _:  # the error has no such figures: this computer has no room for a single layer
             return f"In {scheme} the model does not fit; this is the best quality that fits."
     return f"In {scheme} {why} {format_bytes(available)}; this is the best quality that fits."
-
-
-def _shape(
-    scheme: Scheme,
-    request: PlanRequest,
-    model: LocalModel,
-    cache: Cache | None = None,
-    *,
-    is_wide: bool = False,
-) -> ModelShape:
-    context, cache = context_of(request, model), cache or request.cache
-    return shape_of(model.config, scheme, context=context, cache=cache, is_wide=is_wide)
-
-
-def _counted(
-    devices: Sequence[DeviceCost], scheme: Scheme, request: PlanRequest, model: LocalModel
-) -> list[DeviceCost]:
-    """The devices, each with the memory that it counts for in the planner.
-
-    A GPU keeps its KV cache in 16 bits where a CPU may keep 8, so a layer takes more memory there, and in 32
-    if it has no bf16 for a model that needs it. The planner knows one size of a layer, so the memory of
-    such a GPU is counted smaller by that ratio.
-    """
-    counted = _shape(scheme, request, model).layer_memory
-
-    def share(*, is_wide: bool) -> float:
-        kept = _shape(scheme, request, model, "full", is_wide=is_wide).layer_memory
-        return min(1.0, *(here / there for here, there in zip(counted, kept, strict=True)))
-
-    return [
-        device
-        if device.device.startswith("cpu")
-        else replace(device, memory=int(share(is_wide=device.is_wide) * device.memory))
-        for device in devices
-    ]
-
-
-def schemes_of(asked: AskedScheme, model: LocalModel) -> tuple[Scheme, ...]:
-    """The schemes that may be used, in the order in which they are preferred."""
-    if asked != "auto":
-        return (asked,)
-    if nearest := nearest_schemes(model.config):
-        return nearest
-    if model.seed is not None:  # random weights: choose as for a model with files of 16 bits
-        config = model.config
-        tensors = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
-        return schemes_to_try(config, ("BF16",), weight_bytes(config, tensors, "bf16"))
-    dtypes = {tensor.dtype for tensor in model.manifest.tensors}
-    return schemes_to_try(model.config, dtypes, model.manifest.nbytes)

@@ -68,7 +68,7 @@ def share_out(
 
 
 def may_have_readers(request: PlanRequest) -> bool:
-    """Whether a computer that pays may read prompts without being asked for."""
+    """Whether another computer may read prompts, where that makes answers sooner, although the request does not name it."""
     return not has_constraints(request) and request.users == request.replicas == 1
 
 

@@ -210,7 +210,7 @@ class Handover:
             raise PairingError("It gave a token of another computer's home, which is not helped.")
 
     async def _join(self, token: PairingToken, known: Sequence[Address] = ()) -> tuple[NodeId, str]:
-        """Join the home of a token. Returns its master and that one's name.
+        """Join the home of a token. Returns the id and the name of its master.
 
         Only a connection says that this computer is of the home still: its master may have removed
         it while it was off.

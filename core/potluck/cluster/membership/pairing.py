@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from potluck.api.values.schema import Pairing as PairingView
-from potluck.api.values.schema import PairingState as ViewState
+from potluck.api.values.pairing import Pairing as PairingView
+from potluck.api.values.pairing import PairingState as ViewState
 from potluck.cluster.events import ComputerPaired, Events, HomeJoined, Notice
 from potluck.errors import (
     IdentityError,

@@ -6,14 +6,13 @@ sends the result of each message before it looks at the next one.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.stage.joining import Lobby
-from potluck.cluster.stage.ranks import Links, Ranks
+from potluck.cluster.stage.loaded import LoadedStage
+from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
     Answer,
@@ -27,11 +26,9 @@ from potluck.cluster.stage.steps import (
     take_answer,
     transfer,
 )
-from potluck.cluster.stage.transfers import CacheTarget, Transfers
+from potluck.cluster.stage.transfers import Transfers
 from potluck.engine.device import is_lost
-from potluck.engine.measuring import StageMeter
 from potluck.engine.memory import release_prompt
-from potluck.engine.stage import Stage
 from potluck.errors import (
     EngineError,
     NeedReplayError,
@@ -39,7 +36,6 @@ from potluck.errors import (
     PeerLostError,
     PotluckError,
 )
-from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
 from potluck.wire.activation_messages import (
     Attach,
@@ -61,68 +57,9 @@ from potluck.wire.cache_messages import (
     SendCache,
     TakeCache,
 )
-from potluck.wire.measuring_messages import StageTimes
 from potluck.wire.messages import Message, StepFailed
 
 logger = logging.getLogger(__name__)
-
-_HELD_RESULTS = 64  # more than there are chunks of one prompt under way
-
-
-@dataclass(slots=True, eq=False)
-class LoadedStage:
-    """The stage in force, and the links that it sends its results to."""
-
-    home: HomeId
-    epoch: int
-    previous: NodeId | None  # node of the stage before; None: this is the first stage
-    stage: Stage
-    next_link: StepLink | None  # None: the last stage, which answers the driver
-    driver: PeerLink | None = None
-    # Results that wait until the driver attaches; the oldest are lost if there are too many.
-    held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=_HELD_RESULTS))
-    meter: StageMeter | None = None  # made by the first measurement
-    rank: int = 0  # of its group
-    rank_links: Links | None = None  # with the other ranks; None: there is no group
-    cache_targets: Sequence[CacheTarget] = ()  # where caches go of prompts read for others
-    transfers: Transfers = field(init=False)  # set when it comes into force
-
-    def close(self) -> None:
-        """End the connections that were made for this stage."""
-        for link in self.links:
-            link.close()
-        if self.rank_links is not None:
-            self.rank_links.close()
-
-    def measure(self, position: int) -> StageTimes:
-        """Time the parts of one token. Call it on the computing thread."""
-        if self.meter is None or self.meter.position != position:
-            self.meter = None  # free its caches before new ones are made
-            self.meter = StageMeter(self.stage, position)
-        return self.meter.round()
-
-    def takes_steps_of(self, link: PeerLink) -> bool:
-        """Whether the peer is the one before this stage: another stage, or the driver."""
-        if link.home != self.home:
-            return False
-        if self.previous is None:
-            return link.peer_role == "master"
-        return link.peer.node_id == self.previous
-
-    def sends_on(self, link: StepLink) -> bool:
-        """Whether this stage sends what it computes, or is to be computed, on this link."""
-        steps = self.rank_links.steps if self.rank_links is not None else ()
-        return link is self.next_link or link in steps
-
-    @property
-    def links(self) -> Sequence[StepLink]:
-        """The connections that it made to other stages."""
-        following = () if self.next_link is None else (self.next_link,)
-        return (*following, *(target.link for target in self.cache_targets))
-
-    @property
-    def output(self) -> PeerLink | None:
-        return self.driver if self.next_link is None else self.next_link
 
 
 class StageChain:

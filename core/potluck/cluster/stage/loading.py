@@ -18,8 +18,8 @@ import torch
 
 import potluck
 from potluck.cluster.processes.messages import Held, LoadProgress, LoadStage
-from potluck.cluster.stage.chain import LoadedStage
 from potluck.cluster.stage.compute_thread import ComputeThread
+from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.cluster.stage.ranks import Ranks
 from potluck.engine.caches.disk_work import Disk, at_once

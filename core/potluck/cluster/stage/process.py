@@ -47,10 +47,11 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
-from potluck.cluster.stage.chain import LoadedStage, StageChain
+from potluck.cluster.stage.chain import StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.disk_thread import DiskThread
 from potluck.cluster.stage.joining import dial_above, end_meeting, meet
+from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Links, Ranks

@@ -4,7 +4,7 @@ Both are programs of strangers: a regular expression that never ends, a template
 memory. `serving` limits both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -23,11 +23,13 @@ from potluck.cluster.text.messages import (
 from potluck.cluster.text.serving import serve
 from potluck.errors import InvalidConfigError, PromptError
 from potluck.model.config import ModelConfig
-from potluck.model.text.chat import ChatFormat
+from potluck.model.text.chat import ChatFormat, ChatMessage
 from potluck.model.text.fill import encode_fill
 from potluck.model.text.tokenizer_folder import read_json
 from potluck.model.vision.pictures import PictureFormat, picture_format
 from potluck.system.limits import end_after, limit_memory
+
+_PICTURE = {"type": "image"}
 
 
 def encode_conversation(
@@ -39,8 +41,11 @@ def encode_conversation(
         PromptError: the template refuses it, or a picture cannot be read.
         BrokenModelError: the tokenizer fails.
     """
+    messages = conversation.messages
+    if form is not None and conversation.pictures and not chat.places(form.facts.mark):
+        messages = [_marked(message, form.facts.mark) for message in messages]
     text = chat.render_chat(
-        conversation.messages,
+        messages,
         tools=conversation.tools,
         variables=conversation.variables,
         continue_final=conversation.continue_final,
@@ -63,6 +68,16 @@ def encode_conversation(
         pictures=tuple(each.picture for each in prepared),
         picture_token=token,
     )
+
+
+def _marked(message: ChatMessage, mark: str) -> ChatMessage:
+    """A message with its pictures as text, for a template that knows none, as many GGUF files of InternVL have it."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    parts = cast("Sequence[object]", content)
+    as_text = {"type": "text", "text": mark}
+    return {**message, "content": [as_text if part == _PICTURE else part for part in parts]}
 
 
 def read_pictures(folder: Path) -> PictureFormat | None:

@@ -194,7 +194,7 @@ class LendingSettings:
     def _stay_or_go(
         self, settings: Settings, withheld: Rule | None, *, at_once: bool = False
     ) -> None:
-        """Give back what is lent if these allow no lending; the masters have their time before."""
+        """Give back what is lent if these settings allow no lending. The masters get time to do without it."""
         if self._worker.is_leaving:
             self._leaving.go()  # asked for twice, or back again
         elif settings.paused or withheld is not None or not settings.worker:

@@ -39,7 +39,7 @@ def best_kernels(*, threads: int = 1, path: str | None = None) -> Kernels:
     """The fastest kernels that this processor has instructions for.
 
     Args:
-        threads: that share each product; with more than one, torch's own must not spin: see `Pool`.
+        threads: that share each product; with more than one, torch's own must not spin: see `Threads`.
         path: the name of the path to take instead of the best, to compare.
 
     Raises:

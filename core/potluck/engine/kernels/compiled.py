@@ -6,8 +6,8 @@ from torch import Tensor
 
 from potluck.engine.kernels.library import Emit, Kernel, Library, address_of, library
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool import Pool
 from potluck.engine.kernels.stream_kernel import emit_read
+from potluck.engine.kernels.threads import Threads
 
 _SHARES = 4  # parts of a job for each thread: the last to finish is late by a quarter at most
 
@@ -17,7 +17,7 @@ class CompiledKernels:
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         self._library: Library = library(path.name)
-        self._pool = Pool(self._library, threads) if threads > 1 else None
+        self._threads = Threads(self._library, threads) if threads > 1 else None
 
     def read(self, memory: Tensor, ahead: int = 0) -> int:
         """Read these bytes and do nothing else, to time what no product with them can be faster than.
@@ -36,28 +36,28 @@ class CompiledKernels:
 
     @property
     def job(self) -> int:
-        """The address of the pool's job, for kernels that share their work; 0: there is no pool."""
-        return 0 if self._pool is None else self._pool.job
+        """The address of the job that threads share, for kernels that write it themselves; 0: the caller is alone."""
+        return 0 if self._threads is None else self._threads.job
 
     def wake(self) -> None:
-        """Wake the pool's threads before such a kernel is called."""
-        if self._pool is not None:
-            self._pool.wake()
+        """Wake the threads before such a kernel is called."""
+        if self._threads is not None:
+            self._threads.wake()
 
     @property
     def shares(self) -> int:
         """How many parts to cut shared work into."""
-        return 1 if self._pool is None else self._pool.threads * _SHARES
+        return 1 if self._threads is None else self._threads.count * _SHARES
 
     def close(self) -> None:
         """Let the threads end."""
-        if self._pool is not None:
-            self._pool.close()
+        if self._threads is not None:
+            self._threads.close()
 
     def run(self, piece: Kernel, arguments: int, blocks: int, step: int | None = None) -> None:
         """Call a piece for all blocks, of which a thread takes `step` at a time. None: a share."""
         step = max(1, blocks // self.shares) if step is None else step
-        if self._pool is None or blocks <= step:
+        if self._threads is None or blocks <= step:
             piece(arguments, 0, blocks)
         else:
-            self._pool.run(address_of(piece), arguments, blocks, step)
+            self._threads.run(address_of(piece), arguments, blocks, step)

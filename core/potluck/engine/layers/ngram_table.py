@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from potluck.engine.gguf_blocks import block_numbers
+from potluck.engine.kernels.products.gguf_blocks import block_numbers
 from potluck.engine.kernels.products.scaled import ScaledIntegers
 from potluck.errors import BrokenModelError, EngineError
 from potluck.model.mixing.ngrams import NgramSpec

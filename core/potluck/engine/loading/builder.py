@@ -206,7 +206,8 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
         tensors: dict[str, Tensor] = {}
         for name, shape in spec.tensors().items():
             held = _TOWER_DTYPES[tensor_format(self._config, name, shape, self._scheme).name]
-            memory = torch.empty(shape, dtype=held, device=self._device)
+            # A number is held as a row of one: targets are filled row by row.
+            memory = torch.empty(shape or (1,), dtype=held, device=self._device)
             tensors[name] = self._filling.tensor(name, memory)
         return Tower(spec, tensors, self._device)
 

@@ -13,7 +13,7 @@
     integers        a byte each, minus a zero point, times the scale of the group, row or matrix
     fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
     fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
-    gguf    rows of blocks: `gguf_blocks.py`
+    gguf    rows of blocks: `kernels/products/gguf_blocks.py`
 
 Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
 whole groups of 32 neighbouring inputs.
@@ -24,8 +24,8 @@ from collections.abc import Callable, Container, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels.layout import GROUP, groups_of
+from potluck.engine.kernels.products.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels.products.scaled import ScaledIntegers
 from potluck.engine.kernels.products.tensors import DTYPES
 from potluck.engine.loading.codes import (

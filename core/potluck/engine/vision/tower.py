@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.vision.places import cell_order, patch_angles, window_order
-from potluck.model.vision.spec import Merger, NormKind, TowerSpec
+from potluck.model.vision.spec import Merger, NormKind, TowerSpec, bounds_of
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -214,7 +214,12 @@ class Tower:
 
     def _product(self, name: str, x: Tensor) -> Tensor:
         weight = self._tensors[f"{name}.weight"].float().flatten(1)
-        return F.linear(x, weight, self._bias(name))
+        bounds = [self._tensors[one].float() for one in bounds_of(name) if one in self._tensors]
+        if not bounds:
+            return F.linear(x, weight, self._bias(name))
+        least, most, least_out, most_out = bounds
+        x = F.linear(x.clamp(least, most), weight, self._bias(name))
+        return x.clamp(least_out, most_out)
 
     def _bias(self, name: str) -> Tensor | None:
         bias = self._tensors.get(f"{name}.bias")

@@ -8,7 +8,7 @@ from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN
 from potluck.model.mixing.indexer import IndexerSpec, read_indexer, with_pools
-from potluck.model.mixing.rope import score_factor
+from potluck.model.mixing.rope_fields import score_factor
 from potluck.model.powers import power
 from potluck.model.projection import Projection
 from potluck.model.quantized import Shape

@@ -22,13 +22,8 @@ from potluck.model.mixing.latent import read_latent
 from potluck.model.mixing.mamba import mamba_layers, read_mamba
 from potluck.model.mixing.mixers import WEIGHED, AttentionSpec, BesideSpec, Mixer
 from potluck.model.mixing.pooled import read_pooled
-from potluck.model.mixing.rope import (
-    Rope,
-    listed_ropes,
-    read_named_ropes,
-    read_ropes,
-    unturned_rope,
-)
+from potluck.model.mixing.rope import Rope, unturned_rope
+from potluck.model.mixing.rope_fields import listed_ropes, read_named_ropes, read_ropes
 from potluck.model.mixing.short_convolution import convolution_layers, read_convolution
 from potluck.model.powers import power
 from potluck.model.quantized import Quantization

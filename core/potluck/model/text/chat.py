@@ -113,6 +113,10 @@ class ChatFormat:
         """The id of a token by its text in the tokenizer; None: there is none."""
         return self._tokenizer.token_to_id(text)
 
+    def places(self, mark: str) -> bool:
+        """Whether its template knows pictures: it writes this mark for one."""
+        return self._template is not None and mark in self._template.source
+
     def _probe(
         self,
         messages: Sequence[ChatMessage],

@@ -6,7 +6,7 @@ from typing import cast
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, escaped, invalid
-from potluck.model.vision.spec import TowerFacts, TowerSpec
+from potluck.model.vision.spec import PatchForm, TowerFacts, TowerSpec
 from potluck.model.vision.towers.gemma import (
     GEMMA_3,
     GEMMA_4,
@@ -104,13 +104,27 @@ def _as_converted(facts: TowerFacts, eye: Fields) -> TowerFacts:
     merger = facts.merger
     if changes.flag("whole_norm", False):
         merger = replace(merger, norm_kind="rms")
+    has_axes = facts.has_axes
+    if changes.flag("axes_apart", False):
+        has_axes = 0
     return replace(
         facts,
+        patch_form=_patch_form(changes, facts),
+        has_axes=has_axes,
+        bounds=(1,) if changes.flag("bounds_are_rows", False) else facts.bounds,
         qkv=qkv,
         frames_apart=changes.flag("frames_apart", False),
         pairs="beside" if changes.flag("pairs", False) else facts.pairs,
         merger=merger,
     )
+
+
+def _patch_form(changes: Fields, facts: TowerFacts) -> PatchForm:
+    match changes.text("patch_form", facts.patch_form):
+        case "convolution" | "matrix" | "pixels" as form:
+            return form
+        case form:
+            raise invalid(changes.path("patch_form"), form, "must be one that is known")
 
 
 def _axes(facts: TowerFacts, text: Fields, pairs: int) -> tuple[int, ...]:

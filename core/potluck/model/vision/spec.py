@@ -29,6 +29,9 @@ def is_of_tower(name: str) -> bool:
 NormKind = Literal["layer", "rms", "plus", "plain"]
 """A norm with a mean and a bias; one without; one whose factor is 1 more than what files have; one without a factor."""
 
+PatchForm = Literal["convolution", "matrix", "pixels"]
+"""As a convolution, as a matrix, or as one for patches that have the colours of a pixel side by side."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merger:
@@ -77,8 +80,7 @@ class TowerFacts:
 
     Attributes:
         patches: the name of the matrix that patches are multiplied with.
-        patch_form: how it is stored: as a convolution, as a matrix, or as one for patches with the colours of a pixel
-            side by side.
+        patch_form: how it is stored.
         patch_norms: norms of a patch before and after that product.
         is_centred: whether pixels from 0 to 1 are made numbers from -1 to 1 before it.
         frames: how often the picture stands in a patch, of towers that also see films.
@@ -107,6 +109,8 @@ class TowerFacts:
         mlp: its matrices: two, or three with a gate as the first.
         has_bias: whether attention and MLP have biases.
         has_qkv_bias: the same of `qkv`, if it differs.
+        bounds: whether what goes into the products of a layer and what comes out stays within bounds, which have this
+            shape; None: it is as it is.
         before, after: a norm before the first layer, and one after the last.
         merger: how patches become rows.
         deep: the mergers whose rows are added in the first layers of the decoder, by number.
@@ -117,7 +121,7 @@ class TowerFacts:
     """
 
     patches: str
-    patch_form: Literal["convolution", "matrix", "pixels"] = "convolution"
+    patch_form: PatchForm = "convolution"
     patch_bias: bool = True
     patch_norms: tuple[str, str] | None = None
     is_centred: bool = False
@@ -145,6 +149,7 @@ class TowerFacts:
     mlp: tuple[str, ...] = ()
     has_bias: bool = True
     has_qkv_bias: bool | None = None
+    bounds: Shape | None = None
     before: str | None = None
     after: str | None = None
     merger: Merger
@@ -312,6 +317,9 @@ class TowerSpec:
         shapes += [(name, self.intermediate, width) for name in first]
         for name, rows, columns in shapes:
             found |= _matrix(prefix + name, rows, columns, has_bias=facts.has_bias)
+        if facts.bounds is not None:
+            for name in (*facts.qkv, facts.output, *facts.mlp):
+                found |= dict.fromkeys(bounds_of(prefix + name), facts.bounds)
         return found
 
     def _norm(self, name: str, size: int, kind: NormKind | None = None) -> dict[str, Shape]:
@@ -341,6 +349,12 @@ class TowerSpec:
             rows, columns = found.pop(f"{names[-1]}.weight")
             found[names[-1]] = (columns, rows)
         return found
+
+
+def bounds_of(product: str) -> tuple[str, str, str, str]:
+    """The names of the bounds of a product's input, and of those of its output."""
+    name = product.removesuffix(".linear")
+    return f"{name}.input_min", f"{name}.input_max", f"{name}.output_min", f"{name}.output_max"
 
 
 def _matrix(name: str, rows: int, width: int, *, has_bias: bool) -> dict[str, Shape]:

@@ -8,14 +8,8 @@ from PySide6.QtWidgets import QLabel, QMenu, QScrollArea
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
-from potluck.api.values.schema import (
-    ClusterState,
-    ComputerChange,
-    Invite,
-    LinkTest,
-    MainRequest,
-    Transfer,
-)
+from potluck.api.values.pairing import Invite
+from potluck.api.values.schema import ClusterState, ComputerChange, LinkTest, MainRequest, Transfer
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.model_card import Segment

@@ -12,7 +12,7 @@ from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.attending.cache import quantise_heads
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool import Pool
+from potluck.engine.kernels.threads import Threads
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
@@ -80,10 +80,10 @@ def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
 def test_one_key_head_is_shared_by_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     heads, threads, parts = make_heads(4, 1, 16, 16, F32), 4, list[int]()
 
-    def note(_pool: Pool, _piece: int, _arguments: int, blocks: int, step: int) -> None:
+    def note(_threads: Threads, _piece: int, _arguments: int, blocks: int, step: int) -> None:
         parts.append(-(-blocks // step))
 
-    monkeypatch.setattr(Pool, "run", note)
+    monkeypatch.setattr(Threads, "run", note)
     kernels = GeneratedKernels(BEST, threads)
 
     kernels.attend(heads, torch.randn(90, 6 * 16), fill(heads, 390, 400), 300, None)

@@ -21,8 +21,8 @@ from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import LayerWeights, layer_shape
 from potluck.engine.kernels.library import Library
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import JOB_BYTES, RUN, emit_run
 from potluck.engine.kernels.products.tensors import DTYPES, Angles
+from potluck.engine.kernels.threads_kernel import JOB_BYTES, RUN, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import I64
 from potluck.model.families.facts import (

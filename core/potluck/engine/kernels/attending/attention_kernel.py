@@ -1,7 +1,7 @@
 """The kernel of attention for one token: softmax(scale q Kᵀ) V over the cached tokens that it sees.
 
 A tile is all heads that share a key head, over one panel. Its result is unscaled, beside the highest score
-and the sum of powers: a part. Parts are computed by the threads of the pool in any order, and those of a head
+and the sum of powers: a part. Parts are computed by the threads in any order, and those of a head
 combined by one of them in the order of the panels, as `prefill_kernel` merges them.
 """
 
@@ -26,7 +26,7 @@ from potluck.engine.kernels.attending.attention_scores import (
 )
 from potluck.engine.kernels.attending.attention_tile import Tile, add_scaled, merge
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import EMIT_ACTIVATION
 from potluck.engine.kernels.writing.ir_types import (
@@ -61,7 +61,7 @@ class Attend(Record):
     window = Number()  # cached tokens that it sees, itself among them
     parts = Address(KIND_F32)  # `parts_floats` numbers
     out = Address(KIND_F32)  # (H, numbers of a value)
-    job = Address(I8)  # of the pool; null: there is none
+    job = Address(I8)  # of the threads; null: there are none
     shares = Number()  # how many parts the work is cut into
 
 
@@ -110,16 +110,16 @@ class _Part:
 def emit_attend(
     module: ir.Module, name: str, path: Path, shape: Heads, run: ir.Function | None = None
 ) -> ir.Function:
-    """Write attention of all heads. `run` shares it with the pool: a function that `emit_run` has written."""
+    """Write attention of all heads. `run` shares it with the threads: a function that `emit_run` has written."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
     combine = _emit_combine(module, f"{name}_combine", path, shape)
     run = run or emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, ATTEND, name), path)
     given = Attend.load(e.arguments[0])
     _, panels = _panels(given)
-    pool = Pooled(e, run, given.job, given.shares)
-    pool.call(piece, e.arguments[0], panels * shape.kv_heads)
-    pool.call(combine, e.arguments[0], shape.heads)
+    threads = OnThreads(e, run, given.job, given.shares)
+    threads.call(piece, e.arguments[0], panels * shape.kv_heads)
+    threads.call(combine, e.arguments[0], shape.heads)
     return e.end()
 
 

@@ -18,8 +18,8 @@ from potluck.engine.kernels.attending.attention import LANES, PANEL, WIDE, Cache
 from potluck.engine.kernels.attending.rope_kernel import quantise
 from potluck.engine.kernels.layout import CACHE_LINE
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.products.rows import read_row
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -88,7 +88,7 @@ class IndexKeys(Record):
 
 
 def emit_index_keys(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> ir.Function:
-    """Write norm, rope and caching of some tokens' keys: a job of the pool."""
+    """Write norm, rope and caching of some tokens' keys: a job of the threads."""
     e, given, first, last = begin_piece(module, name, path, IndexKeys)
     with e.loop(first, last) as token:
         key = given.index_keys + token * given.stride
@@ -153,7 +153,7 @@ def score_numbers(tokens: int) -> int:
 def emit_choose_tokens(
     module: ir.Module, name: str, path: Path, shape: IndexHeads, run: ir.Function | None = None
 ) -> ir.Function:
-    """Write a token's choice. `run` shares it with the pool: a function that `emit_run` has written."""
+    """Write a token's choice. `run` shares it with the threads: a function that `emit_run` has written."""
     score = _emit_score(module, f"{name}_score", path, shape)
     copy = emit_copy_rows(module, f"{name}_copy", path, shape.cached)
     run = run or emit_run(module, f"{name}_run", path)
@@ -161,11 +161,11 @@ def emit_choose_tokens(
     given = Choose.load(e.arguments[0])
     with e.loop(0, shape.heads) as head:
         _turn(e, shape, given.queries + head * shape.head_dim, given.cosines, given.sines)
-    pool = Pooled(e, run, given.job, given.shares)
-    pool.call(score, e.arguments[0], given.position // PANEL + 1)
+    threads = OnThreads(e, run, given.job, given.shares)
+    threads.call(score, e.arguments[0], given.position // PANEL + 1)
     _find(e, shape, given)
     arguments = CopyRows.store(e, **{field: given[field] for field in CopyRows.fields})
-    pool.call(copy, arguments, shape.chosen)
+    threads.call(copy, arguments, shape.chosen)
     return e.end()
 
 
@@ -294,7 +294,7 @@ class CopyRows(Record):
 
 
 def emit_copy_rows(module: ir.Module, name: str, path: Path, cached: Heads) -> ir.Function:
-    """Write a job of the pool that copies what attention reads of the chosen rows, one after the other."""
+    """Write a job of the threads that copies what attention reads of the chosen rows, one after the other."""
     e, given, first, last = begin_piece(module, name, path, CopyRows)
     with e.loop(first, last) as index:
         position = given.places[index]

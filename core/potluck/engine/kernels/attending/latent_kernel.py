@@ -13,7 +13,7 @@ from potluck.engine.kernels.attending.attention import LANES, Heads
 from potluck.engine.kernels.attending.rope_kernel import norm_row, quantise
 from potluck.engine.kernels.layout import CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import F32, I8, KIND_F32, KIND_INT8
 from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record, stack
@@ -69,7 +69,7 @@ class LatentRows(Record):
 
 
 def emit_latent_rows(module: ir.Module, name: str, path: Path, shape: LatentHeads) -> ir.Function:
-    """Write norm, rope and caching of some tokens: a job of the pool."""
+    """Write norm, rope and caching of some tokens: a job of the threads."""
     e, given, first, last = begin_piece(module, name, path, LatentRows)
     rotary, heads = shape.rotary_dim, shape.attention
     turned = stack(e, F32, rotary).of(KIND_F32)

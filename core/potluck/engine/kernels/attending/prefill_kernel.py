@@ -35,7 +35,7 @@ from potluck.engine.kernels.attending.attention_integers import (
 from potluck.engine.kernels.attending.attention_scores import scales_floats, value_scales
 from potluck.engine.kernels.attending.attention_tile import Tile
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -140,7 +140,7 @@ class _Scratch:
 
 
 def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Write attention of many tokens: a job of the pool."""
+    """Write attention of many tokens: a job of the threads."""
     layout = _Scratch(shape, path)
     prepare = _emit_prepare(module, f"{name}_prepare", layout)
     some_rows = _emit_rows(module, f"{name}_rows", layout, layout.rows)

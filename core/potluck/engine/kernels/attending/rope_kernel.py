@@ -10,8 +10,8 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES, WIDE, Heads
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.products.rows import read_row
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import emit_bytes, emit_integers, emit_scale
 from potluck.engine.kernels.writing.ir_types import (
@@ -48,7 +48,7 @@ class RopeAndCache(Record):
 
 
 def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
-    """Write norm, rope and caching of some tokens: a job of the pool."""
+    """Write norm, rope and caching of some tokens: a job of the threads."""
     e, given, first, last = begin_piece(module, name, path, RopeAndCache)
     half = shape.rotary_dim // 2
     with e.loop(first, last) as token:

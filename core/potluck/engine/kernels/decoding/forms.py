@@ -14,7 +14,6 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attending.latent_kernel import HeadProducts, head_of
 from potluck.engine.kernels.layout import ROWS, groups_of, input_bytes
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.products.float_kernel import (
     FloatProduct,
     emit_float_product,
@@ -22,6 +21,7 @@ from potluck.engine.kernels.products.float_kernel import (
 )
 from potluck.engine.kernels.products.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.products.rows import NORMED, Reading, Writing, emit_row
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -40,7 +40,7 @@ Emit = Callable[[ir.Module, str], ir.Function]
 
 @dataclass(frozen=True, kw_only=True)
 class _Product:
-    """A product as a job of the pool."""
+    """A product as a job of the threads."""
 
     piece: ir.Function
     record: type[Record]  # its arguments
@@ -54,11 +54,11 @@ class Form(ABC):
 
     name: str  # what the names of functions begin with
     memory: Pointer  # for an input
-    pool: Pooled  # which products are shared with
+    threads: OnThreads  # which products are shared with
 
     @property
     def e(self) -> Emitter:
-        return self.pool.e
+        return self.threads.e
 
     def normed(
         self,
@@ -107,10 +107,10 @@ class Form(ABC):
         arguments = product.record.store(
             self.e, weights=matrix, inputs=inputs, out=out, addend=addend, rows=rows, **product.more
         )
-        self.pool.call(product.piece, arguments, -(-rows // product.rows_of_block))
+        self.threads.call(product.piece, arguments, -(-rows // product.rows_of_block))
 
     def multiply_heads(self, arguments: Pointer, heads: int, rows: int, width: int) -> None:
-        """Write out = inputs · matrixᵀ of each head: heads are shared with the pool, not rows.
+        """Write out = inputs · matrixᵀ of each head: heads are shared with the threads, not rows.
 
         Args:
             arguments: `HeadProducts`.
@@ -120,13 +120,13 @@ class Form(ABC):
         """
         emit = partial(self._emit_heads, rows=rows, width=width)
         piece = self._function(f"heads_{self._name}_{rows}_{width}", emit)
-        self.pool.call(piece, arguments, heads)
+        self.threads.call(piece, arguments, heads)
 
     def _emit_heads(self, module: ir.Module, name: str, rows: int, width: int) -> ir.Function:
-        """Write a product of each head: a job of the pool."""
+        """Write a product of each head: a job of the threads."""
         product = self._product(width)
         e, given, first, last = begin_piece(module, name, self.e.path, HeadProducts)
-        inside = replace(self, pool=replace(self.pool, e=e))
+        inside = replace(self, threads=replace(self.threads, e=e))
         with e.loop(first, last) as head:
             source, out = head_of(given, head)
             memory = given.inputs.skip(head, self.input_bytes(width))

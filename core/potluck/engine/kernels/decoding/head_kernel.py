@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from potluck.engine.kernels.decoding.forms import PackedForm
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, emit_run
+from potluck.engine.kernels.threads_kernel import OnThreads, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -60,8 +60,10 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
-    pool = Pooled(e, run, given.job, given.shares)
-    form = PackedForm(name=name, memory=given.records, pool=pool, weight_format=shape.weight_format)
+    threads = OnThreads(e, run, given.job, given.shares)
+    form = PackedForm(
+        name=name, memory=given.records, threads=threads, weight_format=shape.weight_format
+    )
     norm = shape.epsilon, shape.norm_kind
     inputs = form.normed(given.hidden, shape.hidden, given.norm, *norm)
     form.multiply(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)

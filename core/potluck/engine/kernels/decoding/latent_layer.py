@@ -166,7 +166,7 @@ class LatentCalls:
         step, layer = self.step, self.layer
         cached = {name: layer[name] for name in ("keys", "own_from", "shared_keys")}
         arguments = CopyRows.store(self.e, places=step["places"], rows=step["rows"], **cached)
-        self.router.pool.call(self.index[0], arguments, follows)
+        self.router.threads.call(self.index[0], arguments, follows)
 
     def _attend(self) -> None:
         e, step, layer = self.e, self.step, self.layer

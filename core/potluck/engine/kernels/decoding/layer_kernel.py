@@ -12,7 +12,7 @@ is added may be multiplied instead. In place of the second line there may be a M
 of those that its router chooses, in their order, and then of the one that all tokens go through. Torch and the kernels for many tokens compute the same
 sums in the same order (`blocks.py`, `mlp.py`), so that a token gets the same bits from either. One kernel is compiled for each shape. What
 differs between layers of one shape is passed as data. What all layers share in a step is in one record, what a layer has of its own in
-another. With a pool, products and attention are shared among its threads.
+another. With several threads, they share products and attention.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +41,6 @@ from potluck.engine.kernels.decoding.layer_shape import (
 )
 from potluck.engine.kernels.mixtures.moe_kernel import emit_choose, is_chosen
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, emit_run
 from potluck.engine.kernels.products.rows import emit_row
 from potluck.engine.kernels.states.convolution_kernel import (
     call_short_convolution,
@@ -49,6 +48,7 @@ from potluck.engine.kernels.states.convolution_kernel import (
 )
 from potluck.engine.kernels.states.delta_kernel import call_delta_net, emit_delta_net
 from potluck.engine.kernels.states.mamba_kernel import call_mamba, emit_mamba
+from potluck.engine.kernels.threads_kernel import OnThreads, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -87,9 +87,9 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
     given = Step.load(step)
-    pool = Pooled(e, run, given.job, given.shares)
-    forms = _forms(name, given.records, pool)
-    router = FloatForm(name=name, memory=given.normed, pool=pool, kind=KIND_F32)
+    threads = OnThreads(e, run, given.job, given.shares)
+    forms = _forms(name, given.records, threads)
+    router = FloatForm(name=name, memory=given.normed, threads=threads, kind=KIND_F32)
     with e.loop(0, count) as index:
         layer = layers.of(Layer)[index]
         _Layer(
@@ -130,14 +130,14 @@ def _emit_mixer(
     return rows, attend, keys, emit_choose_tokens(module, f"{name}_choose_tokens", path, index, run)
 
 
-def _forms(name: str, memory: Pointer, pool: Pooled) -> dict[WeightFormat, Form]:
+def _forms(name: str, memory: Pointer, threads: OnThreads) -> dict[WeightFormat, Form]:
     """Return the form of the matrices of each format."""
     forms: dict[WeightFormat, Form] = {
-        held: PackedForm(name=name, memory=memory, pool=pool, weight_format=held)
+        held: PackedForm(name=name, memory=memory, threads=threads, weight_format=held)
         for held in PACKED_FORMATS
     }
     for held, kind in FLOAT_KINDS.items():
-        forms[held] = FloatForm(name=name, memory=memory, pool=pool, kind=kind)
+        forms[held] = FloatForm(name=name, memory=memory, threads=threads, kind=kind)
     return forms
 
 
@@ -214,7 +214,7 @@ class _Layer:
         inputs = form.as_is(normed, width)
         form.multiply(layer.space_input, inputs, step.wide, NULL, space.heads.rows, width)
         places = {"inputs": step.wide, "out": step.attended}
-        call_mamba(self.router.pool, self.called.mix[2:], space.heads, layer, **places)
+        call_mamba(self.router.threads, self.called.mix[2:], space.heads, layer, **places)
         form = self.forms[space.output_format]
         inputs = form.as_is(step.attended, size)
         form.multiply(layer.space_output, inputs, step.wide, NULL, width, size)
@@ -460,15 +460,15 @@ class _Layer:
             few = form.as_is(self._few(gates, size), size)
             form.multiply(self.layer.gates, few, gates, NULL, heads.values_size, size)
         places = {"inputs": step.wide, "rates": step.rates, "out": step.attended}
-        call_delta_net(self.router.pool, kernel, heads, self.layer, **places)
+        call_delta_net(self.router.threads, kernel, heads, self.layer, **places)
 
     def _mamba(self, heads: MambaHeads) -> None:
         places = {"inputs": self.step.wide, "out": self.step.attended}
-        call_mamba(self.router.pool, self.called.mix, heads, self.layer, **places)
+        call_mamba(self.router.threads, self.called.mix, heads, self.layer, **places)
 
     def _convolution(self, sizes: ConvolutionSizes) -> None:
         (job,), places = self.called.mix, {"inputs": self.step.wide, "out": self.step.attended}
-        call_short_convolution(self.router.pool, job, sizes, self.layer, **places)
+        call_short_convolution(self.router.threads, job, sizes, self.layer, **places)
 
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix

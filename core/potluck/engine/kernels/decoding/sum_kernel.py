@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from potluck.engine.kernels.decoding.layer_records import SUM
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import emit_pause
+from potluck.engine.kernels.threads_kernel import emit_pause
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import I8, I64, KIND_F32, POINTER, internal
 from potluck.engine.kernels.writing.memory import Address, Function, Number, Pointer, Record

@@ -9,10 +9,10 @@ results are then added up in the order of the experts, each with the bits that t
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece, emit_run
 from potluck.engine.kernels.products.product_kernel import PackedProduct, emit_product
 from potluck.engine.kernels.products.quantise_kernel import Quantise, emit_quantise
 from potluck.engine.kernels.products.rows import Reading
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -59,7 +59,7 @@ class Experts(Record):
     added = Address(I8)  # `AddUp`
     experts = Number()  # that have tokens
     tokens = Number()
-    job = Address(I8)  # of the pool, or null
+    job = Address(I8)  # of the threads, or null
     shares = Number()
 
 
@@ -98,11 +98,11 @@ def emit_experts(
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, EXPERTS, name), path)
     given = Experts.load(e.arguments[0])
-    pool = Pooled(e, run, given.job, given.shares)
+    threads = OnThreads(e, run, given.job, given.shares)
     for field, job in jobs.items():
         arguments = given[field]
-        pool.call(job, arguments, given.experts * Each.load(arguments).blocks)
-    pool.call(add_up, given.added, given.tokens)
+        threads.call(job, arguments, given.experts * Each.load(arguments).blocks)
+    threads.call(add_up, given.added, given.tokens)
     return e.end()
 
 
@@ -124,7 +124,7 @@ def _emit_each(
 
 
 def _emit_add_up(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """Write a token's sum of factor x result, in the order of its pairs: a job of the pool."""
+    """Write a token's sum of factor x result, in the order of its pairs: a job of the threads."""
     e, given, first, last = begin_piece(module, name, path, AddUp)
     with e.loop(first, last) as token:
         pair, out = token * given.per_token, given.out + token * given.width

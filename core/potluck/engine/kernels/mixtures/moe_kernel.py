@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import emit_exp
 from potluck.engine.kernels.writing.ir_types import (
@@ -69,7 +69,7 @@ class Choose(Record):
 
 
 def emit_choose_many(module: ir.Module, name: str, path: Path, routing: Routing) -> ir.Function:
-    """Write what `emit_choose` does, for each token: a job of the pool."""
+    """Write what `emit_choose` does, for each token: a job of the threads."""
     choose = emit_choose(module, f"{name}_one", path, routing)
     e, given, first, last = begin_piece(module, name, path, Choose)
     with e.loop(first, last) as token:

@@ -14,7 +14,7 @@ of bf16, because the product waits for memory.
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter, Variable
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -69,7 +69,7 @@ def input_kind(path: Path, kind: int, width: int) -> int:
 def emit_float_product(
     module: ir.Module, name: str, path: Path, kind: int, inputs: int = KIND_F32, tokens: int = 1
 ) -> ir.Function:
-    """out[t, n] = Σ x[t, k] W[n, k] + addend[n], for the rows n from first to last, as a pool's job.
+    """out[t, n] = Σ x[t, k] W[n, k] + addend[n], for the rows n from first to last, as a job of the threads.
 
     Args:
         module: what it is added to.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.products.float_kernel import F32_SUMS
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter, Variable
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -114,7 +114,7 @@ def emit_arrange(module: ir.Module, name: str, path: Path) -> ir.Function:
 
 
 def emit_matrix_product(module: ir.Module, name: str, path: Path) -> ir.Function:
-    """out[t, n] = Σ x[t, k] W[n, k] + addend[n], for the rows n of some blocks: a job of the pool."""
+    """out[t, n] = Σ x[t, k] W[n, k] + addend[n], for the rows n of some blocks: a job of the threads."""
     sizes = tiling(path)
     copy = _emit_panel(module, f"{name}_panel", path)
     tiles = [_emit_tile(module, f"{name}_tile{tile}", path, tile) for tile in sizes.tiles]

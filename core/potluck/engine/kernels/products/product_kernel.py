@@ -27,9 +27,9 @@ from potluck.engine.kernels.layout import (
     TILES,
 )
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.products.block_kernel import Block, BlockRow
 from potluck.engine.kernels.products.dots import Dot, State, make_dot
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter, Variable
 from potluck.engine.kernels.writing.ir_types import (
     F32,
@@ -92,7 +92,7 @@ def emit_product(
     weight_format: PackedFormat,
     tiles: Sequence[int] = TILES,
 ) -> ir.Function:
-    """Write out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of some blocks: a job of the pool.
+    """Write out[t, n] = Σ x[t, k] W[n, k] + addend[t, n], for the rows n of some blocks: a job of the threads.
 
     A kernel that is never given many tokens needs only the smallest of the tiles.
     """

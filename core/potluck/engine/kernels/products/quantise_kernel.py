@@ -4,8 +4,8 @@ from llvmlite import ir
 
 from potluck.engine.kernels.layout import GROUP, RECORD_BYTES, TILE, TILES
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.products.rows import Reading, emit_record, read_row
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.ir_types import I8, I64, KIND_BF16, KIND_F16, KIND_F32, Operand
 from potluck.engine.kernels.writing.memory import Address, Number, Record
 from potluck.engine.kernels.writing.values import Value
@@ -26,7 +26,7 @@ class Quantise(Record):
 def emit_quantise(
     module: ir.Module, name: str, path: Path, reading: Reading = "plain", *, gathers: bool = False
 ) -> ir.Function:
-    """Write each token's numbers as records, which lie as `layout` says: a job of the pool."""
+    """Write each token's numbers as records, which lie as `layout` says: a job of the threads."""
     record = emit_record(module, f"{name}_record", path)
     e, given, first, last = begin_piece(module, name, path, Quantise)
     groups = (given.width + (GROUP - 1)) // GROUP

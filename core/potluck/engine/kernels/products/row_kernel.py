@@ -3,8 +3,8 @@
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import begin_piece
 from potluck.engine.kernels.products.rows import Reading, emit_row
+from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.ir_types import F32, KIND_F32, constant
 from potluck.engine.kernels.writing.memory import Address, Number, Record
 
@@ -22,7 +22,7 @@ class Rows(Record):
 def emit_rows(
     module: ir.Module, name: str, path: Path, reading: Reading, number: float = 0.0
 ) -> ir.Function:
-    """Write each token's numbers, read in this way, with the number of `Reading`: a job of the pool."""
+    """Write each token's numbers, read in this way, with the number of `Reading`: a job of the threads."""
     row = emit_row(module, f"{name}_row", path, reading, KIND_F32)
     e, given, first, last = begin_piece(module, name, path, Rows)
     with e.loop(first, last) as token:

@@ -6,8 +6,8 @@ A job takes some channels of all tokens, in their order. So a token has the same
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.states.recurrent_kernel import LANES
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import KIND_F32
 from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record, Span
@@ -35,26 +35,26 @@ def blocks_of_convolution(shape: ConvolutionSizes) -> int:
 
 
 def call_short_convolution(
-    pool: Pooled, job: ir.Function, shape: ConvolutionSizes, layer: Record, **places: Pointer
+    threads: OnThreads, job: ir.Function, shape: ConvolutionSizes, layer: Record, **places: Pointer
 ) -> None:
     """Emit the call for one token.
 
     Args:
-        pool: that shares the work.
+        threads: that share the work.
         job: as `emit_short_convolution` has written it.
         shape: of the layer.
         layer: has the fields of what the layer has of its own.
         places: the fields of the token.
     """
     fields = {name: layer[name] for name in ("convolution", "bias", "before")}
-    arguments = Convolution.store(pool.e, stride=0, tokens=1, **fields, **places)
-    pool.call(job, arguments, blocks_of_convolution(shape))
+    arguments = Convolution.store(threads.e, stride=0, tokens=1, **fields, **places)
+    threads.call(job, arguments, blocks_of_convolution(shape))
 
 
 def emit_short_convolution(
     module: ir.Module, name: str, path: Path, shape: ConvolutionSizes
 ) -> ir.Function:
-    """Take all tokens through the convolution: a job of the pool. A block is some channels."""
+    """Take all tokens through the convolution: a job of the threads. A block is some channels."""
     e, given, first, last = begin_piece(module, name, path, Convolution)
     with e.loop(first, last) as block:
         channel = block * _CHANNELS

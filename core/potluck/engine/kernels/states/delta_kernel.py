@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.states.recurrent_kernel import (
     LANES,
     WIDE,
     each_columns,
     emit_convolution,
 )
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import (
     EMIT_ACTIVATION,
@@ -53,7 +53,7 @@ class DeltaNet(Record):
 
 
 def emit_delta_net(module: ir.Module, name: str, path: Path, shape: DeltaHeads) -> ir.Function:
-    """Write the kernel: a job of the pool, whose blocks are key heads."""
+    """Write the kernel: a job of the threads, whose blocks are key heads."""
     assert not (shape.has_tiled_heads and (shape.has_joined_inputs or shape.has_joined_rates))
     e, given, first, last = begin_piece(module, name, path, DeltaNet)
     with e.loop(first, last) as key_head:
@@ -62,12 +62,12 @@ def emit_delta_net(module: ir.Module, name: str, path: Path, shape: DeltaHeads) 
 
 
 def call_delta_net(
-    pool: Pooled, kernel: ir.Function, shape: DeltaHeads, layer: Record, **places: Pointer
+    threads: OnThreads, kernel: ir.Function, shape: DeltaHeads, layer: Record, **places: Pointer
 ) -> None:
     """Emit the call of the kernel for one token.
 
     Args:
-        pool: that shares the work.
+        threads: that share the work.
         kernel: as `emit_delta_net` has written it.
         shape: of the layer.
         layer: has the fields of what the layer has of its own.
@@ -75,8 +75,8 @@ def call_delta_net(
     """
     own = ("convolution", "decays", "offsets", "norm", "before", "state")
     fields = {name: layer[name] for name in own}
-    arguments = DeltaNet.store(pool.e, stride=0, tokens=1, **fields, **places)
-    pool.call(kernel, arguments, shape.key_heads)
+    arguments = DeltaNet.store(threads.e, stride=0, tokens=1, **fields, **places)
+    threads.call(kernel, arguments, shape.key_heads)
 
 
 @dataclass(frozen=True)

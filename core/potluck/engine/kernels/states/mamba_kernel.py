@@ -8,8 +8,8 @@ written where the input was, or to the result.
 from llvmlite import ir
 
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.pool_kernel import Pooled, begin_piece
 from potluck.engine.kernels.states.recurrent_kernel import LANES, each_columns, emit_convolution
+from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import (
     emit_exp,
@@ -47,7 +47,7 @@ MambaJobs = tuple[ir.Function, ...]
 
 
 def emit_mamba(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> MambaJobs:
-    """Write the jobs of the pool."""
+    """Write the jobs of the threads."""
     jobs = (
         emit_convolutions(module, f"{name}_convolution", path, shape),
         emit_states(module, f"{name}_states", path, shape),
@@ -62,12 +62,12 @@ def blocks_of_jobs(shape: MambaHeads, tokens: Operand) -> tuple[Operand, ...]:
 
 
 def call_mamba(
-    pool: Pooled, jobs: MambaJobs, shape: MambaHeads, layer: Record, **places: Pointer
+    threads: OnThreads, jobs: MambaJobs, shape: MambaHeads, layer: Record, **places: Pointer
 ) -> None:
     """Emit the calls for one token.
 
     Args:
-        pool: that shares the work.
+        threads: that share the work.
         jobs: as `emit_mamba` has written them.
         shape: of the layer.
         layer: has the fields of what the layer has of its own.
@@ -75,9 +75,9 @@ def call_mamba(
     """
     own = ("convolution", "bias", "decays", "offsets", "skips", "norm", "before", "state")
     fields = {name: layer[name] for name in own}
-    arguments = Mamba.store(pool.e, stride=0, tokens=1, **fields, **places)
+    arguments = Mamba.store(threads.e, stride=0, tokens=1, **fields, **places)
     for job, blocks in zip(jobs, blocks_of_jobs(shape, 1), strict=True):
-        pool.call(job, arguments, blocks)
+        threads.call(job, arguments, blocks)
 
 
 def emit_convolutions(module: ir.Module, name: str, path: Path, shape: MambaHeads) -> ir.Function:

@@ -102,18 +102,18 @@ def read_gemma_3(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> Tow
 
 
 def read_gemma_4(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
-    """The tower of Gemma 4 26B-A4B and 31B, whose products are not clipped."""
-    only(eye, "use_clipped_linears", None, False)
+    """The tower of Gemma 4; the products of E2B and E4B have bounds."""
     only(eye, "attention_bias", None, False)
     sizes = transformer(eye)
     only(eye, "num_key_value_heads", sizes["heads"])
     only(eye, "head_dim", sizes["width"] // sizes["heads"])
+    bounds = (facts.bounds or ()) if eye.flag("use_clipped_linears", False) else None
     merger, eps = facts.merger, eye.number("rms_norm_eps", 0.0, 1.0, 1e-6)
     if eye.flag("standardize", False):
         standard = ("vision_tower.std_bias", "vision_tower.std_scale")
         merger = replace(merger, standard=standard)
     return TowerSpec(
-        facts=replace(facts, merger=merger, sees_ahead=_ahead(whole)),
+        facts=replace(facts, merger=merger, sees_ahead=_ahead(whole), bounds=bounds),
         **sizes,
         out=out,
         middle=(),

@@ -10,8 +10,8 @@ from quantised_tensors import random_matrix
 from torch import Tensor
 from weight_formats import every_format
 
-from potluck.engine.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.kernels import PackedWeight, ReferenceKernels
+from potluck.engine.kernels.products.gguf_blocks import block_integers, block_numbers, block_offsets
 from potluck.engine.loading.dequantise import StoredRows
 from potluck.engine.loading.targets import PackedTarget
 from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat

@@ -1,17 +1,17 @@
-"""OpenAI's requests and responses, as far as Potluck supports them, checked field by field.
+"""OpenAI's requests, as far as Potluck supports them, checked field by field.
 
 Unknown fields are ignored, as OpenAI's own servers do. `openai_checks` refuses a known field that would
 change the meaning of the answer and that Potluck does not support. Additions to OpenAI's fields:
 `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `return_token_ids` and `structured_outputs`, named as in
-vLLM, and an object `potluck` with measurements. Pure, like `potluck.api.values.schema`.
+vLLM. Pure, like `potluck.api.values.schema`.
 """
 
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
-from potluck.api.other_servers import MAX_TOKENS, OtherServers
+from potluck.api.v1.other_servers import MAX_TOKENS, OtherServers
 from potluck.errors import UsageError
 
 MAX_STOPS = 16  # OpenAI allows 4
@@ -26,7 +26,6 @@ Stop: TypeAlias = str | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | 
 _NOTHING = msgspec.Raw(b"null")  # of fields that are refused unless they are empty
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 Choices = Annotated[list[str], Meta(max_length=1024)]
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class UnsupportedParameterError(UsageError):
@@ -37,9 +36,6 @@ class UnsupportedParameterError(UsageError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message, param=param)
         self.param = param
-
-
-# --- requests
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
@@ -197,206 +193,3 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(max_length=4096)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None  # only so many, which have length 1 again
-
-
-# --- measurements, sent with every answer
-
-
-class StageTiming(Struct, frozen=True, kw_only=True):
-    node: str  # name of the computer
-    compute_ms: float  # median of one token
-
-
-class Timings(Struct, frozen=True, kw_only=True):
-    """The object `potluck` in the last chunk, or in the whole answer."""
-
-    time_to_first_token_s: float
-    tokens_per_s: float  # of decoding, without the first token
-    prefill_tokens: int = 0  # computed for this answer
-    cached_tokens: int = 0  # tokens of the prompt that were found in the KV caches
-    stages: tuple[StageTiming, ...] = ()
-    hop_ms: float | None = None  # for one token: time in which no stage computes
-
-
-# --- responses
-
-
-class PromptTokensDetails(Struct, frozen=True, kw_only=True):
-    cached_tokens: int = 0
-
-
-class Usage(Struct, frozen=True, kw_only=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
-
-
-class TopLogprob(Struct, frozen=True, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
-
-
-class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    top_logprobs: tuple[TopLogprob, ...] = ()
-
-
-class ChatLogprobs(Struct, frozen=True, kw_only=True):
-    content: list[TokenLogprob]
-
-
-class FunctionCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """In a chunk, the first piece of a call has the name; each has more of the arguments."""
-
-    name: str | UnsetType = UNSET
-    arguments: str | UnsetType = UNSET
-
-
-class CallDelta(Struct, frozen=True, kw_only=True):
-    index: int
-    function: FunctionCall
-    id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-
-
-class MadeCall(Struct, frozen=True, kw_only=True):
-    id: str
-    function: FunctionCall
-    type: Literal["function"] = "function"
-
-
-class AssistantMessage(Struct, frozen=True, kw_only=True):
-    content: str | None
-    role: Literal["assistant"] = "assistant"
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[MadeCall, ...] | UnsetType = UNSET
-
-
-class ChatChoice(Struct, frozen=True, kw_only=True):
-    message: AssistantMessage
-    finish_reason: FinishReason
-    index: int = 0
-    logprobs: ChatLogprobs | None = None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class _Head(Struct, frozen=True, kw_only=True):
-    """What every answer and every chunk of one begins with."""
-
-    id: str
-    created: int
-    model: str
-
-
-class ChatCompletion(_Head, frozen=True, kw_only=True):
-    choices: tuple[ChatChoice, ...]
-    usage: Usage
-    potluck: Timings
-    object: Literal["chat.completion"] = "chat.completion"
-    prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class Delta(Struct, frozen=True, kw_only=True):
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[CallDelta, ...] | UnsetType = UNSET
-
-
-class ChatChunkChoice(Struct, frozen=True, kw_only=True):
-    delta: Delta
-    finish_reason: FinishReason | None = None
-    index: int = 0
-    logprobs: ChatLogprobs | None = None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatChunk(_Head, frozen=True, kw_only=True):
-    """One server-sent event of a streamed chat; `[DONE]` comes after the last one."""
-
-    choices: tuple[ChatChunkChoice, ...]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    usage: Usage | UnsetType | None = UNSET  # only with stream_options.include_usage
-    potluck: Timings | UnsetType = UNSET  # in the last chunk
-    prompt_token_ids: list[int] | UnsetType = UNSET  # in the first chunk
-
-
-class CompletionLogprobs(Struct, frozen=True, kw_only=True):
-    tokens: list[str]
-    token_logprobs: list[float | None]  # None: of the first token of a prompt
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
-
-
-class CompletionChoice(Struct, frozen=True, kw_only=True):
-    text: str
-    finish_reason: FinishReason | None = None
-    index: int = 0
-    logprobs: CompletionLogprobs | None = None
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class Completion(_Head, frozen=True, kw_only=True):
-    """A whole text completion, or one server-sent event of a streamed one."""
-
-    choices: tuple[CompletionChoice, ...]
-    object: Literal["text_completion"] = "text_completion"
-    usage: Usage | UnsetType | None = UNSET
-    potluck: Timings | UnsetType = UNSET
-
-
-class Embedding(Struct, frozen=True, kw_only=True):
-    embedding: list[float] | str  # in base64, little-endian f32
-    index: int
-    object: Literal["embedding"] = "embedding"
-
-
-class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsAnswer(Struct, frozen=True, kw_only=True):
-    data: list[Embedding]
-    model: str
-    usage: EmbeddingsUsage
-    object: Literal["list"] = "list"
-
-
-class ModelFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The object `potluck` of a model. What is not known is missing."""
-
-    loaded: bool  # another one is loaded on its first use
-    format: str | None = None  # safetensors, gguf
-    nbytes: int = 0  # of its files with weights
-    parameters: int = 0
-
-
-class ModelInfo(Struct, frozen=True, kw_only=True):
-    id: str
-    created: int
-    potluck: ModelFacts
-    object: Literal["model"] = "model"
-    owned_by: str = "potluck"
-    max_model_len: int | UnsetType = UNSET  # the context, under vLLM's name for it
-
-
-class ModelList(Struct, frozen=True, kw_only=True):
-    data: tuple[ModelInfo, ...]
-    object: Literal["list"] = "list"
-
-
-class ApiError(Struct, frozen=True, kw_only=True):
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-    progress: float | UnsetType = UNSET  # 0 to 1: how far the model is loaded that is not ready yet
-
-
-class ApiErrorBody(Struct, frozen=True, kw_only=True):
-    """An error of `/v1`, as a response or as an event inside a stream."""
-
-    error: ApiError

@@ -12,13 +12,13 @@ from weight_formats import every_format
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.library import emit_kernel, optimise, target_machine
 from potluck.engine.kernels.paths import Path, host_triple
-from potluck.engine.kernels.pool_kernel import emit_serve
+from potluck.engine.kernels.threads_kernel import emit_serve
 from potluck.model.formats import INT4, PackedFormat
 
 DEADLINE_S = 30
 
 
-def threads_of_pools() -> list[threading.Thread]:
+def threads_of_kernels() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("kernels-")]
 
 
@@ -45,11 +45,11 @@ def test_threads_give_what_one_thread_gives(
 
 
 def test_one_thread_is_the_callers() -> None:
-    before = threads_of_pools()
+    before = threads_of_kernels()
 
     GeneratedKernels(BEST, 1)
 
-    assert threads_of_pools() == before
+    assert threads_of_kernels() == before
 
 
 def test_sleeping_threads_are_woken() -> None:
@@ -57,8 +57,8 @@ def test_sleeping_threads_are_woken() -> None:
     packed = kernels.pack(torch.randn(2048, 512), INT4)
     x = kernels.quantise(torch.randn(16, 512))
     expected = GeneratedKernels(BEST).multiply(packed, x)
-    assert kernels._pool is not None  # pyright: ignore[reportPrivateUsage]
-    job = kernels._pool._job  # pyright: ignore[reportPrivateUsage]
+    assert kernels._threads is not None  # pyright: ignore[reportPrivateUsage]
+    job = kernels._threads._job  # pyright: ignore[reportPrivateUsage]
     deadline = time.monotonic() + DEADLINE_S
     for _ in range(3):
         while not job._asleep:  # pyright: ignore[reportPrivateUsage]
@@ -73,9 +73,9 @@ def test_sleeping_threads_are_woken() -> None:
 
 
 def test_threads_end_when_closed_or_forgotten() -> None:
-    before = threads_of_pools()
+    before = threads_of_kernels()
     closed, forgotten = GeneratedKernels(BEST, 3), GeneratedKernels(BEST, 2)
-    started = [thread for thread in threads_of_pools() if thread not in before]
+    started = [thread for thread in threads_of_kernels() if thread not in before]
     assert len(started) == 3
 
     closed.close()

@@ -1,4 +1,4 @@
-"""A thread pool for the kernels: its threads spin for a moment after each job, then sleep.
+"""The threads that share the work of kernels: they spin for a moment after each job, then sleep.
 
 The products of one token follow each other within microseconds. Waking a thread takes longer, so the
 threads spin. Between tokens they sleep, since other stages need the cores. torch has threads of its
@@ -11,23 +11,23 @@ import weakref
 from ctypes import addressof
 
 from potluck.engine.kernels.library import Library
-from potluck.engine.kernels.pool_kernel import JOB_BYTES, STOPPING, emit_run, emit_serve
+from potluck.engine.kernels.threads_kernel import JOB_BYTES, STOPPING, emit_run, emit_serve
 
 PATIENCE = 4000  # how often a thread looks for work before it sleeps, which takes 100 to 200 µs
 _LINE = 128  # bytes that processors fetch together
 
 
-class Pool:
+class Threads:
     """Threads that share jobs with the caller's thread, one job at a time."""
 
-    def __init__(self, library: Library, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, library: Library, count: int) -> None:
+        self.count = count
         self._job = _Job(library)
         self._run = library.get(emit_run)
-        for number in range(1, threads):
+        for number in range(1, count):
             name = f"kernels-{number}"
             threading.Thread(target=_serve, args=(self._job,), name=name, daemon=True).start()
-        # The threads refer to the job alone, so that a pool that is no longer used stops too.
+        # The threads refer to the job alone, so that they end too when nobody uses them any more.
         self._stop = weakref.finalize(self, self._job.stop)
 
     def run(self, piece: int, arguments: int, blocks: int, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The kernels of a thread pool: blocks of a job are shared among threads that spin for work.
+"""What the threads run: blocks of a job are shared among threads that spin for work.
 
 A job is a function of (arguments, first, last) and a number of blocks. Threads take a few blocks at a
 time from a counter, so that a slow thread leaves more to the others. The caller works too, and waits only
@@ -36,7 +36,7 @@ JOB_BYTES = 640
 # What computes some blocks of a job: its arguments (a record), first block, the one after the last.
 PIECE = ir.FunctionType(VOID, [POINTER, I64, I64])
 
-# The job, how often to look for work → 1 if the pool is to stop.
+# The job, how often to look for work → 1 if the thread is to end.
 SERVE = ir.FunctionType(I32, [POINTER, I64])
 # The job, a `PIECE`, its arguments, the number of blocks, blocks taken at a time.
 RUN = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, I64])
@@ -100,16 +100,16 @@ def emit_run(module: ir.Module, name: str, path: Path) -> ir.Function:
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """Emits calls that share work with the threads of the pool."""
+class OnThreads:
+    """Emits calls that share work among threads."""
 
     e: Emitter
     run: ir.Function  # made by `emit_run`
-    job: Pointer  # null: there is no pool
+    job: Pointer  # null: the caller is alone
     shares: Value  # how many parts the blocks are cut into
 
     def call(self, piece: ir.Function, memory: Pointer, blocks: Operand) -> None:
-        """Call a piece for all its blocks: alone, or together with the pool.
+        """Call a piece for all its blocks: alone, or together with the threads.
 
         Args:
             piece: of the type `PIECE`.

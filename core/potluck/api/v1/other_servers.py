@@ -1,7 +1,7 @@
 """Fields of other servers that OpenAI's API lacks.
 
 Clients of llama.cpp's server and of vLLM send them: other names, and what is not offered here. Pure, like
-`potluck.api.openai`.
+`request_shapes`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ _LONGEST = 32  # bytes of a value that may be neutral; a longer one is not decod
 
 
 class OtherServers(Struct, frozen=True, kw_only=True):
-    """These fields. None: as if it were not there."""
+    """The fields. None: the client did not send it."""
 
     # llama.cpp's names of `max_tokens` and `repetition_penalty`.
     n_predict: Annotated[int, Meta(ge=-1, le=MAX_TOKENS)] | None = None
