@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="leave out what is marked slow: two minutes on two cores",
+        help="leave out what is marked slow",
     )
 
 

@@ -9,15 +9,17 @@ import re
 from collections.abc import Sequence
 
 from potluck.api.values.schema import ClusterState, Computer, ModelState, Transfer
+from potluck.api.values.vitals import Vitals
 
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
+_FULL = 0.98  # of a battery; one that is plugged in is kept there
 _NAMED = 2  # so many computers are named beside a model, more are counted
 _LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
 _PIECE = re.compile(r".{4}")
 _BREAK = "\u200b"  # a space without width
 _UNITS = (
-    r"(?:[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
+    r"(?:°C|[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
 )
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
 _BEFORE_DOT = re.compile(r" (?=·)")
@@ -170,6 +172,16 @@ def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:
     if bytes_per_s is not None and bytes_per_s < _SLOW_LINK:
         line += " — slow link"
     return line
+
+
+def vitals(computer: Computer) -> str:
+    """Return the temperature and the battery of a computer, as far as they are known: `70 °C · battery 64 %`."""
+    seen, parts = computer.vitals or Vitals(), list[str]()
+    if seen.heat_c is not None:
+        parts.append(f"{seen.heat_c:.0f} °C")
+    if seen.battery is not None and not (seen.plugged and seen.battery > _FULL):
+        parts.append(f"battery {percent(seen.battery)}{', plugged in' if seen.plugged else ''}")
+    return " · ".join(parts)
 
 
 def model_name(name: str | None) -> str:

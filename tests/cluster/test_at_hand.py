@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from byte_model import make_byte_model
-from fake_cluster import within
+from fake_cluster import Run, within
 from msgspec.structs import replace
 from whole_nodes import QUESTION, chat, eventually, folders_of, load, running
 
@@ -60,16 +60,29 @@ def make_seeing(folder: Path) -> None:
     file.write_text(json.dumps(whole))
 
 
+@pytest.fixture(scope="module")
+def node(
+    runner: asyncio.Runner, guide: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    """A node that has found the models."""
+
+    async def start() -> Node:
+        node = await stack.enter_async_context(
+            running(folders_of(tmp_path_factory.mktemp("home"), "Desk"))
+        )
+        await node.library.add_folder(FolderRequest(path=str(models)))
+        return node
+
+    stack = AsyncExitStack()
+    yield runner.run(within(60, start()))
+    runner.run(stack.aclose())
+
+
 @pytest.fixture
-def desk(guide: Path, tmp_path: Path, models: Path) -> Callable[[Test], None]:
-    """Runs a test on a node that has found the models."""
-
-    async def main(test: Test) -> None:
-        async with running(folders_of(tmp_path, "Desk")) as node:
-            await node.library.add_folder(FolderRequest(path=str(models)))
-            await test(node)
-
-    return lambda test: asyncio.run(within(90, main(test)))
+def desk(node: Node, run: Run) -> Iterator[Callable[[Test], None]]:
+    """Runs a test on the node, which has no model loaded."""
+    yield lambda test: run(test(node))
+    run(node.backend.unload())
 
 
 def asking(model: str | None, tokens: int = 8) -> Any:

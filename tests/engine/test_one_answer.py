@@ -34,36 +34,41 @@ FAST: list[tuple[str, bool, Scheme, Cache]] = [
     ("mimo 2 flash", True, "int8", "int8"),
 ]
 SLOW: list[tuple[str, bool, Scheme, Cache]] = [
-    ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
     ("gemma 3", False, "int4-head8", "full"),
-    ("granite, tied, biases", True, "int4", "full"),
     ("deepseek 2 lite", True, "f32", "int8"),
-    ("deepseek 3", True, "int4", "full"),
     ("glm 5.2", True, "f32", "full"),
+    ("kimi linear", True, "int8", "full"),
+]
+# Shorter texts, for what is cached and seen as in one of those above, or chosen by torch, which has no panels.
+SHORTER: list[tuple[str, bool, Scheme, Cache]] = [
+    ("qwen 4, n-grams", True, "int4", "full"),
+    ("deepseek 4", True, "int4", "int8"),
+    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
+    ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
+    ("granite, tied, biases", True, "int4", "full"),
+    ("deepseek 3", True, "int4", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
     ("command a", True, "int8", "full"),
-    ("qwen 4, n-grams", True, "int4", "full"),
-    ("deepseek 4", True, "int4", "int8"),
-    ("kimi linear", True, "int8", "full"),
-    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
 ]
+# What kernels are written for in these and those above is all that they are written for in any family.
 FAMILIES = [
-    "llama", "mistral, window", "mixtral, one expert, window", "qwen 3, window",
-    "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias", "smollm 3, window, biases",
-    "exaone 4, hybrid", "gemma 3", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "glm 5",
-    "qwen 3 next", "ernie 4.5 moe", "granite 4, dense, groups, rope", "glm 4", "hunyuan a13b", "qwen 3.5 moe",
-    "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "bamba", "falcon h1",
-    "gemma 4", "gemma 4, experts", "llama 4 maverick, two experts, odd",
-    "laguna", "trinity", "step 3.5, no scaling, text of a model with pictures", "hy 3", "a.x k1",
+    "smollm 3, window, biases", "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias",
+    "exaone 4, hybrid", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
+    "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "falcon h1", "gemma 4",
+    "gemma 4, experts", "llama 4 maverick, two experts, odd", "laguna",
     "minimax m3, text of a model with pictures",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]
 EACH: list[tuple[str, bool, Scheme, Cache]] = [
-    (family, True, SCHEMES[index % len(SCHEMES)], "full") for index, family in enumerate(FAMILIES)
+    *SHORTER,
+    *(
+        (family, True, SCHEMES[index % len(SCHEMES)], "full")
+        for index, family in enumerate(FAMILIES)
+    ),
 ]
-GENERIC: list[tuple[str, bool, Scheme, Cache]] = [FAST[1], SLOW[3]]
+GENERIC: list[tuple[str, bool, Scheme, Cache]] = [FAST[1], SLOW[1]]
 CASES = [
     *((*case, BEST.name) for case in (*FAST, *SLOW, *EACH)),
     *((*case, host_paths()[-1].name) for case in GENERIC),

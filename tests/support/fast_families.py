@@ -1,4 +1,7 @@
-"""Which families the fast tier has: one for each kind of layer. One takes a second, most of it for its kernels."""
+"""Which families the fast tier has, and which are enough for all that kernels are written for.
+
+A family takes a second, most of it for its kernels.
+"""
 
 from collections.abc import Iterable
 
@@ -12,6 +15,57 @@ FAST = (
     "deepseek 2 lite",
     "qwen 3.5",
     "granite 4",
+)
+# One after the other was added that has something which a kernel is written for and those before it have not: a kind
+# of mixer, of norms, gates, routing, activation, of what turns or is scaled, and heads that share keys or do not.
+GENERATED = (
+    *FAST,
+    "llama, one key head, tied, odd",
+    "gemma 2, one key head, odd",
+    "gemma 4",
+    "gemma 4, experts",
+    "olmo 2, no shared key heads, bias",
+    "muse glimmer, text of a model with pictures",
+    "llama 4 scout",
+    "command r",
+    "command a+",
+    "granite 4, dense, groups, rope",
+    "glm 4 9b",
+    "glm 5",
+    "glm 5.2",
+    "glm 5.3, text of a model with pictures",
+    "deepseek 2, groups",
+    "deepseek 4",
+    "kimi linear",
+    "qwen 3 next",
+    "qwen 2 moe, gated shared expert",
+    "nemotron h",
+    "nemotron h, narrow experts",
+    "falcon h1",
+    "step 3.7, text of a model with pictures",
+    "lfm 2",
+    "lfm 2, adjusted, biases",
+    "mimo 2 flash",
+    "minimax m3, text of a model with pictures",
+    "kolibri 1",
+    "laguna",
+    "apertus",
+)
+# With these, every value of every field of a layer's specification, and every name of a tensor.
+SPECIFIED = (
+    *GENERATED,
+    "phi 3",
+    "qwen 4, n-grams",
+    "ernie 4.5 moe",
+    "hunyuan a13b",
+    "hy 3",
+    "hyperclova x",
+    "glm 4",
+    "granite moe, windows",
+    "trinity",
+    "flint",
+    "a.x k1",
+    "nemotron h, dense, biases",
 )
 
 

@@ -1,4 +1,4 @@
-"""Compiled kernels that all processes of a run share: to compile them takes half of the tests' time.
+"""Compiled kernels that all processes of a run share: to compile them takes much of the tests' time.
 
 They stay in pytest's cache folder, so that the next run begins with those of the same code.
 """

@@ -70,6 +70,14 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
         return DeviceId(kind=self.kind, index=self.index)
 
 
+class Vitals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a computer's sensors say; None: that cannot be read there."""
+
+    battery: Annotated[float, Meta(ge=0, le=1)] | None = None  # the share that is left
+    plugged: bool = False
+    heat_c: Annotated[float, Meta(ge=-50, le=200)] | None = None  # of its hottest processor, in °C
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own description. Its id must be the one of its certificate."""
 
@@ -215,6 +223,7 @@ class Status(Message, frozen=True, tag="status"):
     reason: Annotated[str, Meta(max_length=32)] | None = None  # of the pause; others may be added
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
+    vitals: Vitals | None = None
 
 
 class StillNeeded(Message, frozen=True, tag="still_needed"):
@@ -247,6 +256,7 @@ class Assign(Message, frozen=True, tag="assign"):
     seed: Count | None = None  # of random weights, which the stage makes itself: no tensors
     device: DeviceId | None = None  # None: the best one
     share: RankShare | None = None  # of each layer; None: all of it
+    model: Name = ""  # its name, for the worker's owner
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):

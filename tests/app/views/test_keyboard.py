@@ -131,7 +131,8 @@ def test_the_text_of_a_reply_comes_before_its_buttons_and_both_before_the_compos
 
     names = [stop.objectName() or stop.accessibleName() for stop in stops]
     actions = ["reply-copy", "reply-edit", "reply-branch"]
-    wanted = ["message-edit", "Reply", "code-copy", "Code", *actions, "message-edit", "Reply"]
+    own = ["message-copy", "message-edit"]
+    wanted = [*own, "Reply", "code-copy", "Code", *actions, *own, "Reply"]
     wanted += ["reply-copy", "reply-regenerate", "reply-edit", "reply-branch", "composer-text"]
     assert names[: len(wanted)] == wanted
 

@@ -4,6 +4,8 @@ Where there is no such GPU, torch computes in their place, and the code around t
 stages.
 """
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,13 @@ def operators(dtype: torch.dtype) -> NvidiaOperators:
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+@cache
+def packed_matrix(rows: int, columns: int, seed: int) -> PackedWeight:
+    return ReferenceKernels().pack(
+        random(rows, columns, seed=seed).cpu() / columns**0.5, INT4_SUPER
+    )
 
 
 def off(ours: Tensor, theirs: Tensor) -> float:
@@ -160,11 +169,8 @@ def test_chosen_experts_compute_what_they_do_one_by_one(
     width, inner, count = 256, 96, 12
 
     def matrix(rows: int, columns: int, seed: int) -> NvidiaLinear:
-        packed = ReferenceKernels().pack(
-            random(rows, columns, seed=seed).cpu() / columns**0.5, INT4_SUPER
-        )
         bias = random(rows, dtype=operators.dtype, seed=seed) if has_bias else None
-        linear = NvidiaLinear(packed, bias, operators=operators)
+        linear = NvidiaLinear(packed_matrix(rows, columns, seed), bias, operators=operators)
         linear.place()
         return linear
 

@@ -106,6 +106,11 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_read, READ_AHEAD[1]),
 ]
 
+# Paths that differ from another one by how they multiply integers, and the kernels that do: the pieces of all others
+# are the same ones.
+ALIKE = {"avxvnni": "avx2", "i8mm": "neon", "dotprod": "neon"}
+OF_INTEGERS = (emit_product, emit_lookup)
+
 
 def compiled(
     path: Path, triple: str, emit: Emit, *parameters: Hashable
@@ -114,6 +119,14 @@ def compiled(
     binding.initialize_all_asmprinters()
     machine = target_machine(path, triple)
     return machine, optimise(emit_kernel("kernel", path, emit, *parameters), machine)
+
+
+@pytest.mark.parametrize(("path", "other"), ALIKE.items())
+def test_paths_of_one_processor_differ_by_how_they_multiply_integers(path: str, other: str) -> None:
+    one, another = (next(each for each in PATHS if each.name == name) for name in (path, other))
+    names = ("name", "needs", "features", "dot", "tokens")
+
+    assert replace(one, **{name: getattr(another, name) for name in names}) == another
 
 
 def undefined_symbols(elf: bytes) -> set[str]:
@@ -135,7 +148,10 @@ def undefined_symbols(elf: bytes) -> set[str]:
 @of_paths(PATHS)
 def test_every_kernel_compiles_and_needs_no_library(path: Path, triple: str) -> None:
     """What a C library has here may be missing on another computer."""
+    is_alike = path.name in ALIKE
     for kernel in KERNELS:
+        if is_alike and kernel[0] not in OF_INTEGERS:
+            continue
         machine, module = compiled(path, triple, *kernel)
 
         assert undefined_symbols(machine.emit_object(module)) == set(), kernel

@@ -1,4 +1,4 @@
-"""Every family's logits are those of `transformers`, however the model is cut and fed."""
+"""Every family's logits are those of `transformers`, however the model is cut and fed, through torch and through kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from config_layers import with_layers
-from fast_families import each_of
+from fast_families import GENERATED, each_of
 from model_variants import VARIANTS
 from tiny_models import CPU, Pipeline, Reference, difference, off
 from torch import Tensor
@@ -23,6 +23,8 @@ from potluck.model.mixing.delta_net import DeltaNetSpec
 MakeReference = Callable[..., Reference]
 
 TOKENS = 40  # more than any window of the variants, so that windows show
+# The first token comes alone, then chunks, then single tokens beyond all windows.
+PIECES = (1, 3, 7, 1, 18) + (1,) * 10
 TOLERANCE = 1e-5  # of the largest logit; f32 has 1.2e-7, and four layers add up
 # What a state gives is normed however little it is, and with it its error: transformers' own chunks and single
 # tokens differ by 3e-5 in these.
@@ -35,6 +37,7 @@ def tolerance(reference: Reference) -> float:
     return DELTA_NET_TOLERANCE if has_state else TOLERANCE
 
 
+@pytest.mark.usefixtures("torch_alone")
 @each_of(VARIANTS)
 def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
     make_reference: MakeReference, variant: str
@@ -49,15 +52,31 @@ def test_logits_are_those_of_transformers_wherever_the_model_is_cut(
     assert torch.equal(Pipeline(reference, cuts).run(ids), logits)
 
 
+@pytest.mark.usefixtures("torch_alone")
 @each_of(VARIANTS)
 def test_a_prompt_in_pieces_is_the_prompt(make_reference: MakeReference, variant: str) -> None:
-    """The first token comes alone, then chunks, then single tokens beyond all windows."""
     reference = make_reference(variant)
     ids = reference.prompt(TOKENS)
 
-    logits = Pipeline(reference, [2]).run_in_pieces(ids, (1, 3, 7, 1, 18) + (1,) * 10)
+    logits = Pipeline(reference, [2]).run_in_pieces(ids, PIECES)
 
     assert difference(logits, reference.logits(ids)) < tolerance(reference)
+
+
+@each_of(GENERATED)
+def test_generated_layers_give_the_logits_of_transformers(
+    make_reference: MakeReference, variant: str
+) -> None:
+    """All that kernels are written for is in one of these; compiling them takes most of the time."""
+    reference = make_reference(variant)
+    ids = reference.prompt(TOKENS)
+    expected = reference.logits(ids)
+
+    pipeline = Pipeline(reference, [2])
+
+    assert difference(pipeline.run(ids), expected) < tolerance(reference)
+    pipeline.restart()
+    assert difference(pipeline.run_in_pieces(ids, PIECES), expected) < tolerance(reference)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fake_ranks import Meeting, RankedReference, RankedStage
-from model_variants import VARIANTS
+from fast_families import SPECIFIED
 from tiny_models import CPU, SESSION, Pipeline, Reference, difference, make_model, off
 
 from potluck.engine.generated.run import GeneratedRun
@@ -37,7 +37,7 @@ WIDE = {
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SPECIFIED)
 def test_two_ranks_have_the_logits_of_the_whole(
     make_reference: MakeReference, variant: str
 ) -> None:
@@ -50,12 +50,17 @@ def test_two_ranks_have_the_logits_of_the_whole(
     assert difference(logits, reference.logits(ids)) < TOLERANCE
 
 
-@pytest.mark.parametrize("parts", [(1, 1), pytest.param((2, 1, 1), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "variant",
+    ("variant", "parts"),
     [
-        *("llama, biases", "gemma 2", "qwen 3 moe", "gpt-oss", "command r"),
-        pytest.param("gemma 4, experts", marks=pytest.mark.slow),
+        *(
+            (one, (1, 1))
+            for one in ("llama, biases", "gemma 2", "qwen 3 moe", "gpt-oss", "command r")
+        ),
+        *(
+            pytest.param(one, (2, 1, 1), marks=pytest.mark.slow)
+            for one in ("llama, biases", "qwen 3 moe", "gemma 4, experts")
+        ),
     ],
 )
 def test_generated_layers_of_ranks_have_the_logits_of_the_whole(

@@ -29,8 +29,10 @@ def chi_square(drawn: Counter[int], expected: npt.NDArray[np.float64]) -> float:
     return (sum(parts) - degrees) / math.sqrt(2 * degrees)
 
 
-@pytest.mark.parametrize(("size", "spread"), [(3, 0.5), (30, 1.0), (200, 0.1)])
-@pytest.mark.parametrize("over", ["positions", "seeds"])
+@pytest.mark.parametrize(
+    ("size", "spread", "over"),
+    [(3, 0.5, "positions"), (30, 1.0, "positions"), (30, 1.0, "seeds"), (200, 0.1, "seeds")],
+)
 def test_candidates_are_drawn_as_often_as_the_softmax_says(
     size: int, spread: float, over: str
 ) -> None:

@@ -16,6 +16,7 @@ from potluck_app.theme import Choice as ThemeChoice
 from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
+from potluck_app.views.options.engine import EnginePart
 from potluck_app.views.options.programs import ProgramsCard
 from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
@@ -59,6 +60,7 @@ class SettingsView(QWidget):
         on_share: Callable[[], object],
         on_doctor: Callable[[], object],
         preferences: PreferencesFile,
+        on_open_again: Callable[[], object] | None = None,
         log: Path | None = None,
     ) -> None:
         super().__init__()
@@ -69,7 +71,8 @@ class SettingsView(QWidget):
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
-        self.update_card = UpdateCard(theme, backend)
+        self.engine = EnginePart(backend)
+        self.update_card = UpdateCard(theme, backend, on_open_again)
         fill_page(
             self,
             "Settings",
@@ -81,6 +84,7 @@ class SettingsView(QWidget):
             self._sending(),
             self._network(on_doctor),
             self.programs,
+            self.engine,
             self.update_card,
             self.about,
             label(
@@ -257,6 +261,7 @@ class SettingsView(QWidget):
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
         self.about.show_state(state)
+        self.engine.show_state(state)
         self.update_card.show_state(state)
         if node is not None:
             _check(self.unloading, node.idle_unload_s or 0)

@@ -27,6 +27,7 @@ from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
+from potluck.wire.fields import line
 from potluck.wire.messages import Address, Assign, CacheHop, Hop, Load, RankPlace, RankShare
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Deployment:
             seed=model.seed,
             device=device_of(stage.device),
             share=RankShare(rank=stage.rank, shares=stage.shares) if stage.is_ranked else None,
+            model=line(model.name),
         )
         return StageDeployment(
             stage=stage,

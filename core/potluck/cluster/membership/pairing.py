@@ -12,11 +12,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from potluck.api.values.pairing import Pairing as PairingView
-from potluck.api.values.pairing import PairingState as ViewState
 from potluck.cluster.events import ComputerPaired, Events, HomeJoined, Notice
+from potluck.cluster.membership.attempt import Attempt
 from potluck.errors import (
     IdentityError,
     NotFoundError,
@@ -38,7 +37,6 @@ from potluck.wire.pairing import (
     Me,
     Member,
     Pairing,
-    PairingState,
 )
 from potluck.wire.pairing_by_sight import MasterBySight, WorkerBySight
 from potluck.wire.pairing_by_token import MasterByToken, WorkerByToken
@@ -51,47 +49,6 @@ KEEP_ENDED_S = 30.0  # a client may ask how it ended
 FIRST_MESSAGE_TIMEOUT_S = 5.0
 CODE_TIMEOUT_S = 10.0  # from the first message to the six digits: no person is involved yet
 MOST_LEFT_EARLY, LEFT_EARLY_S = 2, 120.0  # so many attempts in so many seconds, then none
-
-_VIEW_STATES: dict[PairingState, ViewState] = {
-    PairingState.COMPARING: "confirm",
-    PairingState.ACCEPTED_THERE: "confirm",
-    PairingState.ACCEPTED_HERE: "accepted",
-    PairingState.AGREED: "accepted",
-    PairingState.ISSUED: "accepted",
-    PairingState.PAIRED: "paired",
-    PairingState.FAILED: "failed",
-}
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Attempt:
-    """One pairing by sight, as clients see it."""
-
-    id: str
-    machine: Pairing
-    node_id: NodeId
-    name: str
-    link: PairingLink
-    had_code: bool = False  # whether there were digits to compare
-    compared: asyncio.Event  # set when there are digits to compare, or the pairing has ended
-
-    def view(self) -> PairingView:
-        machine = self.machine
-        state = _VIEW_STATES.get(machine.state, "asking")
-        message = None
-        if isinstance(machine.outcome, PairingError):
-            message = machine.outcome.message
-            if machine.outcome.data.get("kind") == "refused":
-                state = "refused"
-        return PairingView(
-            id=self.id,
-            node_id=self.node_id,
-            name=machine.peer_name or self.name,
-            role=machine.role,
-            state=state,
-            code=machine.code.replace(" ", "") if machine.code else None,
-            message=message,
-        )
 
 
 class Pairings:

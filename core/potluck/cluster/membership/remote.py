@@ -55,6 +55,7 @@ from potluck.wire.messages import (
     StillNeeded,
     Unload,
     Unloaded,
+    Vitals,
     WarmingUp,
 )
 from potluck.wire.passing_messages import Expect, Expecting, PassedOn, PassOn
@@ -93,6 +94,7 @@ class RemoteComputer:
         self.is_leaving = False  # it goes on for a moment with what it has loaded
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
+        self.vitals: Vitals | None = None
         self._best: dict[NodeId, Address] = {}  # the best address, from each computer
         self._identity = identity
         self._patience = patience

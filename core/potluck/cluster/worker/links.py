@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
+from potluck.api.values import vitals as schema
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import (
     NotAllowedError,
@@ -36,6 +39,7 @@ from potluck.wire.messages import (
     Revoked,
     Status,
     StillNeeded,
+    Vitals,
 )
 from potluck.wire.passing_messages import PassedOn, PassOn
 
@@ -275,6 +279,7 @@ class WorkerLinks:
             reason=worker.reason,
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.leasing.held(link.home),
+            vitals=_vitals(worker.vitals),
         )
         if status != self._masters[link]:
             self._masters[link] = status
@@ -283,6 +288,12 @@ class WorkerLinks:
     async def _send(self, link: Link, status: Status) -> None:
         with suppress(PotluckError):  # the task that serves the link notices its end
             await link.send(status)
+
+
+def _vitals(seen: schema.Vitals) -> Vitals | None:
+    if seen == schema.Vitals():
+        return None  # nothing can be read here
+    return msgspec.convert(seen, Vitals, from_attributes=True)
 
 
 def _is_loopback(address: Address) -> bool:

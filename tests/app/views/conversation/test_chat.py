@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.conversation.chat import EXAMPLES
 from potluck_app.views.conversation.composer import ComposerText
 from potluck_app.views.conversation.message import ReplyMessage
+from potluck_app.views.conversation.user_message import UserMessage
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.widgets.code import CodeView
 from potluck_app.views.widgets.controls import IconButton
@@ -244,6 +245,18 @@ def test_the_reply_and_its_code_can_be_copied(
 
     assert QGuiApplication.clipboard().text() == REPLY
     assert view.copy.text() == "Copied"
+
+
+def test_an_own_message_can_be_copied_whole(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    question = "Long words. " * 400  # which is folded
+    write(window, qtbot, question)
+    (own,) = window.findChildren(UserMessage)
+
+    qtbot.mouseClick(own.copy, Qt.MouseButton.LeftButton)
+
+    assert QGuiApplication.clipboard().text() == question.strip()
 
 
 def test_a_button_confirms_for_a_moment(qtbot: QtBot, theme: Theme) -> None:

@@ -84,7 +84,7 @@ def test_a_program_that_packs_otherwise_takes_no_session_of_this_one(
 ) -> None:
     """Its weights would have other bits: their keys and values do not belong to those that were kept."""
     own = Path(potluck.__file__).parent
-    other = shutil.copytree(own, tmp_path / "potluck", ignore=shutil.ignore_patterns("__pycache__"))
+    other = shutil.copytree(own, tmp_path / "potluck")
     schemes = other / "model" / "schemes.py"
     words = f"\nPACKING_VERSION = {PACKING_VERSION}\n"
     text = schemes.read_text(encoding="utf-8")
@@ -93,12 +93,14 @@ def test_a_program_that_packs_otherwise_takes_no_session_of_this_one(
         text.replace(words, f"\nPACKING_VERSION = {PACKING_VERSION + 1}\n"), encoding="utf-8"
     )
 
-    async def cached(program: Path, epoch: int) -> int:
-        """How many tokens of the prompt a new process of this program finds on the disk."""
+    async def start(program: Path) -> None:
         monkeypatch.setattr(potluck, "__file__", str(program / "__init__.py"))
         await desk.handle.stop()
         desk.handle = desk.new_handle()
         await desk.handle.start()
+
+    async def cached(epoch: int) -> int:
+        """How many tokens of the prompt the process finds on the disk."""
         await desk.load(desk.stage(model, range(4), epoch=epoch, context=1024))
         async with Driver(desk, desk, epoch=epoch, keeps_sessions=True) as pipeline:
             generator = Generator()
@@ -108,8 +110,10 @@ def test_a_program_that_packs_otherwise_takes_no_session_of_this_one(
         return found
 
     async def main() -> None:
-        assert await cached(own, 11) == 0
-        assert await cached(other, 12) == 0
-        assert await cached(own, 13) == 576
+        assert await cached(11) == 0
+        await start(other)
+        assert await cached(12) == 0
+        await start(own)
+        assert await cached(13) == 576
 
     run(main())

@@ -34,7 +34,15 @@ class LargestScratch(Scratch):
 
 SWIGLU = ClampedSwiglu(alpha=1.7, limit=7.0, has_pairs=True)  # of gpt-oss
 COUNT, HIDDEN, SIZE = 9, 72, 48  # inputs of a group and a part of one
-SLOWLY = [pytest.param(path, marks=[pytest.mark.slow] * (path != BEST)) for path in host_paths()]
+# Every format on the best path; products of each format on each path are compared in `test_products.py`.
+HELD = [
+    pytest.param(
+        path, held, id=f"{path.name}-{held.dtype}", marks=[pytest.mark.slow] * (path != BEST)
+    )
+    for path in host_paths()
+    for held in (INT8, INT4, INT4_OFFSET, INT4_SUPER)
+    if path == BEST or held == INT8
+]
 
 
 def experts_of(
@@ -77,8 +85,7 @@ def inputs(tokens: int) -> Tensor:
     return torch.randn(tokens, HIDDEN, generator=torch.Generator().manual_seed(tokens))
 
 
-@pytest.mark.parametrize("path", SLOWLY, ids=lambda path: path.name)
-@pytest.mark.parametrize("held", [INT8, INT4, INT4_OFFSET, INT4_SUPER], ids=lambda held: held.dtype)
+@pytest.mark.parametrize(("path", "held"), HELD)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_experts_at_once_are_those_one_by_one(path: Path, held: PackedFormat, threads: int) -> None:
     kernels = GeneratedKernels(path, threads)

@@ -49,19 +49,25 @@ def expected(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("count", "per_token", "routing"),
+    ("count", "per_token", "shared", "routing"),
     [
-        (1, 1, {"normalise": True}),
-        (4, 2, {"normalise": False}),
-        (16, 16, {"normalise": True}),
-        (17, 3, {"normalise": False}),
-        (64, 8, {"normalise": True}),
-        (17, 3, {"normalise": True, "has_bias": True}),
-        (64, 8, {"normalise": True, "function": "sigmoid", "has_bias": True, "scale": 2.5}),
-        (5, 2, {"normalise": False, "function": "sigmoid", "scale": 0.5}),
+        (1, 1, "no shared expert", {"normalise": True}),
+        (4, 2, "shared", {"normalise": False}),
+        (16, 16, "weighed", {"normalise": True}),
+        (17, 3, "no shared expert", {"normalise": False}),
+        (64, 8, "shared", {"normalise": True}),
+        (17, 3, "weighed", {"normalise": True, "has_bias": True}),
+        (
+            64,
+            8,
+            "no shared expert",
+            {"normalise": True, "function": "sigmoid", "has_bias": True, "scale": 2.5},
+        ),
+        (5, 2, "weighed", {"normalise": False, "function": "sigmoid", "scale": 0.5}),
         (
             24,
             4,
+            "shared",
             {
                 "normalise": True,
                 "function": "sigmoid",
@@ -73,10 +79,10 @@ def expected(layer: LayerWeights, shape: LayerShape, token: Tensor) -> Tensor:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("shared", ["no shared expert", "shared", "weighed"])
 def test_the_chosen_experts_are_weighed_and_added(
-    count: int, per_token: int, routing: dict[str, Any], shared: str
+    count: int, per_token: int, shared: str, routing: dict[str, Any]
 ) -> None:
+    """How experts are chosen, and what all tokens go through, are written apart."""
     layer, shape = make_layer(
         count,
         per_token,
