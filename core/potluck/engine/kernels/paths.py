@@ -31,6 +31,7 @@ class Path:
     tokens: int  # whose products are computed at once; the fastest number, as measured
     registers: int = 8  # how many vectors of 16 f32 the registers hold
     half_in_hardware: bool = True  # whether instructions convert f16
+    reads_near: bool = False  # whether products prefetch what they read soon, rather than far ahead
     fuses: bool = True  # whether an instruction multiplies and adds with one rounding
 
 
@@ -68,6 +69,7 @@ PATHS = (
         cpu="x86-64-v3",
         dot="avx2",
         tokens=8,
+        reads_near=True,
     ),
     Path(
         name="i8mm",

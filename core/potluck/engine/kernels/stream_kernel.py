@@ -13,8 +13,9 @@ _AT_ONCE = 8  # vectors read at a time; each is added to a sum of its own
 READ = ir.FunctionType(I32, [POINTER, I64])
 
 # Bytes from what is read to what is prefetched; 0: nothing is. Which is faster depends on the processor: one core of an
-# Intel Xeon reads 15.0 and 16.8 GB/s, and an AMD EPYC (Zen 5) products with int8 at 40 and 37.
-READ_AHEAD = (0, 2048)
+# Intel Xeon reads 15.0 GB/s without and 16.8 at 2048, an AMD EPYC (Zen 5) products with int8 at 40 and 37, and one of
+# Zen 2 18.1 without, 19.1 at 256, and 16.8 at 2048.
+READ_AHEAD = (0, 256, 2048)
 READ_STEP = _AT_ONCE * VECTOR  # bytes read at a time; what is left at the end is not read
 
 

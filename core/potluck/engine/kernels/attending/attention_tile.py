@@ -46,6 +46,7 @@ _NEAR_BYTES = 16384  # of values that are read several times: half of the smalle
 _TOGETHER = 2  # tokens whose values are added in a loop's body
 _IN_SOFTMAX = 0.25  # of the next keys, which share of is prefetched while powers are computed
 _FACTORS = 3  # of a row: of the panels before and of this one, and of the integers of this one
+_LEAST_SEEN = LOWEST / 2  # no score that is seen is below
 _LEAST_TOKENS = 16  # that are taken together nevertheless
 
 
@@ -104,24 +105,27 @@ class Tile:
     def _softmax(self, low: Value, high: Value, factors: Pointer, ahead: Ahead | None) -> None:
         """Turn scores into powers, zero for tokens that a row does not see; write the factors of `_finish`."""
         e, has_scales = self.values.e, self.shape.has_scales
-        first = low - low % LANES
+        first, zeros = low - low % LANES, constant(WIDE, 0.0)
         with e.loop(0, self.rows) as row:
             scores, stats = self.scores + row * PANEL, self.stats + row * 2
             here_factors = factors + row * _FACTORS
-            is_seen = self._sees(row)
-            most = self._highest(scores, is_seen, (first, high))
-            sums = e.variable(constant(WIDE, 0.0))
+            self._cap(scores, (first, high))
+            self._hide(scores, row, (first, high))
+            most = self._highest(scores, (first, high))
+            # Far above a score that is not seen, so that the power is zero also where a row sees none.
+            above = e.splat(most.at_least(_LEAST_SEEN), LANES)
+            sums = e.variable(zeros)
             largest = e.variable(constant(TOTALS, 0))
             with e.loop(first, high, LANES) as token:
                 if ahead is not None:
                     ahead.step(LANES * _IN_SOFTMAX / self.rows)
-                here, seen = Span(token, LANES), is_seen(token)
+                here = Span(token, LANES)
                 # A score that is NaN has a power that is NaN, so that the result is NaN too.
-                power = emit_exp(e, scores[here] - most, is_positive=False)
-                power = e.select(seen, power, constant(WIDE, 0.0))
+                power = emit_exp(e, scores[here] - above, is_positive=False)
                 sums.value = sums.value + power
                 if has_scales:
-                    power = e.select(seen, power * self.value_scales[here], constant(WIDE, 0.0))
+                    # Tokens that are not seen have whatever scale.
+                    power = e.select(power.equals(0.0), zeros, power * self.value_scales[here])
                     largest.value = power.magnitude_bits().at_least(largest.value)
                 scores[here] = power
             if has_scales:
@@ -142,31 +146,34 @@ class Tile:
             powers.of(I16)[Span(token, LANES)] = e.trunc(integers, vector(I16, LANES))
         return scale
 
-    def _sees(self, row: Value) -> Callable[[Value], Value]:
-        """Return what says which of the `LANES` tokens from some token on the row sees."""
-        e = self.values.e
-        low, high = (e.trunc(bound, I32) for bound in self.seen_by(row))
+    def _cap(self, scores: Pointer, bounds: tuple[Value, Value]) -> None:
+        """Cap scores, if the shape says so."""
+        if (cap := self.shape.softcap) is not None:
+            e = self.values.e
+            with e.loop(*bounds, LANES) as token:
+                here = Span(token, LANES)
+                scores[here] = emit_tanh(e, scores[here] * (1 / cap)) * cap
+
+    def _hide(self, scores: Pointer, row: Value, bounds: tuple[Value, Value]) -> None:
+        """Write `LOWEST` as the scores of tokens that the row does not see: at either end, and few, if any."""
+        e, (first, last) = self.values.e, bounds
+        low, high = self.seen_by(row)
         lanes = constant(vector(I32, LANES), range(LANES))
+        not_yet = first, low.at_most(last)
+        no_longer = (high - high % LANES).at_least(first), last
+        for start, stop in (not_yet, no_longer):
+            with e.loop(start, stop, LANES) as token:
+                index = e.trunc(token, I32) + lanes
+                is_seen = (index >= e.trunc(low, I32)) & (index < e.trunc(high, I32))
+                here = Span(token, LANES)
+                scores[here] = e.select(is_seen, scores[here], constant(WIDE, LOWEST))
 
-        def is_seen(token: Value) -> Value:
-            index = e.trunc(token, I32) + lanes
-            return (index >= low) & (index < high)
-
-        return is_seen
-
-    def _highest(
-        self, scores: Pointer, is_seen: Callable[[Value], Value], bounds: tuple[Value, Value]
-    ) -> Value:
-        """Return the highest score that is seen; all are capped, if the shape says so."""
+    def _highest(self, scores: Pointer, bounds: tuple[Value, Value]) -> Value:
+        """Return the highest score."""
         e = self.values.e
         highest = e.variable(constant(WIDE, LOWEST))
         with e.loop(*bounds, LANES) as token:
-            here = Span(token, LANES)
-            score = scores[here]
-            if (cap := self.shape.softcap) is not None:
-                score = scores[here] = emit_tanh(e, score * (1 / cap)) * cap
-            score = e.select(is_seen(token), score, constant(WIDE, LOWEST))
-            highest.value = score.at_least(highest.value)
+            highest.value = scores[Span(token, LANES)].at_least(highest.value)
         return highest.value.highest()
 
     @property

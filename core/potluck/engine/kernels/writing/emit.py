@@ -160,9 +160,23 @@ class Emitter(Builder):
         """Of n vectors with n lanes, a vector whose lane i is the sum of vector i."""
         while (half := len(vectors) // 2) > 0:
             pairs = zip(vectors[:half], vectors[half:], strict=True)
-            swapped = (self._swap_halves(pair, half) for pair in pairs)
-            vectors = [one + other for one, other in swapped]
+            vectors = [self._halves_added(one, other, half) for one, other in pairs]
         return vectors[0]
+
+    def _halves_added(self, one: Value, other: Value, half: int) -> Value:
+        """Return lower plus upper parts of `half` lanes, in the lower parts those of the first vector.
+
+        What stays in its lane is taken from both by a blend, which every port of a processor does; only what moves
+        goes through its shuffles.
+        """
+        count = one.type.count
+        stay = [lane + count * bool(lane & half) for lane in range(count)]
+        move = [(lane ^ half) + count * bool(lane & half) for lane in range(count)]
+        parts = (
+            self.shuffle_vector(one, other, constant(vector(I32, count), lanes))
+            for lanes in (stay, move)
+        )
+        return next(parts) + next(parts)
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
         """Transpose n vectors of n lanes, in log2(n) rounds that swap quarters."""

@@ -7,38 +7,45 @@ from potluck.engine.kernels.layout import LARGEST, NOTHING
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import F32, I8, I32, Operand, constant, vector
 from potluck.engine.kernels.writing.memory import Pointer
-from potluck.engine.kernels.writing.values import Value
+from potluck.engine.kernels.writing.values import ROUND, Value
 from potluck.model.families.facts import ClampedSilu, ClampedSwiglu, GateFunction
 
 _LOG2_E = 1 / math.log(2)
 # ln 2 as a sum of two numbers, the first with so few digits that a multiple of it is exact.
 _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
-_DEGREE = 7  # of the series; what it leaves out is below 1e-8 of the result
+_TERMS = 8  # of the series; what it leaves out is below 1e-8 of the result
+_MANTISSA_BITS, _EXPONENT_OF_ONE = 23, 127 << 23  # of an f32
 _LAST_ODD = 15  # power of the series of artanh; what it leaves out is below 1e-9 of the result
 _SUMS = 32  # of squares, each of every 32nd number
-_LEAST, _MOST = -87.0, 88.0  # exp(x) is exp(-87) below these, and infinity above
+_LEAST, _MOST = -88.0, 88.0  # exp(x) is 0 below these, and infinity above
 
 
 def emit_exp(e: Emitter, x: Value, *, is_positive: bool = True) -> Value:
-    """Return e to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN.
+    """Return e to the x, as 2 to the n times the Taylor series of the rest; NaN for NaN, and 0 below -87.7.
 
     `is_positive`: whether x may be. The result is the same, but takes longer.
     """
     typ = x.type
-    limited = x.at_least(_LEAST)
-    limited = limited.at_most(_MOST) if is_positive else limited
-    n = (limited * _LOG2_E).rounded()
+    limited = e.value(constant(typ, _LEAST)).at_least(x)  # NaN stays
+    limited = e.value(constant(typ, _MOST)).at_most(limited) if is_positive else limited
+    shifted = e.multiply_add(limited, constant(typ, _LOG2_E), constant(typ, ROUND))
+    n = shifted - ROUND
     rest = e.multiply_add(n, constant(typ, -_LN2_HIGH), limited)
     rest = e.multiply_add(n, constant(typ, -_LN2_LOW), rest)
-    series = e.value(constant(typ, 1 / math.factorial(_DEGREE)))
-    for power in reversed(range(_DEGREE)):
-        series = e.multiply_add(series, rest, constant(typ, 1 / math.factorial(power)))
-    exponent = e.fptosi(n, vector(I32, typ.count)) + 127
-    power_of_two = e.bitcast(exponent << 23, typ)
-    is_nan = e.fcmp_unordered("uno", x, x)
-    result = e.select(is_nan, x, series * power_of_two)
+    # The lowest bits of the shifted number are n. Of -127 they make 0, as an exponent.
+    exponent = (e.bitcast(shifted, vector(I32, typ.count)) << _MANTISSA_BITS) + _EXPONENT_OF_ONE
+    result = _exp_series(e, rest) * e.bitcast(exponent, typ)
     return e.select(x > _MOST, constant(typ, math.inf), result) if is_positive else result
+
+
+def _exp_series(e: Emitter, x: Value) -> Value:
+    """Return the sum of x to the k over k!, in pairs of pairs: no sum waits for all the others (Estrin's scheme)."""
+    terms = [e.value(constant(x.type, 1 / math.factorial(power))) for power in range(_TERMS)]
+    while len(terms) > 1:
+        terms = [e.multiply_add(b, x, a) for a, b in zip(terms[::2], terms[1::2], strict=True)]
+        x = x * x if len(terms) > 1 else x
+    return terms[0]
 
 
 def emit_silu(e: Emitter, x: Value) -> Value:

@@ -28,7 +28,7 @@ from potluck.engine.kernels.writing.ir_types import (
 )
 
 # Added to and taken from a small f32, it leaves the nearest integer, ties to even.
-_ROUND = 1.5 * 2**23
+ROUND = 1.5 * 2**23
 _ALIGNED = 16  # bytes; more needs a frame pointer, for which LLVM cannot write the prologue on Windows on arm64
 
 
@@ -228,7 +228,7 @@ class Value:
 
     def rounded(self) -> "Value":
         """The nearest integer, ties to even, as f32; for numbers below 2**22."""
-        return self + _ROUND - _ROUND
+        return self + ROUND - ROUND
 
     def magnitude_bits(self) -> "Value":
         """The bits of |f32|: i32 that are ordered as the numbers, with infinity and NaN highest."""
