@@ -6,6 +6,8 @@
     python3 installers/artifacts.py sums FOLDER      SHA256SUMS: of all files there, as `sha256sum --check` reads it
     python3 installers/artifacts.py verify FOLDER    whether all files are those of SHA256SUMS
     python3 installers/artifacts.py publish TAG FOLDER    a release on GitHub, by `gh`: its news, and all files there
+    python3 installers/artifacts.py due FOLDER       whether the newest release's release.json counts for a month still
+    python3 installers/artifacts.py renew TAG FOLDER the newest release's release.json, signed anew and put in its place
     python3 installers/artifacts.py smoke FOLDER     whether this system's packages there start, as a user has them
 
 Uses the standard library only.
@@ -32,6 +34,9 @@ from terminal import say
 
 CYCLONEDX = "cyclonedx-bom==7.5.0"  # the tool of the CycloneDX project
 SUMS = "SHA256SUMS"
+RELEASE_LIST = "release.json"
+LIST_SCRIPT = ROOT / "installers" / "release_index.py"
+NO_KEY = f"NO {RELEASE_LIST}: installers/release_keys.txt has no key yet. See CONTRIBUTING.md."
 START_S = 300  # a first start on a slow runner
 
 
@@ -88,21 +93,75 @@ def index(tag: str, folder: Path, lock: Path = LOCK) -> bool:
     """
     if not release_keys():
         return False
-    script = ROOT / "installers" / "release_index.py"
     url = f"https://github.com/{os.environ['GITHUB_REPOSITORY']}/releases/download/{tag}"
     with locked_python(lock) as python:
-        _run(python, script, "sign", folder, url)
-        _run(python, script, "check", folder)
+        _run(python, LIST_SCRIPT, "sign", folder, url)
+        _run(python, LIST_SCRIPT, "check", folder)
     return True
 
 
+def due(folder: Path, lock: Path = LOCK) -> bool:
+    """Have the list of the newest release fetched and looked at.
+
+    Returns:
+        False: nobody has made a key for releases yet, so there is none.
+
+    Raises:
+        ArtifactError: it is to be renewed, is none, or `gh` failed.
+    """
+    if not release_keys():
+        return False
+    _fetch_list(newest(), folder)
+    with locked_python(lock) as python:
+        _run(python, LIST_SCRIPT, "due", folder)
+    return True
+
+
+def renew(tag: str, folder: Path, lock: Path = LOCK) -> bool:
+    """Have the list of the newest release fetched, signed anew, and put in its place.
+
+    Returns:
+        False: nobody has made a key for releases yet, so there is none.
+
+    Raises:
+        ArtifactError: another release is the newest: a fresh list of an old one would hold computers back. Or the list is
+            none, or `gh` failed.
+    """
+    if not release_keys():
+        return False
+    if (last := newest()) != tag:
+        raise ArtifactError(
+            f"{tag} is not the newest release, so its list is not renewed: {last} is."
+        )
+    _fetch_list(tag, folder)
+    with locked_python(lock) as python:
+        _run(python, LIST_SCRIPT, "renew", folder)
+    _run("gh", "release", "upload", tag, folder / RELEASE_LIST, "--clobber")
+    return True
+
+
+def newest() -> str:
+    """The tag of the newest release, which packages ask.
+
+    Raises:
+        ArtifactError: `gh` failed.
+    """
+    words = ("release", "view", "--json", "tagName", "--jq", ".tagName")
+    return _run("gh", *words, is_read=True).strip()
+
+
+def _fetch_list(tag: str, folder: Path) -> None:
+    words = ("--pattern", RELEASE_LIST, "--dir", folder, "--clobber")
+    _run("gh", "release", "download", tag, *words)
+
+
 def sums(folder: Path) -> Path:
-    """Write the digests of all files in a folder.
+    """Write the digests of all files in a folder, but of the list: it is signed, and is renewed in its place.
 
     Raises:
         ArtifactError: there is nothing.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    files = sorted(folder / name for name in _summed(folder))
     if not files:
         raise ArtifactError(f"There is nothing in {folder}.")
     target = folder / SUMS
@@ -119,13 +178,18 @@ def verify(folder: Path) -> int:
     """
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     known = {name: wanted for wanted, _, name in (line.partition("  ") for line in lines)}
-    here = {path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS}
+    here = _summed(folder)
     if other := here ^ known.keys():
         raise ArtifactError(f"{SUMS} and the folder differ in {', '.join(sorted(other))}.")
     for name, wanted in known.items():
         if digest(folder / name) != wanted:
             raise ArtifactError(f"{name} is not what {SUMS} says.")
     return len(known)
+
+
+def _summed(folder: Path) -> set[str]:
+    files = {path.name for path in folder.iterdir() if path.is_file()}
+    return files - {SUMS, RELEASE_LIST}
 
 
 def publish(tag: str, folder: Path) -> None:
@@ -253,14 +317,17 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _run(*command: str | Path) -> None:
+def _run(*command: str | Path, is_read: bool = False) -> str:
+    """Run a command; returns what it prints, if that is read."""
     words = [str(word) for word in command]
+    out = subprocess.PIPE if is_read else None
     try:
-        done = subprocess.run(words, check=False)
+        done = subprocess.run(words, check=False, stdout=out, text=True)
     except OSError as error:
         raise ArtifactError(f"{words[0]} cannot be started: {error.strerror}.") from error
     if done.returncode:
         raise ArtifactError(f"{' '.join(words[:3])} … ended with status {done.returncode}.")
+    return done.stdout or ""
 
 
 def main(words: Sequence[str]) -> int:
@@ -271,11 +338,13 @@ def main(words: Sequence[str]) -> int:
                 say(f"{sbom(Path(folder))} is written.")
             case ["index", tag, folder]:
                 if index(tag, Path(folder)):
-                    say(f"{Path(folder) / 'release.json'} is written and signed.")
+                    say(f"{Path(folder) / RELEASE_LIST} is written and signed.")
                 else:
-                    say(
-                        "NO release.json: installers/release_keys.txt has no key yet. See CONTRIBUTING.md."
-                    )
+                    say(NO_KEY)
+            case ["due", folder]:
+                say("It counts for a month and more." if due(Path(folder)) else NO_KEY)
+            case ["renew", tag, folder]:
+                say(f"The list of {tag} is renewed." if renew(tag, Path(folder)) else NO_KEY)
             case ["sums", folder]:
                 say(f"{sums(Path(folder))} is written.")
             case ["verify", folder]:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Make a release: `python3 installers/release.py 0.2.0`.
 
-Checks that the version follows the last one, that nothing is uncommitted, that CHANGELOG.md says what is new, and that
-the locks of the engine have PyTorch for all systems that packages are published for.
+Checks that the version follows the last one, that nothing is uncommitted, that CHANGELOG.md says what is new, that
+the locks of the engine have PyTorch for all systems that packages are published for, and that packages name somebody who
+can be written to.
 Then it writes the version, dates the changelog, runs all checks, commits and tags. What fails leaves everything as it
 was. The tag is pushed only after a yes; from it, .github/workflows/release.yml builds and publishes.
 
@@ -23,6 +24,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from native.project import maintainer
 from terminal import say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,6 +96,10 @@ def check(root: Path, version: str) -> None:
     if missing := uncovered(root):
         raise ReleaseError(
             f"The locks of the engine lack PyTorch: {', '.join(missing)}. Make them: {LOCKS}/README.md."
+        )
+    if (who := maintainer(root)).endswith(".invalid>"):  # RFC 2606: it leads nowhere
+        raise ReleaseError(
+            f"Packages would name {who}, to whom nobody can write. Put the project's address into pyproject.toml (maintainers)."
         )
 
 

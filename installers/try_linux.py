@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Try the packages for Linux as users have them: in a Debian without Python and without a compiler.
 
-    sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist] [--newer dist2]
+    sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist]
 
 `deb` and `tarball` install, use and remove a package. `cluster` makes two computers with a cable between them: the first
 fetches its engine from a server that stands for the Internet (the wheels have to be those of the lists), the second has
-no Internet and takes it from the first; then both answer together. `update` has a server of releases offer the packages
-of --newer to such a home: both computers are updated, and a version that does not come up (--broken) is left again.
+no Internet and takes it from the first; then both answer together. `update` has a server of releases offer such a home a newer
+version, made of the same .tar.xz: both computers are updated, and the first one goes back. Then it offers one that does not come
+up, which is left again, and the list before that one, which is refused.
 
 Each step is printed with what was measured; the first that fails ends it with status 1. A picture of the
 window is left in the work folder. Needs root for roots and network namespaces, and debootstrap, Xvfb,
-xwininfo and ImageMagick. The Debian packages of what the .deb recommends come from Debian's mirror.
+xwininfo and ImageMagick, and for `update` what Potluck needs. The Debian packages of what the .deb recommends come from Debian's mirror.
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ _ABSENT = ("python3", "python", "cc", "gcc", "pip")
 _PROMPT = "What is a worker?"
 _ANSWER = "A worker is a computer"  # how the guide answers
 _WINDOW_S = 60.0
-INDEX, RELEASES = (
-    8088,
-    8077,
-)  # ports of what stands for the Internet; packages for `update` name the second
+INDEX, RELEASES = 8088, 8077  # ports of what stands for the Internet
 
 
 def main(words: list[str] | None = None) -> int:
@@ -68,8 +66,6 @@ class Trial:
         self._suite: str = options.suite
         self._packages: Path = options.packages.resolve()
         self._engine: Path | None = options.engine.resolve() if options.engine else None
-        self._newer: Path | None = options.newer.resolve() if options.newer else None
-        self._broken: Path | None = options.broken.resolve() if options.broken else None
         self._torch: Path | None = options.torch.resolve() if options.torch else None
         self._work: Path = options.work.resolve()
         self._display: int = options.display
@@ -108,7 +104,7 @@ class Trial:
 
     def cluster(self) -> None:
         """Two roots in networks of their own, with a cable between them, are one home."""
-        with self._home(".deb") as (first, second):
+        with self._home(self._package(".deb")) as (first, second):
             begun = time.monotonic()
             answer = self._answer_together(first, second)
             _expect(_ANSWER in answer, "two computers answer together")
@@ -116,40 +112,49 @@ class Trial:
             say("  " + first.run("potluck", "ps").strip().replace("\n", "\n  "))
 
     def update(self) -> None:
-        """Both computers of such a home are updated by its main computer, and a bad version is left again."""
-        if self._newer is None:
-            raise BuildError(
-                "Say --newer FOLDER: packages of a newer version with their release.json."
-            )
-        with self._home(".tar.xz") as (first, second), internet(first, self._newer, RELEASES):
-            before = first.run("potluck", "--version")
+        """Both computers of a home are updated by its main computer; a bad version is left, and an old list refused."""
+        # Imported here: the other steps need the standard library alone.
+        from native.trial_releases import TrialReleases
+
+        folder, url = self._work / "releases", f"http://127.0.0.1:{RELEASES}"
+        releases = TrialReleases(self._package(".tar.xz"), folder, url)
+        with (
+            self._home(releases.package) as (first, second),
+            internet(first, releases.folder, RELEASES),
+        ):
             second.run("potluck", "update", "--automatic", "on")
-            said = self._measured("the first computer updates itself", lambda: _updated(first))
-            say("  " + said.strip().replace("\n", "\n  "))
-            after = first.run("potluck", "--version")
-            _expect(before != after, f"{before.strip()} became {after.strip()}")
-            until(lambda: second.run("potluck", "--version") == after, 180, "the second follows")
+            releases.publish(releases.newer)
+            self._measured("the first computer updates itself", lambda: _updated(first))
+            _expect(_version(first) == releases.newer, f"it is {releases.newer} now")
+            until(lambda: _version(second) == releases.newer, 180, "the second follows")
             until(lambda: _is_up(second), 60, "the second has come up")
-            say("  " + second.run("potluck", "update").strip().replace("\n", "\n  "))
-            until(lambda: _members(first) == 2, 90, "both are one home again")
-            _expect(
-                _ANSWER in self._answer_together(first, second), "two computers answer together"
-            )
-        if self._broken is not None:
-            with self._home(".tar.xz") as (first, _), internet(first, self._broken, RELEASES):
-                before = first.run("potluck", "--version")
-                said = self._measured("a version that is bad is tried", lambda: _updated(first))
-                say("  " + said.strip().replace("\n", "\n  "))
-                _expect("did not start on this computer" in said, "it says so")
-                _expect(first.run("potluck", "--version") == before, "the one before is used on")
-                _expect(_ANSWER in first.run("potluck", "chat", _PROMPT), "and it answers")
+            self._need_home(first, second)
+
+            self._measured("the first computer goes back", lambda: _updated(first, "back"))
+            _expect(_version(first) == releases.own, f"it is {releases.own} again")
+            self._need_home(first, second)
+
+            releases.publish(releases.broken)
+            said = self._measured("a version that is bad is tried", lambda: _updated(first))
+            _expect("did not start on this computer" in said, "it says so")
+            _expect(_version(first) == releases.own, "the one before is used on")
+            self._need_home(first, second)
+
+            releases.publish(releases.newer)  # who shows it again keeps the next one back
+            said = _updated(first, "check")
+            _expect("Somebody may hold the newer one back" in said, "an old list is refused")
+
+    def _need_home(self, first: Root, second: Root) -> None:
+        until(lambda: _members(first) == 2, 90, "both are one home")
+        said = self._measured("they answer", lambda: self._answer_together(first, second))
+        _expect(_ANSWER in said, "together, and right")
 
     @contextmanager
-    def _home(self, suffix: str) -> Iterator[tuple[Root, Root]]:
+    def _home(self, package: Path) -> Iterator[tuple[Root, Root]]:
         """Two computers of one home; the second took its engine from the first, and has no Internet."""
         with ExitStack() as stack:
             names = stack.enter_context(two_networks())
-            roots = [self._computer(stack, name, suffix) for name in names]
+            roots = [self._computer(stack, name, package) for name in names]
             first, second = roots
             if self._engine is not None:
                 index = stack.enter_context(self._index(first))
@@ -177,17 +182,17 @@ class Trial:
                 _expect("from your home" in said and "Internet" not in said, "nothing else sent it")
             yield first, second
 
-    def _computer(self, stack: ExitStack, name: str, suffix: str) -> Root:
+    def _computer(self, stack: ExitStack, name: str, package: Path) -> Root:
         """A clean root with a package, in a network of its own."""
         root = stack.enter_context(Root(self._make(name), name))
         self._need_bareness(root)
-        package = self._package(suffix)
-        if suffix == ".deb":
+        is_deb = package.suffix == ".deb"
+        if is_deb:
             shutil.copy(package, root.folder / "root")
             root.run("dpkg", "-i", f"/root/{package.name}", user=None)
         else:
             self._unpack(root, package)
-        tree = "/opt/potluck" if suffix == ".deb" else f"/home/{USER}/.local/opt/potluck/tree"
+        tree = "/opt/potluck" if is_deb else f"/home/{USER}/.local/opt/potluck/tree"
         if self._engine is None:
             self._install_engine(root, tree)
         named = f'mkdir -p ~/.config/potluck && echo \'{{"name": "{name}"}}\''
@@ -311,10 +316,16 @@ def _expect(is_so: bool, what: str) -> None:
     say(f"ok: {what}")
 
 
-def _updated(root: Root) -> str:
-    """Have a computer update itself; returns what it says in the end, also if that is a refusal."""
-    words = root.command("potluck", "update", "install")
-    return subprocess.run(words, capture_output=True, text=True, timeout=400).stdout
+def _updated(root: Root, action: str = "install") -> str:
+    """Have a computer update itself; returns what it says, also if that is a refusal."""
+    words = root.command("potluck", "update", action)
+    said = subprocess.run(words, capture_output=True, text=True, timeout=400).stdout.strip()
+    say("  " + said.replace("\n", "\n  "))
+    return said
+
+
+def _version(root: Root) -> str:
+    return root.run("potluck", "--version").split()[-1]
 
 
 def _is_up(root: Root) -> bool:
@@ -371,8 +382,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--suite", default="bookworm", help="of Debian (%(default)s)")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "trial", help="for the roots")
     parser.add_argument("--display", type=int, default=77, help="a free number of an X server")
-    parser.add_argument("--newer", type=Path, metavar="DIR", help="a newer version, for `update`")
-    parser.add_argument("--broken", type=Path, metavar="DIR", help="one that does not come up")
     engine = parser.add_mutually_exclusive_group(required=True)
     engine.add_argument("--engine", type=Path, metavar="DIR", help="wheels of torch and its needs")
     engine.add_argument("--torch", type=Path, metavar="DIR", help="a folder with torch unpacked")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.files import make_folder, recall, replace, write_atomically
+from potluck.files import make_folder, recall, remove, replace, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -45,10 +45,17 @@ class Held:
         self.waited_s = 0.0
 
     def move(self, source: Path, target: Path) -> None:
+        self._refuse(target)
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        self._refuse(path)
+        path.unlink()
+
+    def _refuse(self, path: Path) -> None:
         if self.left:
             self.left -= 1
-            raise PermissionError(13, "The process cannot access the file", str(target))
-        source.replace(target)
+            raise PermissionError(13, "The process cannot access the file", str(path))
 
     def pause(self, seconds: float) -> None:
         self.waited_s += seconds
@@ -63,6 +70,17 @@ def test_on_windows_a_held_file_is_replaced_as_soon_as_it_is_let_go(tmp_path: Pa
 
     assert old.read_bytes() == b"new"
     assert not new.exists()
+
+
+def test_on_windows_a_held_file_is_removed_as_soon_as_it_is_let_go(tmp_path: Path) -> None:
+    old, held = tmp_path / "old", Held(3)
+    old.write_bytes(b"old")
+
+    remove(old, system="win32", unlink=held.unlink, pause=held.pause)
+
+    assert not old.exists()
+    assert held.waited_s > 0
+    remove(old)  # it is gone already
 
 
 def test_a_file_that_stays_held_is_an_error_within_a_second(tmp_path: Path) -> None:

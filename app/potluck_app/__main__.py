@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         find_or_start=lambda: find_or_start(folders),
         autostart=lambda: _autostart(folders),
         log=folders.log_file,
+        own_command=lambda: _own_command(folders),
     )
     instance.asked_to_show.connect(application.show)
     opener = Opener(application)
@@ -71,7 +72,14 @@ def main(argv: list[str] | None = None) -> int:
     status = qapp.exec()
     notifier.setEnabled(False)
     instance.close()
+    application.next_window.open()
     return status
+
+
+def _own_command(folders: Folders) -> list[str]:
+    from potluck.system.autostart import own_command  # a window that opens needs none
+
+    return own_command("window", folders.home, hidden=False)
 
 
 def _autostart(folders: Folders) -> "Autostart":

@@ -2,8 +2,7 @@
 
 import platform
 import re
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -72,10 +71,52 @@ def system_lines(state: ClusterState | None, qt_version: str) -> list[str]:
     return [
         f"Potluck {state.node.version if state is not None else version()}",
         f"Python {platform.python_version()}, Qt {qt_version}",
-        f"{platform.system()} {platform.release()}, {platform.machine()}, {sys.platform}",
+        system_line(platform.uname(), _release(), platform.mac_ver()[0]),
         wording.devices_line(me) or "devices not known",
         *([engine_line()] if state is not None else []),
     ]
+
+
+_MACHINES = {
+    "x86_64": "64-bit x86",
+    "amd64": "64-bit x86",
+    "aarch64": "64-bit ARM",
+    "arm64": "64-bit ARM",
+    "i686": "32-bit x86",
+    "x86": "32-bit x86",
+}
+_FIRST_11 = 22000  # build of Windows; its version says 10 there, too
+
+
+def system_line(seen: platform.uname_result, release: Mapping[str, str], mac: str) -> str:
+    """Return the operating system and the kind of processor, as people name them.
+
+    Args:
+        seen: what the system says of itself.
+        release: what a Linux says in its os-release(5); empty elsewhere.
+        mac: the version of macOS; empty elsewhere.
+    """
+    machine = _MACHINES.get(seen.machine.lower(), seen.machine)
+    match seen.system:
+        case "Darwin":
+            chip = "Apple silicon" if seen.machine == "arm64" else "Intel"
+            return f"macOS {mac}, {chip}"
+        case "Windows":
+            build = seen.version.rpartition(".")[2]
+            is_11 = build.isdigit() and int(build) >= _FIRST_11
+            return f"Windows {'11' if is_11 else seen.release}, build {build}, {machine}"
+        case _:
+            kernel = f"{seen.system} {'.'.join(seen.release.split('.')[:2])}"
+            name = release.get("NAME", "").removesuffix(" GNU/Linux")
+            named = " ".join(filter(None, (name, release.get("VERSION_ID"))))
+            return ", ".join(filter(None, (named, kernel, machine)))
+
+
+def _release() -> Mapping[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:  # another system, or one that does not say
+        return {}
 
 
 _VARIANTS = (
@@ -113,7 +154,9 @@ def report(state: ClusterState | None, qt_version: str, log: Path) -> str:
     home = str(Path.home())
     lines = [line.replace(home, "~") for line in _records(log)]
     tail = [_SECRET.sub("…", line) for line in lines[-_TAIL:]]
-    return "\n".join([*system_lines(state, qt_version), "", *(tail or ["There is no log."])])
+    return "\n".join(
+        [*system_lines(state, qt_version), platform.platform(), "", *(tail or ["There is no log."])]
+    )
 
 
 def _records(log: Path) -> Iterable[str]:

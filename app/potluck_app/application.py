@@ -9,7 +9,7 @@ or asks if the desktop has none; only Quit ends that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from potluck_app.chats.history import History
 from potluck_app.http import Endpoint
 from potluck_app.language import chosen as language_of
 from potluck_app.language import use
+from potluck_app.next_window import NextWindow
 from potluck_app.node_connection import Connection
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
@@ -66,15 +67,14 @@ class Application(QObject):
         find_or_start: Callable[[], Endpoint],
         autostart: Callable[[], Autostart] | None = None,
         log: Path | None = None,
+        own_command: Callable[[], Sequence[str]] | None = None,
         is_tray_available: Callable[[], bool] = QSystemTrayIcon.isSystemTrayAvailable,
     ) -> None:
         super().__init__(qapp)
         self._autostart = autostart
-        qapp.setApplicationName("Potluck")
-        qapp.setDesktopFileName("potluck")
-        qapp.setWindowIcon(resources.app_icon())
-        qapp.setQuitOnLastWindowClosed(False)
+        resources.introduce(qapp)
         self.preferences = PreferencesFile(config_folder / "window.json")
+        self.next_window = NextWindow(own_command, self.preferences)
         chosen = self.preferences.current
         use(qapp, language_of(chosen.language))
         self.theme = Theme(qapp, chosen.theme, chosen.text_size)
@@ -85,15 +85,14 @@ class Application(QObject):
         self.main: MainWindow | None = None
         self.worker: WorkerWindow | None = None
         self._log = log
-        self._place = TrayPlace(self.theme, self.backend, is_tray_available, self)
+        self._place = TrayPlace(self.theme, self.backend, is_tray_available, self.preferences, self)
         self._place.decided.connect(self._on_tray)
         self._place.open_requested.connect(self.show)
         self._place.settings_requested.connect(self._show_settings)
         self._place.quit_requested.connect(self._quit_from_tray)
         self._place.was_read.connect(self._end_if_done)
-        self._is_ending = self._has_ended = False
+        self._is_ending = self._has_ended = self._has_lost_node = False
         self._announced: set[str] = set()
-        self._has_lost_node = False
         self._lends_when_connected = False
         self._waits_in_tray = False  # it started with the computer, and nobody has opened it yet
         self.backend.state_changed.connect(self._on_state)
@@ -161,9 +160,11 @@ class Application(QObject):
             on_share=self.share,
             on_close=self._on_main_close,
             offer_start=self._offer_start,
+            on_open_again=self._open_again if self.next_window.is_possible else None,
             log=self._log,
         )
         self.main.show()
+        self.next_window.take_over(self.main)
 
     def _offer_start(self, box: StartBox) -> None:
         if self._autostart is not None:
@@ -176,6 +177,13 @@ class Application(QObject):
         self.backend.set_holder("window")
         self._drop_worker()
         self._open_main()
+
+    def _open_again(self) -> None:
+        """End, and have the program that is installed now open in place of this window."""
+        if why := self.next_window.prepare(self.main, self.chat):
+            self.backend.problem.emit(why)
+        else:
+            self.leave()
 
     def leave(self) -> None:
         """End after the chat window was closed."""
@@ -243,6 +251,7 @@ class Application(QObject):
             on_close=self._on_worker_close,
             on_stop=self.stop_lending,
             on_chat=self.chat_here,
+            on_open_again=self._open_again if self.next_window.is_possible else None,
         )
         self._offer_start(self.worker.start)
         self.worker.setWindowIcon(resources.app_icon())

@@ -9,6 +9,13 @@ from msgspec import Struct
 from potluck.files import recall, remember
 
 
+class Place(Struct, frozen=True, kw_only=True):
+    """What a window shows that opens in the place of another one."""
+
+    page: str = ""  # its name in the rail
+    chat: str = ""  # its id; "": a new one
+
+
 class Preferences(Struct, frozen=True, kw_only=True):
     """The choices. `mode` is None until the person has chosen what this computer should do."""
 
@@ -20,6 +27,9 @@ class Preferences(Struct, frozen=True, kw_only=True):
     advanced: bool = False  # whether the options of a chat are all shown
     width: int = 1180
     height: int = 760
+    told_update: str = ""  # the newer version of Potluck of which the tray has told
+    read_update: str = ""  # and the one of which the person has read in the window
+    back_to: Place | None = None  # what the next window begins with; None: a new chat
 
 
 class PreferencesFile:

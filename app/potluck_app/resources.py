@@ -10,6 +10,7 @@ from pathlib import Path
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
+from PySide6.QtWidgets import QApplication
 
 _INSTALLED = Path(__file__).parent / "_assets"  # the wheel puts the files there
 _CHECKOUT = Path(__file__).parents[2] / "assets"
@@ -55,6 +56,14 @@ def app_icon() -> QIcon:
     for size in (16, 24, 32, 48, 64, 128, 256):
         result.addPixmap(_render("potluck", size))
     return result
+
+
+def introduce(program: QApplication) -> None:
+    """Tell the desktop which program this is, and that it may go on without a window."""
+    program.setApplicationName("Potluck")
+    program.setDesktopFileName("potluck")
+    program.setWindowIcon(app_icon())
+    program.setQuitOnLastWindowClosed(False)
 
 
 @lru_cache(maxsize=128)

@@ -163,7 +163,7 @@ class Tray(QObject):
             return
         view = lending.lend_view(state)
         is_told = state.node.lent_to or state.node.withheld
-        line = f"{view.title} · {view.text}" if is_told else view.title
+        line = f"{view.title} · {view.short or view.text}" if is_told else view.title
         self.status.setText(wording.without_mnemonic(line))
         self._icon.setToolTip(said(f"Potluck: {view.title}"))
 

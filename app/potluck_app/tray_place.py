@@ -9,8 +9,9 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from potluck.api.values.schema import ClusterState
 from potluck_app.backend import Backend
+from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.going_on import News
+from potluck_app.viewmodels.going_on import News, offered, update_line
 
 if TYPE_CHECKING:
     from potluck_app.tray import Tray, TrayWaiter
@@ -23,6 +24,7 @@ class TrayPlace(QObject):
 
     Args:
         is_available: whether the desktop has a tray now.
+        preferences: where it is kept what was told.
 
     Signals:
         decided: whether the tray that was waited for is there.
@@ -37,10 +39,15 @@ class TrayPlace(QObject):
     was_read = Signal()
 
     def __init__(
-        self, theme: Theme, backend: Backend, is_available: Callable[[], bool], parent: QObject
+        self,
+        theme: Theme,
+        backend: Backend,
+        is_available: Callable[[], bool],
+        preferences: PreferencesFile,
+        parent: QObject,
     ) -> None:
         super().__init__(parent)
-        self._theme, self._backend = theme, backend
+        self._theme, self._backend, self._preferences = theme, backend, preferences
         self._waiter: TrayWaiter | None = None
         self.is_available = is_available
         self.tray: Tray | None = None
@@ -93,9 +100,14 @@ class TrayPlace(QObject):
             self.tray.say(title, text)
 
     def tell(self, state: ClusterState, *, chats: bool) -> None:
-        """Say what is news to who chats. Call it with each state: what came before the icon was there is none."""
+        """Say what is news. Call it with each state: what came before the icon was there is none to who chats."""
         losses, done = self._news.of_losses(state), self._news.of_downloads(state)
-        if self.tray is None or not chats:
+        if self.tray is None:
+            return
+        if (version := offered(state)) not in ("", self._preferences.current.told_update):
+            self._preferences.change(told_update=version)  # each version is told of once
+            self.say("Potluck", update_line(version, has_settings=chats))
+        if not chats:
             return
         for news in filter(None, (losses, done)):
             self.say("Potluck", news)

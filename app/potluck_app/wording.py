@@ -9,19 +9,25 @@ import re
 from collections.abc import Sequence
 
 from potluck.api.values.schema import ClusterState, Computer, ModelState, Transfer
+from potluck.api.values.vitals import Vitals
 
 GUIDE = "Potluck guide"
 _SLOW_LINK = 12.5e6  # bytes per second (100 Mbit/s); a slower link needs minutes per GB of a model
+_FULL = 0.98  # of a battery; one that is plugged in is kept there
 _NAMED = 2  # so many computers are named beside a model, more are counted
 _LONG_WORD = re.compile(r"\S{25,}")  # no word of a language of the window is as long
+_SEAM = re.compile(r"(?<=\w[/\\_-])(?=\w)")  # in a path or an address, where it may be broken
 _PIECE = re.compile(r".{4}")
+_LONG_PART = 25  # characters
 _BREAK = "\u200b"  # a space without width
 _UNITS = (
-    r"(?:[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
+    r"(?:°C|[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
 )
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
 _BEFORE_DOT = re.compile(r" (?=·)")
 _RATE = re.compile(r"(?<=\w)/(?=s\b)")
+_ROOT = re.compile(r"(?<![\w:/\\.])[/\\](?=\w)")  # the sign with which a path begins
+_ITEM = 17  # characters of what stands between two `·`; a longer one may have to be broken
 _NO_BREAK = "\u00a0"  # a space at which no line ends
 _JOINER = "\u2060"  # without width; no line ends at it
 _PRECISIONS = {
@@ -118,13 +124,30 @@ def without_mnemonic(text: str) -> str:
 
 def breakable(text: str) -> str:
     """Return a text whose longest words, such as paths, may go on in the next line of a label."""
-    return _LONG_WORD.sub(lambda word: _PIECE.sub(f"\\g<0>{_BREAK}", word[0]), text)
+    return _LONG_WORD.sub(lambda word: _broken(word[0]), text)
+
+
+def _broken(word: str) -> str:
+    """Let lines end after the signs of a path; anywhere in a part of it that is long without any."""
+    parts = _SEAM.split(word)
+    return _BREAK.join(
+        part if len(part) < _LONG_PART else _PIECE.sub(f"\\g<0>{_BREAK}", part) for part in parts
+    )
 
 
 def together(text: str) -> str:
-    """Return a text in which no line breaks before a unit or a `·`, or within `tok/s`."""
+    """Return a text in which no line ends before a unit or a `·`, within `tok/s`, or after the `/` of a root.
+
+    What stands between two `·` stays in one line, too, if it is short.
+    """
     text = _BEFORE_DOT.sub(_NO_BREAK, _BEFORE_UNIT.sub(_NO_BREAK, text))
-    return _RATE.sub(f"/{_JOINER}", text)
+    text = _ROOT.sub(f"\\g<0>{_JOINER}", _RATE.sub(f"/{_JOINER}", text))
+    items = text.split("· ")
+    return text if len(items) < 2 else "· ".join(map(_unbroken, items))
+
+
+def _unbroken(item: str) -> str:
+    return item.replace(" ", _NO_BREAK) if len(item) <= _ITEM and "\n" not in item else item
 
 
 def tip(text: str) -> str:
@@ -170,6 +193,16 @@ def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:
     if bytes_per_s is not None and bytes_per_s < _SLOW_LINK:
         line += " — slow link"
     return line
+
+
+def vitals(computer: Computer) -> str:
+    """Return the temperature and the battery of a computer, as far as they are known: `70 °C · battery 64 %`."""
+    seen, parts = computer.vitals or Vitals(), list[str]()
+    if seen.heat_c is not None:
+        parts.append(f"{seen.heat_c:.0f} °C")
+    if seen.battery is not None and not (seen.plugged and seen.battery > _FULL):
+        parts.append(f"battery {percent(seen.battery)}{', plugged in' if seen.plugged else ''}")
+    return " · ".join(parts)
 
 
 def model_name(name: str | None) -> str:

@@ -43,6 +43,7 @@
         ├── NotFoundError           no computer, model, pairing… has this name
         │   └── ModelNotFoundError
         ├── GrammarError            what an answer has to follow cannot be followed
+        ├── NotHeldError            what holds as long as a program looks, and none does
         └── TooManyRequestsError    too many requests, or too much at once
 
 `code` is stable: the wire, the API and `--json` use it. The message is for people: what happened,
@@ -375,6 +376,12 @@ class GrammarError(UsageError):
     """A schema or grammar is invalid, not supported, or costs too much; `data["param"]` is its field."""
 
     code = "grammar"
+
+
+class NotHeldError(UsageError):
+    """A request is for as long as a program holds the node, and none does, or not any more."""
+
+    code = "not_held"
 
 
 class TooManyRequestsError(UsageError):

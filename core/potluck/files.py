@@ -89,12 +89,37 @@ def replace(
     Raises:
         OSError: it cannot be moved, or another program holds one of the files for longer.
     """
+    _while_held(lambda: move(source, target), system, pause)
+
+
+def remove(
+    path: Path,
+    *,
+    system: str = sys.platform,
+    unlink: Callable[[Path], None] = lambda path: path.unlink(missing_ok=True),
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Remove a file that may be gone already. On Windows it may not be open elsewhere: it is tried again as for `replace`.
+
+    Args:
+        path: of the file.
+        system: as in `sys.platform`.
+        unlink: does it.
+        pause: sleeps so many seconds.
+
+    Raises:
+        OSError: it cannot be removed, or another program holds it for longer.
+    """
+    _while_held(lambda: unlink(path), system, pause)
+
+
+def _while_held(do: Callable[[], None], system: str, pause: Callable[[float], None]) -> None:
     for wait_s in _HELD_WAITS_S if system == "win32" else ():
         try:
-            return move(source, target)
+            return do()
         except PermissionError:
             pause(wait_s)
-    return move(source, target)
+    return do()
 
 
 def make_folder(path: Path) -> None:

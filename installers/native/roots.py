@@ -140,5 +140,6 @@ def run(*words: str, limit_s: float = 300) -> str:
     except subprocess.TimeoutExpired:
         raise BuildError(f"{' '.join(words[-6:])} took longer than {limit_s:.0f} s.") from None
     if ended.returncode:
-        raise BuildError(f"{' '.join(words[-6:])} failed:\n{ended.stderr[-2000:].strip()}")
+        said = f"{ended.stderr[-2000:]}{ended.stdout[-1000:]}"  # a refusal is on stdout
+        raise BuildError(f"{' '.join(words[-6:])} failed:\n{said.strip()}")
     return ended.stdout

@@ -6,7 +6,8 @@ at a glance. Text that is cut is named at the end. `python installers/screenshot
 scene what it shows. `--screen 1366x768` takes them on a screen of so many pixels, in which windows and
 dialogs have to fit. The pictures of the README come from here;
 `python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png;
-`python installers/screenshots --guide` makes those of the user's guide anew, in assets/guide-pictures.
+`python installers/screenshots --guide` makes those of the user's guides anew, English in assets/guide-pictures,
+German in assets/guide-pictures-de.
 """
 
 import argparse
@@ -71,15 +72,17 @@ def main() -> None:
 
 
 def _take_guide(folder: Path | None) -> None:
-    """Take the pictures of the user's guide; None: in the place of those that are there."""
+    """Take the pictures of the user's guides, in a folder for each language; None: in the place of those that are there."""
     from screenshots import guide
 
-    folder = folder or guide.FOLDER
-    words = ["--scales", "--themes", "light", "--widths", str(guide.WIDTH), "--only"]
-    with tempfile.TemporaryDirectory() as taken:
-        _run_at(100, SCREEN, [taken, *words, *guide.SCENES])
-        nbytes = guide.write_pictures(Path(taken), folder, "light-100")
-    print(f"{len(guide.SCENES)} pictures are in {folder}: {nbytes / 1e6:.2f} MB.")
+    for language, place in guide.FOLDERS.items():
+        target = folder / language if folder is not None else place
+        words = ["--scales", "--themes", "light", "--widths", str(guide.WIDTH)]
+        with tempfile.TemporaryDirectory() as taken:
+            scenes = ["--language", language, "--only", *guide.SCENES]
+            _run_at(100, SCREEN, [taken, *words, *scenes])
+            nbytes = guide.write_pictures(Path(taken), target, "light-100")
+        print(f"{len(guide.SCENES)} pictures are in {target}: {nbytes / 1e6:.2f} MB.")
 
 
 def _print_scenes() -> None:
@@ -119,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the scenes; take none")
     parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
     parser.add_argument("--film", action="store_true", help="the animation alone")
-    parser.add_argument("--guide", action="store_true", help="those of the user's guide alone")
+    parser.add_argument("--guide", action="store_true", help="those of the user's guides alone")
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"

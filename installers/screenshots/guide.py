@@ -1,4 +1,4 @@
-"""The pictures of the user's guide, app/GUIDE.md: which scenes, how wide, and how they become small."""
+"""The pictures of the user's guides, app/GUIDE.md and GUIDE.de.md: which scenes, how wide, and how they become small."""
 
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,9 @@ SCENES: Final = (
 )
 """In the order of the guide. No dialog for files: it shows the folders of whoever takes the pictures."""
 WIDTH: Final = 980  # logical pixels of the main window: a page shows it hardly smaller
-FOLDER: Final = Path(__file__).resolve().parents[2] / "assets" / "guide-pictures"
+_ASSETS: Final = Path(__file__).resolve().parents[2] / "assets"
+FOLDERS: Final = {"en": _ASSETS / "guide-pictures", "de": _ASSETS / "guide-pictures-de"}
+"""Where the pictures of each language are."""
 _COLOURS = 256
 
 

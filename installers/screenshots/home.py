@@ -1,7 +1,7 @@
 """The invented home of the pictures: its computers, its model, and what it says in each state."""
 
 from msgspec.structs import replace
-from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER
+from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC
 
 from potluck.api.values.engine import Engine
 from potluck.api.values.pairing import Pairing, PairingState
@@ -19,6 +19,7 @@ from potluck.api.values.schema import (
     StageView,
     Transfer,
 )
+from potluck.api.values.vitals import Vitals
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -166,7 +167,7 @@ def blind(state: ClusterState) -> ClusterState:
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
     text = (
-        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
+        "The model needs 21.0 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
         " free memory, or choose a smaller model or context."
     )
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
@@ -277,6 +278,34 @@ def _absent(node_id: str, name: str, color: int, state: ComputerState, detail: s
     return _computer(node_id, name, color, device, online=False, state=state, detail=detail)
 
 
+def troubled() -> ClusterState:
+    """Return the state of a home with a slow computer, one without enough memory, and one that comes back."""
+    state = home()
+    changed: dict[str, dict[str, object]] = {
+        ME: {"layers": (0, 52), "vitals": Vitals(heat_c=65.0)},
+        OLD: {"slower": 2.5, "vitals": Vitals(heat_c=95.0, battery=0.64)},
+        MAC: {
+            "state": "ready",
+            "layers": None,
+            "spare": None,
+            "memory_lent": 0,
+            "lacked_memory": True,
+            "vitals": Vitals(battery=0.8, plugged=True),
+        },
+        GAMING: {
+            "state": "lost",
+            "online": False,
+            "reconnecting": True,
+            "detail": "It is found, and being connected.",
+        },
+    }
+    stages = (_stage("Living-room PC", ME, 0, 52), PLAN.stages[2])
+    plan = replace(PLAN, stages=stages, predicted_tokens_per_s=4.4, explanation=WITHOUT_MAC)
+    model = replace(state.model, plan=plan, tokens_per_s=4.1)
+    computers = tuple(replace(c, **changed.get(c.node_id, {})) for c in state.computers)
+    return replace(state, computers=computers, model=model, pairings=())
+
+
 def with_engine(state: ClusterState, engine: Engine) -> ClusterState:
     return replace(state, engine=engine)
 
@@ -284,9 +313,9 @@ def with_engine(state: ClusterState, engine: Engine) -> ClusterState:
 def without_old_laptop() -> ClusterState:
     """Return the state after a computer stopped answering: the others have taken its layers."""
     state = home()
-    lost = "It stopped answering. Is it switched off, or out of the network?"
+    lost = "It is off, asleep or on another network."
     computers = tuple(
-        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0)
+        replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0, devices=())
         if c.node_id == OLD
         else c
         for c in state.computers
@@ -342,6 +371,8 @@ def lent(*, asked: bool = False) -> ClusterState:
             addresses=("192.168.1.23:40231",),
             role="worker",
             lent_to=() if asked else ("Living-room PC",),
+            lent_model="" if asked else "Qwen/Qwen3-32B",
+            lent_of=0 if asked else 64,
         ),
         computers=(me,),
         pairings=(pairing,) if asked else (),

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine
+from potluck.cluster.runtime.sentences import SAYS
 from potluck.doctor.sentences import say
 from potluck.errors import EngineError
 from potluck.runtime.choice import Machine, choose
@@ -12,7 +13,7 @@ from potluck.runtime.lock import Environment
 SYSTEM = (
     "Potluck 0.1.0",
     "Python 3.13.5, Qt 6.11.3",
-    "Linux 6.12.41, x86_64, linux",
+    "Debian 13, Linux 6.12, 64-bit x86",
     "RTX 3060 · 12 GB memory",
     "PyTorch 2.13.0, for NVIDIA graphics cards",
 )
@@ -68,14 +69,20 @@ OTHER_VERSION = (
 TOGETHER = (
     "Desk, Attic and Living-room PC work together: about 21.4 tokens/s for one user. A token takes 43 ms of"
     " computing and 3.7 ms on the links.\nDesk and Attic together have layers 0 to 39, each a share of every"
-    " layer (50 %, 50 %): a layer takes them 0.6 ms with its sums, and Desk alone 1.0 ms.\n"
+    " layer (50 %, 50 %): a layer takes them 0.6 ms, of which its sums take 0.1 ms, and Desk alone 1.0 ms.\n"
     "Living-room PC has layers 40 to 63: its memory holds no more."
+)
+WITHOUT_MAC = (
+    "Living-room PC and Old laptop work together: about 4.4 tokens/s for one user. A token takes 214 ms of"
+    " computing and 12 ms on the links.\nLiving-room PC has layers 0 to 51: it is the fastest, and its memory"
+    " holds no more.\nOld laptop has layers 52 to 63: the faster ones are full."
 )
 NOT_STARTED = (
     "Potluck could not be started in the background. An error of its own ended it. More is in"
     " /home/anna/.local/state/potluck."
 )
 MISSING = Engine(phase="missing", message="", variant="cpu", version="2.9.1", nbytes=190 * 10**6)
+READY = replace(MISSING, phase="ready", message=SAYS["ready"])
 FETCHING = replace(MISSING, phase="fetching", done=71 * 10**6, source="MacBook Air")
 
 

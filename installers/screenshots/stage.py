@@ -119,6 +119,7 @@ class Stage:
             on_share=lambda: None,
             on_close=lambda: True,
             offer_start=self._offer_start,
+            on_open_again=lambda: None,
             log=self._log,
         )
         return self._show(window)
@@ -204,6 +205,15 @@ class Stage:
         self.settle()
         bar = page.findChildren(QScrollArea)[0].verticalScrollBar()
         bar.setValue(round(share * bar.maximum()))
+
+    def reveal(self, page: QWidget, part: QWidget) -> None:
+        """Scroll a page until a part of it is in the middle, as far as the page goes."""
+        self.settle()
+        area = page.findChildren(QScrollArea)[0]
+        inner = area.widget()
+        assert inner is not None
+        middle = part.mapTo(inner, part.rect().center()).y()
+        area.verticalScrollBar().setValue(middle - area.viewport().height() // 2)
 
     def strike(self) -> None:
         """Close everything."""

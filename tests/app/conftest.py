@@ -130,7 +130,9 @@ def place(tmp_path: Path) -> FilePlace:
 def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -> Iterator[Make]:
     made: list[Application] = []
 
-    def build(*, tray: bool = False, node: bool = True) -> Application:
+    def build(
+        *, tray: bool = False, node: bool = True, own_command: tuple[str, ...] | None = None
+    ) -> Application:
         def find() -> Endpoint:
             if not node:
                 raise OSError("There is no node.")
@@ -142,6 +144,7 @@ def make(qapp: QApplication, tmp_path: Path, server: Server, place: FilePlace) -
             config_folder=tmp_path / "config",
             find_or_start=find,
             autostart=lambda: Autostart(place, [sys.executable, "-m", "potluck_app"]),
+            own_command=None if own_command is None else lambda: own_command,
             is_tray_available=lambda: tray,
         )
         made.append(application)

@@ -1,5 +1,6 @@
 """What the program says about itself, and what it keeps back in a report."""
 
+import platform
 import re
 from pathlib import Path
 
@@ -43,6 +44,36 @@ def test_a_report_has_versions_devices_and_the_log(log: Path) -> None:
     assert re.search(r"^Potluck 0\.1$", text, re.MULTILINE)
     assert "Some CPU · 16 GB memory" in text
     assert "node is up node=1111 port=47777" in text
+
+
+DEBIAN = {"NAME": "Debian GNU/Linux", "VERSION_ID": "13", "PRETTY_NAME": "Debian GNU/Linux 13"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "release", "mac", "line"),
+    [
+        (("Linux", "6.12.41+deb13-amd64", "#1 SMP", "x86_64"), DEBIAN, "", "Debian 13, Linux 6.12, 64-bit x86"),
+        (("Linux", "6.17.1-arch1-1", "#1", "x86_64"), {"NAME": "Arch Linux"}, "", "Arch Linux, Linux 6.17, 64-bit x86"),
+        (("Linux", "6.1.0-rpi7", "#1", "aarch64"), {}, "", "Linux 6.1, 64-bit ARM"),
+        (("Linux", "6.12.0", "#1", "riscv64"), DEBIAN, "", "Debian 13, Linux 6.12, riscv64"),
+        (("Darwin", "24.1.0", "Darwin Kernel", "arm64"), {}, "15.1", "macOS 15.1, Apple silicon"),
+        (("Darwin", "22.6.0", "Darwin Kernel", "x86_64"), {}, "13.5", "macOS 13.5, Intel"),
+        (("Windows", "10", "10.0.26100", "AMD64"), {}, "", "Windows 11, build 26100, 64-bit x86"),
+        (("Windows", "10", "10.0.19045", "AMD64"), {}, "", "Windows 10, build 19045, 64-bit x86"),
+        (("Windows", "11", "10.0.22631", "ARM64"), {}, "", "Windows 11, build 22631, 64-bit ARM"),
+    ],
+)  # fmt: skip
+def test_the_system_is_said_as_people_name_it(
+    seen: tuple[str, str, str, str], release: dict[str, str], mac: str, line: str
+) -> None:
+    system, version, build, machine = seen
+    uname = platform.uname_result(system, "desk", version, build, machine)
+
+    assert about.system_line(uname, release, mac) == line
+
+
+def test_a_report_has_the_whole_version_of_the_system(log: Path) -> None:
+    assert platform.platform() in about.report(home(), "6.11", log)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Whoever cannot see the window can use it: every place the keyboard reaches has a name."""
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import pytest
 from chat_page import pages_of
 from fake_backend import computer
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QAccessibleEvent
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QApplication, QLineEdit, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
@@ -101,26 +102,66 @@ def test_every_place_in_the_other_windows_has_a_name(
         assert nameless(all_of(window)) == []
 
 
-def test_the_keyboard_reaches_every_button_of_a_page(
-    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
-) -> None:
-    window = full_window(make_window, backend, qtbot)
-    window.go(window.cluster)
+PAGES = ("chat", "cluster", "models", "settings")
+
+
+def stops_of(window: MainWindow, name: str, qtbot: QtBot) -> list[QWidget]:
+    """The places of a page that the Tab key reaches, in its order."""
+    page: QWidget = getattr(window, name)
+    window.resize(1180, 2400)  # nothing has to be scrolled to
+    window.go(page)
     with qtbot.waitActive(window):
         window.activateWindow()
-    wanted = {
-        b.objectName()
-        for b in window.cluster.findChildren(QPushButton)
-        if b.isVisible() and b.isEnabled()
-    }
-    reached: set[str] = set()
-
-    for _ in range(60):
+    window.rail_buttons["settings"].setFocus()
+    stops: list[QWidget] = []
+    for _ in range(120):
         qtbot.keyClick(QApplication.focusWidget() or window, Qt.Key.Key_Tab)
-        focused = QApplication.focusWidget()
-        reached.add(focused.objectName() if focused else "")
+        stop = QApplication.focusWidget()
+        assert stop is not None
+        if stop in stops:
+            break
+        stops.append(stop)
+    return [stop for stop in stops if page.isAncestorOf(stop)]
 
-    assert wanted <= reached
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_keyboard_reaches_every_button_of_a_page(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot, name: str
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+
+    reached = stops_of(window, name, qtbot)
+
+    buttons = getattr(window, name).findChildren(QAbstractButton)
+    wanted = [b for b in buttons if b.isVisible() and b.isEnabled() and not _is_qts(b)]
+    alone = [b for b in wanted if b.group() is None and (b.isChecked() or not b.autoExclusive())]
+    assert len(alone) >= 4
+    assert [b.objectName() or b.text() for b in alone if b not in reached] == []
+    choices = {id(b.group()): b.group() for b in wanted if b.group() is not None}
+    for choice in choices.values():  # the arrow keys go through the rest of it
+        assert set(choice.buttons()) & set(reached), choice.buttons()[0].objectName()
+
+
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_the_keyboard_goes_through_a_page_as_one_reads_it(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot, name: str
+) -> None:
+    window = full_window(make_window, backend, qtbot)
+
+    stops = stops_of(window, name, qtbot)
+
+    places = [QRect(stop.mapTo(window, QPoint(0, 0)), stop.size()) for stop in stops]
+    back = [
+        f"{after.objectName()} after {before.objectName()}"
+        for (before, a), (after, b) in pairwise(zip(stops, places, strict=True))
+        if b.bottom() < a.top() or (b.top() < a.bottom() and b.right() < a.left())
+    ]
+    assert back == []
+
+
+def _is_qts(button: QAbstractButton) -> bool:
+    """Whether Qt put it into a field, such as the one that empties it: the keyboard has keys for that."""
+    return isinstance(button.parent(), QLineEdit)
 
 
 def test_replies_codes_and_banners_are_said_aloud(

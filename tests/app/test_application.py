@@ -1,5 +1,8 @@
 """How the program begins and ends: which window, which holder, what is given back."""
 
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 from fake_backend import PLAN, TOKEN, Server, computer
@@ -11,6 +14,7 @@ from started import Make, click, connect
 from potluck.api.values.hub import Download
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import Listener, ModelState, RoleRequest
+from potluck.api.values.update import Update
 from potluck_app.application import Application
 from potluck_app.http import Endpoint
 from potluck_app.views.widgets.dialogs import Confirmation
@@ -204,6 +208,88 @@ def test_a_computer_that_is_lost_during_a_reply_is_said_in_the_tray(
     assert [text.partition(".")[0] for text in said] == [
         "Mac stopped answering in the middle of a reply"
     ]
+
+
+OFFERED = Update(phase="offered", message="There is one.", version="9.0.0")
+
+
+@pytest.mark.parametrize(
+    ("role", "where"),
+    [
+        ("chats", "You find it in the settings, under Updates."),
+        ("lends", "Open its window to have it installed."),
+    ],
+)
+def test_a_newer_version_is_said_once_in_the_tray(
+    make: Make, server: Server, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, role: str, where: str
+) -> None:
+    if role == "chats":
+        application = going_on(make, server, qtbot, tray=True)
+    else:
+        application = make(tray=True)
+        application.start(worker=True, hidden=True)
+        qtbot.waitUntil(lambda: application.tray is not None)
+        connect(application, qtbot)
+    assert application.tray is not None
+    said: list[str] = []
+    monkeypatch.setattr(application.tray, "say", lambda _title, text: said.append(text))
+
+    for update in (OFFERED, msgspec.structs.replace(OFFERED, phase="looking"), OFFERED):
+        server.update(update=update)
+        qtbot.waitUntil(lambda u=update: getattr(application.backend.state, "update", None) == u)
+
+    assert said == [f"Potluck 9.0.0 is there. {where}"]
+    assert make().preferences.current.told_update == "9.0.0"  # nor is it said after another start
+
+
+def test_a_window_opens_again_where_it_was(make: Make, qtbot: QtBot, tmp_path: Path) -> None:
+    written = tmp_path / "opened"
+    application = make(own_command=(sys.executable, "-c", f"open({str(written)!r}, 'w').close()"))
+    application.preferences.change(mode="master")
+    application.start()
+    connect(application, qtbot)
+    main = application.main
+    assert main is not None
+    application.chat.send("Hello")
+    qtbot.waitUntil(lambda: not application.chat.list.is_any_busy)
+    main.go(main.settings)
+    chat = application.chat.shown_id
+
+    with qtbot.waitSignals([application.ending, application.ended], order="strict"):
+        main.settings.update_card.open_again.click()
+    opened = application.next_window.open()
+    following = make()
+    following.start()
+
+    assert opened is not None
+    assert opened.wait(30) == 0
+    assert written.exists()
+    assert following.main is not None
+    assert following.main.settings.isVisible()
+    qtbot.waitUntil(lambda: following.chat.shown_id == chat)
+    assert make().preferences.current.back_to is None  # the window after that begins as always
+
+
+@pytest.mark.parametrize("why", ["a reply", "a program that is gone"])
+def test_a_window_that_cannot_open_again_says_so_and_stays(
+    make: Make, qtbot: QtBot, why: str
+) -> None:
+    program = sys.executable if why == "a reply" else "/nowhere/potluck-window"
+    application = make(own_command=(program,))
+    application.preferences.change(mode="master")
+    application.start()
+    connect(application, qtbot)
+    if why == "a reply":
+        application.chat.list.set_busy("c1", True)
+    ended: list[None] = []
+    application.ended.connect(lambda: ended.append(None))
+
+    with qtbot.waitSignal(application.backend.problem):
+        application._open_again()
+
+    assert not ended
+    assert application.main is not None
+    assert application.main.isVisible()
 
 
 def test_without_a_tray_the_window_asks_before_it_ends_what_goes_on(

@@ -23,6 +23,7 @@ ALLOWED = {
     "api.values.doctor",
     "api.values.engine",
     "api.values.update",
+    "api.values.vitals",
     "api.values.hub",
     "api.events",
     "api.v1.answer_shapes",

@@ -159,4 +159,38 @@ def _begins_badly(text: str, width: int) -> bool:
     return any(_BELONGS_BEFORE.match(text, start) for start in starts[1:])
 
 
+def _lines(qapp: QApplication, text: str, width: int) -> list[str]:
+    layout = QTextLayout(text, QFont())
+    layout.beginLayout()
+    while (line := layout.createLine()).isValid():
+        line.setLineWidth(width)
+    layout.endLayout()
+    lines = [layout.lineAt(number) for number in range(layout.lineCount())]
+    return [text[each.textStart() : each.textStart() + each.textLength()] for each in lines]
+
+
+@pytest.mark.qt
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [
+        ("More is in /home/anna/.local/state/potluck.", r"(^|\s)/$"),
+        (
+            "4.0 billion parameters · licence apache-2.0 · from Qwen",
+            r"from\s*$|^Qwen",
+        ),
+        ("Living-room PC and Gaming PC connected · 1 waiting", r"1\s*$|^waiting"),
+        ("Make a token under huggingface.co/settings/tokens, please", r"setti$|^ngs"),
+    ],
+)
+def test_lines_end_where_a_person_would_end_them(qapp: QApplication, text: str, never: str) -> None:
+    shown = wording.breakable(wording.together(text))
+    widths = range(180, QFontMetrics(QFont()).horizontalAdvance(text) + 40, 3)
+
+    lines = [line.strip("\u200b\u2060 ") for w in widths for line in _lines(qapp, shown, w)]
+
+    assert len(lines) > len(widths)
+    bad = {line for line in lines if re.search(never, line)} - {"/"}
+    assert not {line for line in bad if line != text}
+
+
 _BELONGS_BEFORE = re.compile(r"·|[kMG]B|s\b|%|tok/|[Tt]okens?/s|tokens ·|Mbit")

@@ -37,6 +37,7 @@ _PACKAGES = (
     *("pytest", "pytest-timeout", "iniconfig", "packaging", "pluggy", "pygments"),
     *("hypothesis", "sortedcontainers"),
     *("transformers", "tokenizers", "safetensors", "huggingface_hub", "regex", "pyyaml", "tqdm"),
+    *("gguf",),  # what its tests compare with
     *("typer", "click", "httpx2", "httpcore2", "h11", "anyio", "idna", "sniffio", "truststore"),
     "typing_extensions",
 )
@@ -79,8 +80,8 @@ class Root:
                 f"{' and '.join(missing)} cannot be found. On Debian:"
                 " apt-get install debootstrap qemu-user-static"
             )
-        _make(self.debian, _unpack_debian)
-        _make(self.site, _download_wheels)
+        _make(self.debian, _unpack_debian, _DEBIAN)
+        _make(self.site, _download_wheels, (_TORCH, *_PACKAGES))
 
     def python(self, processor: str, words: Sequence[str | Path], **environ: str) -> list[str]:
         """The command that runs the arm64 Python with these words on such a processor of `PROCESSORS`."""
@@ -105,15 +106,18 @@ def with_sources(*paths: Path) -> str:
     return os.pathsep.join(map(str, (*paths, *sources)))
 
 
-def _make(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder that is missing; one that could not be filled is not left behind."""
-    if folder.exists():
+def _make(folder: Path, fill: Callable[[Path], None], names: Sequence[str]) -> None:
+    """Fill a folder that is missing, or that was made of other packages; half a one is not left behind."""
+    listed, wanted = folder.with_name(f"{folder.name}.txt"), "\n".join(names)
+    if folder.exists() and listed.exists() and listed.read_text() == wanted:
         return
     half = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir(parents=True)
     fill(half)
+    shutil.rmtree(folder, ignore_errors=True)
     half.replace(folder)
+    listed.write_text(wanted)
 
 
 def _unpack_debian(folder: Path) -> None:

@@ -93,7 +93,9 @@ def test_pull_that_is_refused_is_one_sentence(
     server.backend.library.error = GatedModelError("Accept its terms first.", page="https://x")
 
     assert potluck("models", "pull", "anna/tiny-GGUF") == 8
-    assert "Accept its terms first." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Asking the Hugging Face Hub for anna/tiny-GGUF" in said
+    assert "Accept its terms first." in said
 
 
 def test_pull_of_what_is_no_name_of_the_hub_is_refused(potluck: Potluck, capsys: Output) -> None:

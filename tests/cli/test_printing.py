@@ -9,7 +9,7 @@ import pytest
 
 import potluck
 from potluck.cli.markdown import BOLD, Span
-from potluck.cli.printing import has_styles, put, put_spans, say
+from potluck.cli.printing import has_styles, layers, put, put_spans, say
 
 CORE = Path(potluck.__file__).parent
 PRINTING = CORE / "cli" / "printing.py"
@@ -77,3 +77,7 @@ def test_a_file_gets_no_styles(capsys: pytest.CaptureFixture[str]) -> None:
     put("\u202eb")
     say("c\x07", style=BOLD)
     assert capsys.readouterr() == ("a\N{REPLACEMENT CHARACTER}b\n", "c\N{REPLACEMENT CHARACTER}\n")
+
+
+def test_one_layer_is_named_as_one() -> None:
+    assert (layers(0, 1), layers(2, 6)) == ("layer 0", "layers 2 to 5")

@@ -14,6 +14,7 @@ from fake_backend import Server, computer
 
 from potluck.api.values import schema
 from potluck.api.values.pairing import Pairing
+from potluck.errors import NotHeldError
 from potluck.settings import Folders, load_settings
 
 pytestmark = pytest.mark.net
@@ -54,6 +55,23 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
     ]
     assert "worker" in server.backend.held
     assert server.backend.released.wait(5)
+
+
+@posix
+def test_a_worker_whose_node_is_just_ending_for_a_newer_version_lends_with_the_next(
+    server: Server, spawn: Spawn
+) -> None:
+    server.backend.role_errors.append(NotHeldError("Nobody holds this lease."))
+
+    process = spawn("worker")
+    said = lines(process)
+    first = next(said)
+    process.send_signal(signal.SIGINT)
+
+    assert "here lends itself" in first
+    assert list(said)[-1] == "This computer is not lent any more."
+    assert process.wait(10) == 0
+    assert [role.worker for role in server.backend.roles] == [True]
 
 
 @posix

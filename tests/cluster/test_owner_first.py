@@ -9,6 +9,7 @@ from fake_cluster import Run, until
 from whole_nodes import AT_REST, SPLIT, chat, eventually, load, paired, seen
 
 from potluck.api.values.schema import Computer
+from potluck.api.values.vitals import Vitals
 from potluck.cluster import node, node_parts
 from potluck.cluster.node import Node
 from potluck.system import awake
@@ -35,7 +36,8 @@ def test_computers_stay_awake_while_they_answer_and_one_whose_owner_plays_is_pla
     monkeypatch.setattr(node_parts, "holding", lambda: hold)
     monkeypatch.setattr(node, "USE_S", 0.05)
     monkeypatch.setattr(awake, "RELEASE_S", 0.1)
-    game = replace(AT_REST, is_full_screen=lambda: plays[0])
+    seen = Vitals(battery=0.5, heat_c=70.0)
+    game = replace(AT_REST, is_full_screen=lambda: plays[0], vitals=lambda: seen)
     monkeypatch.setattr(node_parts, "looks", lambda: game)
     monkeypatch.setattr(node, "LOOK_S", 0.05)
     monkeypatch.setattr("potluck.api.values.politeness.CALM_S", 0.1)
@@ -52,6 +54,7 @@ def test_computers_stay_awake_while_they_answer_and_one_whose_owner_plays_is_pla
             plays[0] = True
             await eventually(desk, lambda: laptop_of(desk).state == "paused")
             assert laptop_of(desk).detail == "It is being used for a game or a film."
+            assert laptop_of(desk).vitals == seen  # what its own sensors say
             assert laptop.backend.state().node.withheld == "games"
             assert await chat(desk) == expected
             assert laptop.worker.lease is None

@@ -57,8 +57,12 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
         await desk.backend.unload()
         assert laptop.worker.lease is None
         assert sum((await load(desk, SPLIT)).values()) == 0
+        assert desk.backend.state().model.tokens_per_s is None  # the speed was that of another plan
         assert await chat(desk) == alone
-        assert laptop.backend.state().node.lent_to == ("Desk",)
+        assert desk.backend.state().model.tokens_per_s is not None
+        lent = laptop.backend.state().node
+        assert lent.lent_to == ("Desk",)
+        assert (lent.lent_model, lent.lent_of) == (desk.backend.state().model.name, 6)
 
     run(main())
 

@@ -10,10 +10,12 @@ from msgspec import structs
 from packing_engine import Workplace
 
 from potluck.api.values.schema import Computer, ModelState, PlanRequest
+from potluck.api.values.vitals import Vitals
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
+from potluck.cluster.master.vocabulary import Failed
 from potluck.cluster.membership.records import MemberRecord
 from potluck.cluster.views import (
     ComputerViews,
@@ -25,6 +27,7 @@ from potluck.cluster.views import (
 from potluck.errors import (
     DiskFullError,
     EngineError,
+    OutOfMemoryError,
     PeerLostError,
     PotluckError,
     UntrustedPeerError,
@@ -33,6 +36,7 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.advert import Found
 from potluck.store.registry import LocalModel
+from potluck.wire import messages
 from potluck.wire.messages import Address
 
 SPLIT = PlanRequest(layers=(("Desk", 2), ("Laptop", 2)), context=64)
@@ -69,8 +73,10 @@ class Home:
         self.problems: dict[NodeId, PotluckError] = {}
         self.attempt: Any = None
         self.found: list[Found] = []
-        self.worker = cast("Any", SimpleNamespace(reason=None, lease=None))
-        for attribute, value in (("is_paused", False), ("lent_to", None), ("pause", None)):
+        self.worker = cast("Any", SimpleNamespace(reason=None, lease=None, vitals=Vitals()))
+        self.slower: dict[NodeId, float] = {}
+        attributes = (("is_paused", False), ("lent_to", None), ("pause", None), ("vitals", None))
+        for attribute, value in attributes:
             setattr(self.laptop, attribute, value)
         cast("Any", self.laptop).link = SimpleNamespace(rtt_s=None)
 
@@ -83,6 +89,7 @@ class Home:
             membership=cast("Any", membership),
             master=self.master,
             pairings=cast("Any", SimpleNamespace(under_way=lambda _: self.attempt)),
+            slower=lambda: self.slower,
         )
         return next(c for c in views.all(self.found, self.worker) if c.name == name)
 
@@ -258,8 +265,9 @@ def test_why_a_paired_computer_is_not_there(model: LocalModel) -> None:
     async def scenario(home: Home) -> None:
         home.connected = []
         node_id = home.laptop.node_id
-        assert home.view("Laptop").state == "lost"
+        assert (home.view("Laptop").state, home.view("Laptop").reconnecting) == ("lost", False)
         home.found = [found("Laptop", 2)]
+        assert home.view("Laptop").reconnecting
         assert "being connected" in (home.view("Laptop").detail or "")
         assert home.view("Laptop").address == "127.0.0.1:9"
         home.problems[node_id] = PeerLostError("It stopped answering.")
@@ -267,7 +275,9 @@ def test_why_a_paired_computer_is_not_there(model: LocalModel) -> None:
             "lost",
             "It stopped answering.",
         )
+        assert home.view("Laptop").reconnecting
         home.problems[node_id] = UntrustedPeerError("Pair it again.")
+        assert not home.view("Laptop").reconnecting
         assert (home.view("Laptop").state, home.view("Laptop").detail) == (
             "blocked",
             "Pair it again.",
@@ -287,6 +297,26 @@ def test_why_a_connected_computer_does_not_help(model: LocalModel) -> None:
         assert (home.view("Laptop").state, home.view("Laptop").online) == ("paused", True)
         laptop.pause = "is being used for a game or a film"
         assert home.view("Laptop").detail == "It is being used for a game or a film."
+
+    at_home(model, scenario)
+
+
+def test_a_computer_says_what_its_sensors_say_that_it_is_slow_and_that_it_lacked_memory(
+    model: LocalModel,
+) -> None:
+    async def scenario(home: Home) -> None:
+        plain = home.view("Laptop")
+        assert (plain.vitals, plain.slower, plain.lacked_memory) == (None, None, False)
+        cast("Any", home.laptop).vitals = messages.Vitals(battery=0.25, plugged=True, heat_c=70.0)
+        home.worker.vitals = Vitals(heat_c=55.0)
+        home.slower[home.laptop.node_id] = 2.5
+        full = OutOfMemoryError("It is full.")
+        home.master.shortages.heard(Failed(error=full, node_id=home.laptop.node_id), ())
+
+        there, here = home.view("Laptop"), home.view("Desk")
+        assert there.vitals == Vitals(battery=0.25, plugged=True, heat_c=70.0)
+        assert (there.slower, there.lacked_memory) == (2.5, True)
+        assert (here.vitals, here.slower, here.lacked_memory) == (Vitals(heat_c=55.0), None, False)
 
     at_home(model, scenario)
 

@@ -37,10 +37,16 @@ FAMILIES = [
     "command a",
     *(
         pytest.param(variant, marks=pytest.mark.slow)  # each takes half a second to compile
-        for variant in ("qwen 3.5", "granite 4", "lfm 2", "olmo 2, no shared key heads, bias")
+        for variant in (
+            *("qwen 3.5", "granite 4", "lfm 2", "olmo 2, no shared key heads, bias"),
+            *("starcoder 2", "phi 2"),
+        )
     ),
 ]
-MIXTURES = ["gpt-oss", "qwen 3 moe, some layers, odd", "gemma 4, experts"]
+MIXTURES = [
+    *("gpt-oss", "qwen 3 moe, some layers, odd", "gemma 4, experts"),
+    pytest.param("phi 3.5 moe", marks=pytest.mark.slow),
+]
 
 
 Load = Callable[[str], Reference]

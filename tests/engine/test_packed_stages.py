@@ -45,11 +45,15 @@ every_scheme_and_variant = pytest.mark.parametrize(
                 "deepseek 4",
                 "kimi linear",
                 "gemma 4",
+                "gemma 4 e2b",
                 "qwen 3.5",
                 "granite 4",
                 "nemotron h",
                 "nemotron h, narrow experts",
                 "apertus",
+                "falcon h1",
+                "starcoder 2",
+                "phi 3.5 moe",
                 "lfm 2",
                 "laguna",
                 "mimo 2 flash",
@@ -73,7 +77,13 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
         matrices = weight.mT if is_turned else weight if weight.dim() == 3 else weight[None]
         held = tensor_format(config, names[name], tuple(matrices[0].shape), scheme)
         if isinstance(held, PackedFormat):
-            packed = [kernels.pack(matrix.float(), held).dequantise() for matrix in matrices]
+            # Rows that are multiplied by numbers are so before they are rounded.
+            runs = config.row_scales(names[name]) or ((len(matrices[0]), 1.0),)
+            factors = torch.cat([torch.full((rows, 1), factor) for rows, factor in runs])
+            packed = [
+                kernels.pack(matrix.float() * factors, held).dequantise() / factors
+                for matrix in matrices
+            ]
             whole = torch.stack(packed) if weight.dim() == 3 else packed[0]
             weights[name] = (whole.mT if is_turned else whole).contiguous()
     save_file(weights, folder / "model.safetensors")

@@ -26,6 +26,7 @@ VARIANTS = [
     "gpt-oss",
     "gemma 2",
     "gemma 3",
+    "gemma 4 e2b",
     "exaone 4, hybrid",
     "mimo 2 flash",
     "qwen 3 moe, some layers, odd",

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +24,11 @@ def artifacts() -> ModuleType:
 def test_sums_are_what_sha256sum_reads_and_tell_what_has_changed(
     tmp_path: Path, artifacts: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("b.deb", "a b.dmg"):
+    for name in (
+        "b.deb",
+        "a b.dmg",
+        "release.json",
+    ):  # the last is signed, and renewed in its place
         (tmp_path / name).write_text(name, encoding="utf-8")
     assert artifacts.main(["sums", str(tmp_path)]) == 0
     assert artifacts.main(["sums", str(tmp_path)]) == 0  # of itself it says nothing
@@ -97,3 +102,47 @@ def test_a_release_of_which_nothing_is_said_is_not_published(
 ) -> None:
     assert artifacts.main(["publish", "v99.0.0", str(tmp_path)]) == 1
     assert "says nothing of 99.0.0" in capsys.readouterr().err
+
+
+@pytest.fixture
+def gh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `gh` whose newest release is v2.0.0; what it was told to do, a line each."""
+    said, program = tmp_path / "gh.txt", tmp_path / "bin" / "gh"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >>{said}\n[ "$2" != view ] || echo v2.0.0\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("POTLUCK_RELEASE_KEYS", "a-key")
+    return said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of the shell")
+def test_a_list_is_renewed_for_the_newest_release_alone_and_put_in_its_place(
+    tmp_path: Path,
+    artifacts: ModuleType,
+    gh: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(artifacts, "locked_python", lambda lock: nullcontext(Path("/bin/echo")))
+
+    assert artifacts.main(["renew", "v1.0.0", str(tmp_path)]) == 1
+    assert "v2.0.0 is" in capsys.readouterr().err
+    assert "upload" not in gh.read_text()
+
+    assert artifacts.main(["renew", "v2.0.0", str(tmp_path)]) == 0
+    done = [line.split()[1] for line in gh.read_text().splitlines()][1:]
+    assert done == ["view", "download", "upload"]
+    assert gh.read_text().splitlines()[-1].endswith(f"v2.0.0 {tmp_path}/release.json --clobber")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of the shell")
+def test_a_list_that_is_due_fails_the_look(
+    tmp_path: Path, artifacts: ModuleType, gh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for python, status in (("/bin/true", 0), ("/bin/false", 1)):
+        monkeypatch.setattr(artifacts, "locked_python", lambda lock, p=python: nullcontext(Path(p)))
+        assert artifacts.main(["due", str(tmp_path)]) == status
+    assert "download v2.0.0 --pattern release.json" in gh.read_text()

@@ -22,6 +22,10 @@ def lock(*systems: str) -> str:
     return f'[[packages]]\nname = "torch"\nwheels = [{wheels}]\n'
 
 
+def maintained(address: str) -> str:
+    return f'[project]\nmaintainers = [{{ name = "Ana", email = "{address}" }}]\n'
+
+
 def git(root: Path, *words: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(root), *words], capture_output=True, check=True, text=True
@@ -40,6 +44,7 @@ def root(tmp_path: Path) -> Path:
     for path, text in {
         "core/potluck/__init__.py": '"""Potluck."""\n\n__version__ = "0.1.0"\n',
         "CHANGELOG.md": NEWS,
+        "pyproject.toml": maintained("potluck@example.org"),
         "installers/ci.py": "import sys; sys.exit(0)\n",
         "assets/engine/pylock.cpu.toml": lock("win_amd64", *LINUX),
         "assets/engine/pylock.cuda.toml": lock("win_amd64", *LINUX),
@@ -146,3 +151,14 @@ def test_a_system_that_no_lock_has_an_engine_for_ends_it(
     lacking = "cpu for Linux x86-64, cpu for Linux arm64, metal for macOS arm64"
     assert lacking in said.out + said.err
     assert git(root, "tag") == ""
+
+
+def test_packages_name_somebody_who_can_be_written_to(
+    root: Path, release: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "pyproject.toml").write_text(maintained("all@potluck.invalid"), encoding="utf-8")
+    commit(root)
+
+    assert release.main(["0.2.0", "--dry-run"], root) == 1
+
+    assert "Ana <all@potluck.invalid>, to whom nobody can write" in capsys.readouterr().err

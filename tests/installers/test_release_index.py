@@ -16,6 +16,8 @@ from native.project import (
 )
 from sealing import key_text, private_key
 
+from potluck.update.freshness import DAY_S
+
 SECRET, PUBLIC = release_index.new_key()
 URL = "https://packages.invalid/v1"
 
@@ -82,6 +84,34 @@ def test_a_key_that_packages_do_not_have_is_refused(folder: Path) -> None:
     with pytest.raises(BuildError, match="no package would believe it"):
         release_index.sign(folder, URL, SECRET, [])
     assert not (folder / "release.json").exists()
+
+
+def test_a_list_that_has_ended_is_no_list_until_it_is_renewed(folder: Path) -> None:
+    now = 1_800_000_000
+    release_index.sign(folder, URL, SECRET, [PUBLIC], now=now)
+    old = release_index.check(folder, [PUBLIC], now=now)
+    assert old.expires == now + 90 * DAY_S
+    assert release_index.need_no_renewal(folder, [PUBLIC], now=now + 60 * DAY_S) == "2027-04-15"
+
+    with pytest.raises(BuildError, match=r"gh workflow run renew\.yml --ref v"):
+        release_index.need_no_renewal(folder, [PUBLIC], now=now + 61 * DAY_S)
+    with pytest.raises(BuildError, match="good until"):
+        release_index.check(folder, [PUBLIC], now=now + 91 * DAY_S)
+
+    later = now + 91 * DAY_S
+    release_index.renew(folder, SECRET, [PUBLIC], now=later)
+    new = release_index.check(folder, [PUBLIC], now=later)
+    assert (new.issued, new.packages) == (later, old.packages)
+
+
+def test_only_a_list_of_our_own_that_is_older_is_renewed(folder: Path) -> None:
+    secret, public = release_index.new_key()
+    release_index.sign(folder, URL, secret, [public], now=7)
+
+    with pytest.raises(BuildError, match="not signed by the makers"):
+        release_index.renew(folder, SECRET, [PUBLIC])
+    with pytest.raises(BuildError, match="not older than now"):
+        release_index.renew(folder, secret, [public], now=7)
 
 
 def test_a_package_of_another_version_is_refused(folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_shell_variable_is_for_bash_alone() -> None:
 
 def test_secrets_are_given_to_a_protected_environment_alone() -> None:
     with_secrets = [job for path in WORKFLOWS for job in jobs(path) if "secrets." in str(job)]
-    assert [job.get("environment") for job in with_secrets] == ["release"]
+    assert {job.get("environment") for job in with_secrets} == {"release"}
 
 
 def test_what_is_built_is_uploaded_and_nothing_else() -> None:

@@ -28,7 +28,7 @@ WITH_PICTURES = "Gemma3ForConditionalGeneration"
 
 def config_class(architecture: str) -> Any:
     name = architecture.removesuffix("ForCausalLM")
-    name = {"Step3p5": "Step3p7"}.get(name, name)
+    name = {"Step3p5": "Step3p7", "PhiMoE": "Phimoe"}.get(name, name)
     text = f"{name}TextConfig"
     return getattr(transformers, text if hasattr(transformers, text) else f"{name}Config")
 
@@ -43,8 +43,6 @@ NEEDED = {
     "Dots1ForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
     "HeliumForCausalLM": {"num_key_value_heads": 8},
-    # With the default, a model is one of those that are refused.
-    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
     # It refuses its own number of them beside another one of heads.
     "Glm5NextForCausalLM": {"num_key_value_heads": 32},
     "Qwen4ExpForCausalLM": {

@@ -64,9 +64,8 @@ def test_the_nearest_is_always_one_that_runs() -> None:
     assert missing_of("NemotronHForCausalLM", (), ["LlamaForCausalLM"]) is None
 
 
-def test_small_models_of_gemma_4_are_refused_by_the_block_that_only_they_have() -> None:
-    text = {"hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20}
-    error = refusal({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
+def test_a_block_that_only_some_of_a_family_have_is_named() -> None:
+    error = refusal({"architectures": ["CohereForCausalLM"], "use_qk_norm": True})
 
-    assert "embeddings of each layer" in error.message
+    assert "layer norms of queries and keys" in error.message
     assert error.data["block"]

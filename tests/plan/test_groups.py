@@ -8,9 +8,15 @@ from random import Random
 
 import pytest
 
-from potluck.errors import InvalidLayersError, NotEnoughMemoryError
-from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, Links, ModelShape
-from potluck.plan.groups import SUMS, group_of, groups_that_may_pay, sums_ms, with_groups
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
+from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, HopCost, Links, ModelShape
+from potluck.plan.groups import (
+    SUMS,
+    group_of,
+    groups_that_may_pay,
+    sums_ms,
+    with_groups,
+)
 from potluck.plan.placement import RANKS_GAIN, make_plan
 from potluck.plan.prefill import time_to_first_token_ms
 from potluck.plan.problems import make_problem
@@ -41,10 +47,10 @@ def plan_of(home: Home, *layers: tuple[str, int]) -> Plan:
 
 def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) -> None:
     shape, devices, links = home
-    group = group_of(shape, devices, links, (0, 1), prefill_tokens=64)
+    group = group_of(shape, devices, links, (0, 1), sums={}, prefill_tokens=64)
 
     assert group.shares == (3, 1)
-    each = sums_ms(links, devices[:2], 4 * shape.width)
+    each = sums_ms(links, devices[:2], 4 * shape.width, {})
     assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.width / 1e5))
     assert group.cost.decode_ms == pytest.approx((0.75 * 4.0 + each,))
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
@@ -54,7 +60,7 @@ def test_what_ranks_cannot_share_each_of_them_has(home: Home) -> None:
     shape, devices, links = home
     half = replace(shape, divided=(0.5,))
     whole, part = (
-        group_of(s, devices, links, (0, 1), prefill_tokens=64).cost.decode_ms[0]
+        group_of(s, devices, links, (0, 1), sums={}, prefill_tokens=64).cost.decode_ms[0]
         for s in (shape, half)
     )
 
@@ -132,7 +138,7 @@ def test_a_group_is_chosen_where_it_pays_and_the_plan_says_why(home: Home) -> No
     assert (
         "together have all 20 layers, each a share of every layer (50 %, 50 %)" in plan.explanation
     )
-    assert "a layer takes them" in plan.explanation
+    assert "of which its sums take 1.1 ms, and" in plan.explanation
     again = make_plan(shape, devices, links, near=plan.stages)
     assert [s.name for s in again.stages] == [s.name for s in plan.stages]
 
@@ -144,6 +150,50 @@ def test_no_group_is_chosen_over_a_slow_link_or_with_an_older_program(home: Home
 
     assert not any(stage.is_ranked for stage in make_plan(shape, devices, slow).stages)
     assert not any(stage.is_ranked for stage in make_plan(shape, old, links).stages)
+
+
+def test_measured_sums_count_in_place_of_what_the_link_lets_expect(home: Home) -> None:
+    shape, devices, links = divisible(home)
+    devices = [replace(device, decode_ms=(8.0,), prefill_ms=(80.0,)) for device in devices[:2]]
+    pair = devices[1].node, devices[0].node  # in either order
+    quick, slow = (HopCost(latency_ms=ms, ms_per_byte=1e-6) for ms in (0.1, 4.5))
+    estimated = make_plan(shape, devices, links)
+    ranked = make_plan(shape, devices, links, sums={pair: quick})
+    apart = make_plan(shape, devices, links, sums={pair: slow})
+
+    saved = sums_ms(links, devices, 4096, {}) - sums_ms(links, devices, 4096, {pair: quick})
+    assert estimated.token_ms - ranked.token_ms == pytest.approx(20 * saved)
+    assert "of which its sums take 0.2 ms, and Desktop alone 8.0 ms" in ranked.explanation
+    assert not any(stage.is_ranked for stage in apart.stages)
+    assert (
+        "Desktop + Attic do not compute layers together: a layer would take them 13 ms, of which its sums 9.0 ms,"
+        " and Desktop alone 8.0 ms." in apart.explanation
+    )
+    assert (
+        "do not compute"
+        not in make_plan(shape, devices, links, layers=[("desktop", 20)]).explanation
+    )
+
+
+def test_a_group_that_reads_prompts_more_slowly_is_not_chosen_and_the_plan_says_so(
+    home: Home,
+) -> None:
+    shape, devices, links = divisible(home)
+    devices = [replace(device, decode_ms=(8.0,), prefill_ms=(80.0,)) for device in devices[:2]]
+    narrow = {(devices[0].node, devices[1].node): HopCost(latency_ms=0.1, ms_per_byte=1e-4)}
+    plan = make_plan(shape, devices, links, sums=narrow, measured_tokens=128)
+
+    assert not any(stage.is_ranked for stage in plan.stages)
+    assert "for 128 tokens of a prompt, and Attic alone 80 ms." in plan.explanation
+
+
+@pytest.mark.parametrize("wrong", [-1.0, inf])
+def test_sums_that_cannot_be_are_refused(home: Home, wrong: float) -> None:
+    shape, devices, links = home
+    cost = HopCost(latency_ms=wrong, ms_per_byte=0.0)
+
+    with pytest.raises(UsageError, match="The sums of two computers"):
+        make_plan(shape, devices, links, sums={(devices[0].node, devices[1].node): cost})
 
 
 def test_several_users_may_have_groups(home: Home) -> None:
@@ -159,7 +209,7 @@ def test_routes_with_groups_equal_brute_force(
     device_of: Callable[..., DeviceCost],
     links_of: Callable[..., Links],
 ) -> None:
-    random = Random(3)
+    random, found_groups = Random(3), 0
     for _ in range(60):
         devices = [
             device_of(
@@ -169,13 +219,20 @@ def test_routes_with_groups_equal_brute_force(
         ]
         shape = replace(shape_of(random.randint(2, 5)), divided=(random.choice([0.7, 1.0]),))
         links = links_of(devices, rtt_ms=random.choice([0.1, 0.5, 2.0]))
-        groups = groups_that_may_pay(shape, devices, links, prefill_tokens=16)
+        sums = {
+            pair: HopCost(latency_ms=random.uniform(0, 1), ms_per_byte=1e-5)
+            for pair in links
+            if random.random() < 0.7
+        }
+        groups = groups_that_may_pay(shape, devices, links, sums=sums, prefill_tokens=16)
+        found_groups += len(groups)
         problem = with_groups(make_problem(shape, devices, links), groups)
         found = best_route(problem, never)
 
         least = least_ms(problem)
         assert (found.ms if found else inf) == pytest.approx(least)
         assert found is None or found.is_optimal
+    assert found_groups > 60
 
 
 def least_ms(problem: Problem) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError
-from potluck.store import part
+from potluck.store import chunks, part
 from potluck.store.chunks import Missing
 
 # --- writing
@@ -366,3 +366,24 @@ def test_verifying_removes_what_is_damaged_and_nothing_else(store):
     assert not store.has(altered)
     assert not store.has(cut)
     assert store.nbytes == len(b"good")
+
+
+def test_a_tensor_whose_file_the_system_keeps_stays_and_another_makes_room(store, monkeypatch):
+    """Windows keeps a file that somebody reads."""
+    held, other = fill(store, DATA, b"other")
+    remove = chunks.remove
+
+    def removed(path: Path) -> None:
+        if path.name == held:
+            raise PermissionError(errno.EACCES, "The process cannot access the file", str(path))
+        remove(path)
+
+    monkeypatch.setattr(chunks, "remove", removed)
+    store.set_aside([held])  # it would go first
+
+    assert not store.discard(held)
+    store.free_for(store.room() + 1)
+
+    assert store.has(held, SIZE)
+    assert not store.has(other)
+    assert store.inventory.nbytes == SIZE

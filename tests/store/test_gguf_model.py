@@ -56,6 +56,7 @@ VARIANTS = [
     "hunyuan a13b",
     "gemma 4, experts",
     "gemma 4, values of their own",
+    "gemma 4 e2b",
     "olmo 2",
     "olmo 3",
     "gemma",
@@ -94,12 +95,19 @@ VARIANTS = [
     "glm 5",
     "glm 5.2",
     "arcee",
+    "apertus",
     "lfm 2",
     "lfm 2 moe",
     "falcon h1",
     "falcon h1, normed",
     "nemotron h",
     "nemotron h, dense, biases",
+    "starcoder 2",
+    "stablelm 2",
+    "phi 2",
+    "phi 3.5 moe, as published",
+    "minitron",
+    "jais 2",
     "kimi linear",
     "qwen 3 next",
     "qwen 3.5",
@@ -112,7 +120,7 @@ LLAMA_4 = QueryScale(beta=0.1, original_max_position=8192, first=1)
 # The order of parts of a matrix, which is another one in these files, and which are one.
 IN_FILES = (
     "is_ordered", "has_joined_inputs", "has_tiled_heads", "has_whole_decays", "fused", "row_scales", "shared_names",
-    "parts", "rows", "shards", "is_split",
+    "parts", "rows", "shards", "is_split", "learned", "numbers",
 )  # fmt: skip
 
 

@@ -112,6 +112,7 @@ class FakeBackend:
         self.loaded = PLAN  # what `load` ends with
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
+        self.role_errors: list[PotluckError] = []  # for the next requests, the last one first
         self.verified = weights.Verified(
             models=(weights.VerifiedModel(name="guide", path="/models/guide", nbytes=8_000_000),),
             store=weights.VerifiedStore(tensors=2, nbytes=3_000_000),
@@ -242,6 +243,8 @@ class FakeBackend:
         return schema.HandedOver(name="laptop", to_follow=("attic",))
 
     async def set_role(self, request: schema.RoleRequest) -> None:
+        if self.role_errors:
+            raise self.role_errors.pop()
         self.roles.append(request)
         role = "worker" if request.worker else "idle"
         self.update(node=msgspec.structs.replace(self.current.node, role=role))

@@ -33,6 +33,7 @@ BENCH = benching.BenchResult(
     link_ms=0.5,
     layer_ms=2.15,
     predicted_tokens_per_s=24.5,
+    predicted_prefill_tokens_per_s=190.0,
     depth=benching.BenchDepth(
         cached=4096,
         cache_bytes=134_000_000,

@@ -13,7 +13,14 @@ from potluck.model.schemes import Cache
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
+from potluck.wire.measuring_messages import (
+    LinkMeasured,
+    Profile,
+    Profiled,
+    StageTimes,
+    SumsMeasured,
+    SumTime,
+)
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -63,6 +70,7 @@ class FakeComputer:
         self.least_rtt_s: float | None = None  # of its heartbeats
         self.best: dict[NodeId, Address] = {}  # its best address, from each computer
         self.link = LinkCost(rtt_ms=0.2, bytes_per_s=1e8)  # what it measures to every other one
+        self.sum_ms = (0.3, 5.0)  # what it measures of sums, of a token and of a chunk
         self.devices: Sequence[DeviceInfo] = (
             DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
         )
@@ -130,6 +138,17 @@ class FakeComputer:
         return LinkMeasured(
             rtt_ms=link.rtt_ms, rtt_p95_ms=link.rtt_ms, bytes_per_s=link.bytes_per_s, address=best
         )
+
+    async def measure_sums(self, device: DeviceId | None, ranks: RankPlace | None) -> SumsMeasured:
+        if ranks is None:
+            return SumsMeasured(activation_port=5000)
+        await self._do("measure_sums")
+        assert ranks.hops[ranks.rank].node_id == self.node_id
+        times = (
+            SumTime(nbytes=nbytes, ms=ms)
+            for nbytes, ms in zip((1 << 14, 1 << 21), self.sum_ms, strict=True)
+        )
+        return SumsMeasured(activation_port=5000, times=tuple(times))
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         await self._do("measure")

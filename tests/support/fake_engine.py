@@ -12,8 +12,8 @@ from potluck.cluster.processes.messages import (
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import Profile, Profiled, StageTimes
-from potluck.wire.messages import Assign, DeviceInfo, HeldStage
+from potluck.wire.measuring_messages import Profile, Profiled, StageTimes, SumsMeasured
+from potluck.wire.messages import Assign, DeviceInfo, HeldStage, RankPlace
 
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
 OTHER = DeviceInfo(kind="cpu", index=1, memory_total=10, memory_free=5)
@@ -72,6 +72,9 @@ class FakeEngine:
             context=stage.context,
         )
         return Held(home=stage.home, stage=held)
+
+    async def measure_sums(self, home: str, ranks: RankPlace | None) -> SumsMeasured:
+        return SumsMeasured(activation_port=self.activation_port)
 
     async def measure(self, epoch: int, position: int) -> StageTimes:
         return StageTimes(

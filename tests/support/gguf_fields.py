@@ -6,7 +6,7 @@ import gguf
 
 from potluck.model.config import ModelConfig
 
-_EPSILONS = ("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
+_EPSILONS = ("layer_norm_epsilon", "norm_eps", "norm_epsilon", "rms_norm_eps")
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 
 
@@ -128,11 +128,15 @@ def add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str
             _add_experts(writer, config)
             writer.add_expert_feed_forward_length(config["intermediate_size"])
             writer.add_sliding_window(config["sliding_window"])
-        case "phi3":
+        case "phi3" | "phimoe":
             original = config.get("original_max_position_embeddings")
             original = original or config["max_position_embeddings"]
             writer.add_rope_scaling_orig_ctx_len(original)
             writer.add_sliding_window(config.get("sliding_window") or 0)
+            if architecture == "phimoe":
+                writer.add_expert_count(config["num_local_experts"])
+                writer.add_expert_used_count(config["num_experts_per_tok"])
+                writer.add_rope_scaling_attn_factors(rope["short_mscale"])
         case "gemma4":
             _add_gemma4(writer, config)
         case "gemma2" | "gemma3":
@@ -376,8 +380,12 @@ def _add_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
     writer.add_sliding_window_pattern(windows)
     writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
-    writer.add_shared_kv_layers(0)
-    writer.add_embedding_length_per_layer_input(0)
+    shared, size = config.get("num_kv_shared_layers", 0), config["intermediate_size"]
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    if config.get("use_double_wide_mlp"):
+        first = len(windows) - shared
+        writer.add_feed_forward_length([size * (1 + (at >= first)) for at in range(len(windows))])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("enable_moe_block"):

@@ -25,7 +25,7 @@ NAMED_AS = {
     "deepseek32": "glm-dsa", "laguna": "step35", "qwen4exp": "qwen35moe", "minimax-m3": "minimax-m2",
     "hy_v3": "hunyuan-moe", "mellum": "qwen3moe", "muse-glimmer": "gemma3",
 }  # in the package  # fmt: skip
-WHOLE_NORMS = ("gemma", "gemma2", "gemma3", "step35", "minimax-m3", "muse-glimmer")
+WHOLE_NORMS = ("nemotron", "gemma", "gemma2", "gemma3", "step35", "minimax-m3", "muse-glimmer")
 PREFIXES = {  # of the text of a larger model
     "model.language_model.": "model.",
     "language_model.model.": "model.",
@@ -159,6 +159,8 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             for part, factor in factors.items():
                 norm = torch.full((config["head_dim"],), factor)
                 tensors[f"blk.{layer}.attn_{part}_norm.weight"] = norm
+        if ".act_fn." in name:  # which `add_learned` writes
+            continue
         if architecture in WITH_BESIDE and rest in BESIDE:
             tensors[f"blk.{layer}.{BESIDE[rest]}"] = values
             continue
@@ -381,3 +383,16 @@ def _frequency_factors(config: dict[str, Any], rope: dict[str, Any]) -> Tensor:
             smooth = (original / wavelength - low) / (high - low)
             factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
     return torch.tensor(factors)
+
+
+def add_learned(writer: gguf.GGUFWriter, folder: Path, layers: int) -> None:
+    """Add what `ApertusModel.modify_tensors` writes in place of tensors."""
+    stored = load_file(folder / "model.safetensors")
+    adds = {
+        "alpha_p": writer.add_xielu_alpha_p,
+        "alpha_n": writer.add_xielu_alpha_n,
+        "beta": writer.add_xielu_beta,
+        "eps": writer.add_xielu_eps,
+    }
+    for name, add in adds.items():
+        add([float(stored[f"model.layers.{at}.mlp.act_fn.{name}"]) for at in range(layers)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf_fields import add_sizes
-from gguf_tensors import joined, joined_heads, tensors_of
+from gguf_tensors import add_learned, joined, joined_heads, tensors_of
 from torch import Tensor
 
 FAMILIES = {
@@ -74,6 +74,13 @@ FAMILIES = {
     "MuseGlimmerForConditionalGeneration": "muse-glimmer",
     "MellumForCausalLM": "mellum",
     "YoutuForCausalLM": "deepseek2",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "StableLmForCausalLM": "stablelm",
+    "PhiForCausalLM": "phi2",
+    "PhimoeForCausalLM": "phimoe",
+    "NemotronForCausalLM": "nemotron",
+    "Jais2ForCausalLM": "jais2",
+    "ApertusForCausalLM": "apertus",
 }
 # What Kimi Linear calls fields that others have too.
 _OWN_FIELDS = {
@@ -129,6 +136,8 @@ def write_gguf(
         add_sentence_piece(writer, (*TOKENS, *more_tokens))
     for name, value in (fields or {}).items():
         _add_field(writer, name, value)
+    if architecture == "apertus":
+        add_learned(writer, folder, config["num_hidden_layers"])
     tensors = tensors_of(folder, config, architecture)
     tensors = joined_heads(tensors) if joins_heads else tensors
     for name, values in (joined(tensors) if joins_experts else tensors).items():

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from potluck.cluster.stage.joining import Lobby, dial_above, meet
 from potluck.cluster.stage.ranks import Links, Ranks
+from potluck.engine.rank_sums.collective import Transport
 from potluck.net.identity import Identity
 from potluck.net.link_kind import step_links
 from potluck.net.listener import Listener
@@ -31,8 +32,10 @@ _DEADLINE_S = 60.0
 
 
 @contextmanager
-def joined(folder: Path, rank: int, world: int, *, shares: bool = True) -> Iterator[Ranks]:
-    """Join the group; `shares`: in memory, if the ranks can share some."""
+def joined(
+    folder: Path, rank: int, world: int, *, shares: bool = True, transport: Transport | None = None
+) -> Iterator[Ranks]:
+    """Join the group; `shares`: in memory, if the ranks can share some, or on devices with a transport."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="loop", daemon=True)
     thread.start()
@@ -43,7 +46,7 @@ def joined(folder: Path, rank: int, world: int, *, shares: bool = True) -> Itera
     member = _Member(_identity(folder), folder, rank, world)
     ranks = Ranks()
     try:
-        links = call(member.join(shares=shares))
+        links = call(member.join(shares=shares, transport=transport))
         ranks.join(rank, links)
         yield ranks
         ranks.join(0, None)
@@ -63,7 +66,7 @@ class _Member:
         self._lobby, self._reactor = Lobby(), Reactor()
         self._listener: Listener | None = None
 
-    async def join(self, *, shares: bool) -> Links:
+    async def join(self, *, shares: bool, transport: Transport | None) -> Links:
         async def on_link(link: StepLink) -> None:
             if link.purpose == "ranks":
                 await self._lobby.serve(link)
@@ -91,7 +94,7 @@ class _Member:
         above = await dial_above(place, 1, self._dial)
         if not shares:
             return await self._lobby.add_below(above, place, self._home, 1)
-        links = await meet(self._lobby, above, place, self._home, 1)
+        links = await meet(self._lobby, above, place, self._home, 1, transport)
         assert links is not None
         return links
 

@@ -48,6 +48,8 @@ KEPT |= {
 }  # torch says it
 KEPT |= {
     "root mean square",
+    "biased layer",
+    "sparse mixer",
     "with rope",
     "after dense",
     "windowed or dense",

@@ -1,6 +1,6 @@
 """A rank of a group as a process: it loads its share of a model, computes steps, and prints what came out.
 
-    python rank_process.py FOLDER MEETING RANK WORLD memory|links
+    python rank_process.py FOLDER MEETING RANK WORLD memory|links|devices
 
 It reads lines: token ids to compute next; `hang`, to never answer again; `fail`, to begin a step and say that it cannot
 do it; `exit`, to end at once.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import shared_kernels
 import torch
+from gloo import GLOO
 from joined_ranks import joined
 
 from potluck.cluster.stage.ranks import Ranks
@@ -39,7 +40,8 @@ def main(folder: Path, meeting: Path, rank: int, world: int, exchange: str) -> N
         tensors=stored(folder), scheme="int8", device=torch.device("cpu"),
         share=Share(rank=rank, parts=(1,) * world),
     )  # fmt: skip
-    with joined(meeting, rank, world, shares=exchange == "memory") as ranks:
+    transport = GLOO if exchange == "devices" else None
+    with joined(meeting, rank, world, shares=exchange != "links", transport=transport) as ranks:
         stage = Stage(weights, context=96, cache_budget=1 << 24, epoch=1, exchange=ranks)
         stage.open(SESSION, epoch=1)
         say(ready=True, shares=ranks.native is not None)

@@ -20,6 +20,10 @@ from potluck.update.release import Package, Release
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 KEYS = (key_text(KEY.public_key()),)
+ISSUED, EXPIRES = (
+    1_700_000_000,
+    4_102_444_800,
+)  # 2023-11-14 and 2100-01-01: good for as long as tests are run
 
 
 def package(file: Path, version: str, url: str = "https://packages.invalid") -> Package:
@@ -37,11 +41,15 @@ def package(file: Path, version: str, url: str = "https://packages.invalid") -> 
 
 
 def signed(
-    version: str, *packages: Package, key: Ed25519PrivateKey = KEY, kind: str = RELEASE_TYPE
+    version: str,
+    *packages: Package,
+    issued: int = ISSUED,
+    expires: int = EXPIRES,
+    key: Ed25519PrivateKey = KEY,
 ) -> bytes:
     """The envelope of a release."""
-    release = Release(version=version, packages=packages)
-    return seal(msgspec.json.encode(release), kind, key)
+    release = Release(version=version, issued=issued, expires=expires, packages=packages)
+    return seal(msgspec.json.encode(release), RELEASE_TYPE, key)
 
 
 def altered(envelope: bytes) -> bytes:

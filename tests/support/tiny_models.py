@@ -19,7 +19,7 @@ from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
 from potluck.ids import Digest, SessionId
-from potluck.model.checkpoint.stacked import Slice, expert_slices
+from potluck.model.checkpoint.stacked import Slice, stack_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
 from potluck.model.schemes import Cache, Scheme
@@ -227,18 +227,28 @@ def make_model(
     else:
         model.to(dtype).save_pretrained(folder)
         model.to(torch.float32)
-    read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    about = folder / "config.json"
+    read = json.loads(about.read_text(encoding="utf-8"))
+    if family not in WITH_PICTURES and not hasattr(transformers, f"{family}ForCausalLM"):
+        read["architectures"] = [f"{family}ForCausalLM"]
+        about.write_text(json.dumps(read), encoding="utf-8")
     text = getattr(model, "language_model", None)
     if hasattr(text, "lm_head"):  # a decoder with a head of its own, as in Llama 4
         model = text
     return Reference(model, ModelConfig.from_dict(read), stored_tensors(folder))
 
 
+def has_fixed_heads(variant: str) -> bool:
+    """Whether a variant's rotary factors fix the size of its heads."""
+    family, fields = VARIANTS[variant]
+    # Phi 3's projections are one matrix in the files as well.
+    return family == "Phi3" or fields.get("rope_parameters", {}).get("rope_type") == "longrope"
+
+
 def whole_blocks(variant: str) -> dict[str, Any]:
     """Changes that give a variant projections of whole blocks of rows, as all models of the Hub have them."""
-    family, fields = VARIANTS[variant]
-    # Phi's projections are one matrix in the files; rotary factors fix the size of its heads.
-    changes: dict[str, Any] = {} if family == "Phi3" else {"hidden_size": 64}
+    fields = VARIANTS[variant][1]
+    changes: dict[str, Any] = {} if has_fixed_heads(variant) else {"hidden_size": 64}
     if "head_dim" in fields:
         changes["head_dim"] = 16
     if "moe_intermediate_size" in fields:
@@ -272,7 +282,9 @@ def _random_model(family: str, changes: dict[str, Any]) -> Any:
         config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
     # Eager attention is the implementation that supports a softcap.
     config._attn_implementation = "eager"
-    return getattr(transformers, name)(config).eval()
+    # Some families have a config of their own and the model of another.
+    kind = getattr(transformers, name, None) or transformers.AutoModelForCausalLM.from_config
+    return kind(config).eval()
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
@@ -292,7 +304,7 @@ def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:
         begin, end = (start + offset for offset in entry["data_offsets"])
         shape = tuple(entry["shape"])
         whole = Slice(name=names[name], shape=shape, offset=0, nbytes=end - begin)
-        cut = None if config is None else expert_slices(config, whole.name, shape, whole.nbytes)
+        cut = None if config is None else stack_slices(config, whole.name, shape, whole.nbytes)
         for part in cut or (whole,):
             here = begin + part.offset
             tensors.append(

@@ -49,6 +49,13 @@ def test_a_mac_starts_the_app_which_has_the_permissions(tmp_path: Path) -> None:
     assert command == [str(app), "--hidden"]
 
 
+def test_a_window_that_opens_again_is_seen(tree: Path) -> None:
+    command = own_command("window", None, installed=Package(tree, "deb", "1"), hidden=False)
+
+    assert command == [str(tree / "bin" / "potluck-window")]
+    assert own_command("window", None, hidden=False)[-1] == "potluck_app"
+
+
 def test_windows_starts_its_python_without_a_console(tree: Path) -> None:
     assert Package(tree, "windows", "1").launcher("window") is None
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from potluck.api.values.politeness import Facts, Rules
+from potluck.api.values.vitals import Vitals
 from potluck.system import looks
 from potluck.system.commands import Ask, ask
 from potluck.system.looks import Looks
@@ -133,6 +135,34 @@ def test_a_computer_runs_on_its_battery_if_it_says_so(
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
 
     assert looks.on_battery() is is_on
+
+
+def entry(current: float | None) -> SimpleNamespace:
+    return SimpleNamespace(current=current, high=None)
+
+
+@pytest.mark.parametrize(
+    ("battery", "sensors", "seen"),
+    [
+        (None, {}, Vitals()),
+        (None, {"nvme": [entry(48.0)]}, Vitals()),  # no processor
+        (None, {"coretemp": [entry(61.0), entry(68.4)], "acpitz": [entry(27.8)]}, Vitals(heat_c=70.0)),
+        (None, {"k10temp": [entry(-273.1), entry(255.0), entry(None)]}, Vitals()),  # nonsense
+        (SimpleNamespace(percent=63.7, power_plugged=False), {}, Vitals(battery=0.64)),
+        (SimpleNamespace(percent=104.0, power_plugged=True), {}, Vitals(battery=1.0, plugged=True)),
+        (SimpleNamespace(percent=40, power_plugged=None), {}, Vitals(battery=0.4)),
+    ],
+)  # fmt: skip
+def test_battery_and_heat_are_told_in_calm_steps(
+    battery: Any, sensors: dict[str, list[Any]], seen: Vitals
+) -> None:
+    assert looks.vitals(battery, sensors) == seen
+
+
+def test_what_this_computer_says_of_itself_is_within_its_bounds() -> None:
+    told = msgspec.json.encode(looks.looks().vitals())
+
+    msgspec.json.decode(told, type=Vitals)
 
 
 def test_only_what_the_rules_need_is_looked_at_and_what_cannot_be_read_is_a_computer_at_rest() -> (

@@ -13,6 +13,8 @@ from potluck.update.envelope import MOST_BYTES, RELEASE_TYPE, unseal
 from potluck.update.release import read_release, this_machine
 from potluck.update.versions import is_newer
 
+DATES = b',"issued":1,"expires":2}'
+
 
 def test_what_was_sealed_is_read_again() -> None:
     assert unseal(seal(b"news", "text/plain", KEY), "text/plain", KEYS) == b"news"
@@ -41,7 +43,7 @@ def test_while_keys_change_packages_with_either_read_it(key: Ed25519PrivateKey) 
     [
         (signed("2.0.0", key=STRANGER), "not signed by the makers"),
         (altered(signed("2.0.0")), "not signed by the makers"),
-        (signed("2.0.0", kind="text/plain"), "another document"),
+        (seal(b"news", "text/plain", KEY), "another document"),
         (signed("2.0.0")[:-20], "damaged"),
         (b'{"payload":"*","payloadType":"x","signatures":[]}', "damaged"),
         (b'{"payload":"","payloadType":"x","signatures":[{"sig":1}]}', "damaged"),
@@ -83,11 +85,13 @@ def test_a_key_that_is_none_is_named(key: str) -> None:
     "document",
     [
         b"{}",
-        b'{"version":"../..","packages":[]}',
-        b'{"version":"two","packages":[]}',
-        b'{"version":"2.0.0","packages":[{"name":"a/b"}]}',
+        b'{"version":"2.0.0","packages":[]}',  # it would never end
+        b'{"version":"../..","packages":[]' + DATES,
+        b'{"version":"two","packages":[]' + DATES,
+        b'{"version":"2.0.0","packages":[],"issued":1,"expires":1e300}',
+        b'{"version":"2.0.0","packages":[{"name":"a/b"}]' + DATES,
         b'{"version":"2.0.0","packages":[{"name":"a","system":"linux","machine":"x","kind":"tar","nbytes":1,'
-        b'"sha256":"' + b"0" * 64 + b'","url":"ftp://a/b"}]}',
+        b'"sha256":"' + b"0" * 64 + b'","url":"ftp://a/b"}]' + DATES,
     ],
 )
 def test_a_signed_document_that_is_no_release_is_refused_too(document: bytes) -> None:
@@ -96,7 +100,7 @@ def test_a_signed_document_that_is_no_release_is_refused_too(document: bytes) ->
 
 
 def test_fields_of_later_releases_are_ignored() -> None:
-    document = b'{"version":"2.0.0","packages":[],"protocol":[3]}'
+    document = b'{"version":"2.0.0","packages":[],"protocol":[3]' + DATES
     assert read_release(seal(document, RELEASE_TYPE, KEY), KEYS).version == "2.0.0"
 
 

@@ -117,6 +117,11 @@ class ChatListModel(QAbstractListModel):
         if self._summaries.pop(conversation_id, None) is not None:
             self._arrange()
 
+    @property
+    def is_any_busy(self) -> bool:
+        """Whether a reply is being written in any conversation."""
+        return bool(self._busy)
+
     def set_busy(self, conversation_id: str, is_busy: bool) -> None:
         """Say whether a reply is being written in a conversation."""
         (self._busy.add if is_busy else self._busy.discard)(conversation_id)

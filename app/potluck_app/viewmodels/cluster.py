@@ -58,6 +58,12 @@ class ComputerCard(NamedTuple):
 def pill(computer: Computer) -> tuple[str, Tone]:
     """Return the state of a computer in one or two words, and their tone."""
     text, tone = _PILLS[computer.state]
+    if computer.reconnecting:
+        return "Reconnecting", "warn"
+    if computer.state == "ready" and computer.lacked_memory:
+        return "Out of memory", "err"
+    if computer.state in ("ready", "running") and computer.slower is not None:
+        return "Slow", "warn"
     if computer.progress is not None and computer.state in ("receiving", "loading"):
         text = f"{text} {wording.percent(computer.progress)}"
     return text, tone
@@ -125,7 +131,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         used=min(lent / total, 1.0) if total else 0.0,
         limit=lends / total if total else 0.0,
         lends=lends,
-        link="" if computer.is_self else wording.link_line(computer),
+        link=_link(computer),
         holds=_holds(computer),
         detail=(computer.detail or "") if computer.state in _EXPLAINED else "",
         receiving=receiving,
@@ -137,14 +143,28 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
     )
 
 
+def _link(computer: Computer) -> str:
+    """Return what its sensors say, and its link."""
+    parts = (wording.vitals(computer), "" if computer.is_self else wording.link_line(computer))
+    return " · ".join(filter(None, parts))
+
+
 def _holds(computer: Computer) -> str:
     parts: list[str] = []
+    if computer.state == "ready" and computer.lacked_memory:
+        return (
+            "Its memory did not suffice for the layers that it was to load. Close programs there, or"
+            " choose a smaller model or context."
+        )
     if computer.layers is not None and computer.layers[1] > computer.layers[0]:
         parts.append(f"Layers {wording.layer_range(*computer.layers)}")
     if (spare := computer.spare) is not None:
         layers = wording.plural(spare.layers, "layer", "layers")
         so_far = "" if spare.stored >= spare.nbytes else f"{wording.size(spare.stored)} of "
         parts.append(f"spare copies of {layers} on its disk, {so_far}{wording.size(spare.nbytes)}")
+    if computer.slower is not None:
+        times = f"{computer.slower:.1f}".removesuffix(".0")
+        parts.append(f"takes {times} times as long as measured")
     line = " · ".join(parts)
     return line[:1].upper() + line[1:]
 

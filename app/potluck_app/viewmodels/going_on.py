@@ -47,6 +47,21 @@ def lost(before: ClusterState | None, state: ClusterState) -> str:
     )
 
 
+def offered(state: ClusterState | None) -> str:
+    """Return the newer version of Potluck that is offered; nothing: none, or its owner has decided about it."""
+    update = state.update if state is not None else None
+    if update is None or update.phase != "offered" or update.failed or update.left:
+        return ""
+    return update.version
+
+
+def update_line(version: str, *, has_settings: bool = True) -> str:
+    """Return a sentence about a newer version of Potluck. `has_settings`: the window is not a helper's."""
+    if not has_settings:
+        return f"Potluck {version} is there. Open its window to have it installed."
+    return f"Potluck {version} is there. You find it in the settings, under Updates."
+
+
 def _name(model: str) -> str:
     return model.rpartition("/")[2]
 

@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.pausing import PauseLength, paused_line
 from potluck.api.values.politeness import SAYS, Rule
-from potluck.api.values.schema import ClusterState
+from potluck.api.values.schema import ClusterState, Computer
 from potluck_app import wording
 from potluck_app.tokens import Tone
 
@@ -32,6 +32,7 @@ class LendView(NamedTuple):
     title: str
     text: str
     address: str = ""  # for the main computer, if it does not find this one
+    short: str = ""  # in place of the text where there is little room
 
 
 def worker_requests(state: ClusterState) -> list[Pairing]:
@@ -61,8 +62,8 @@ def lend_view(state: ClusterState) -> LendView:
             what = "Receiving layers" if me.state == "receiving" else "Loading layers"
             share = f" · {wording.percent(me.progress)}" if me.progress is not None else ""
             return LendView("heart", "accent", f"Helping {names}", what + share)
-        layers = f"{me.layers[1] - me.layers[0]} layers" if me and me.layers else "Ready"
-        return LendView("heart", "ok", f"Helping {names}", layers)
+        text, short = _computes(state, me)
+        return LendView("heart", "ok", f"Helping {names}", text, short=short)
     address = next(iter(state.node.addresses), "")
     if state.node.member_of:
         names = wording.listing(state.node.member_of)
@@ -70,3 +71,21 @@ def lend_view(state: ClusterState) -> LendView:
         return LendView("cluster", "accent", f"Waiting for {names}", text, address)
     text = "Open Potluck on your main computer. It finds this one by itself."
     return LendView("cluster", "accent", "Ready to join", text, address)
+
+
+def _computes(state: ClusterState, me: Computer | None) -> tuple[str, str]:
+    """What this computer does for each word of an answer there: as a sentence, and in few words."""
+    if me is None or me.layers is None:
+        return "It is ready, and computes nothing just now.", "Ready"
+    count, of = me.layers[1] - me.layers[0], state.node.lent_of
+    short = wording.plural(count, "layer", "layers")
+    if not of:  # its node is older than this window
+        return short, short
+    if not state.node.lent_model:  # the main computer is older
+        text = f"For each word of an answer, it computes {count} of the {of} layers of the model."
+        return text, f"{count} of {of} layers"
+    model = wording.model_name(state.node.lent_model)
+    if count == of:
+        return f"It computes {model} alone.", model
+    text = f"For each word of an answer, it computes {count} of the {of} layers of {model}."
+    return text, f"{count} of {of} layers of {model}"

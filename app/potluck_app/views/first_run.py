@@ -23,7 +23,7 @@ from potluck_app.views.widgets.controls import (
     make_page,
 )
 
-_CARD_WIDTH = 320
+_CARD_WIDTH, _BETWEEN = 320, 16  # pixels
 
 
 class FirstRunView(QWidget):
@@ -57,7 +57,7 @@ class FirstRunView(QWidget):
                 share,
             ),
         )
-        self._cards = hbox(STRETCH, *self._roles, STRETCH, spacing=16)
+        self._cards = hbox(STRETCH, *self._roles, STRETCH, spacing=_BETWEEN)
         title = label("One AI from all your computers", "title", wrap=True)
         question = label("What should this computer do?", "body2", wrap=True)
         for line in (title, question, self._hardware):
@@ -67,9 +67,9 @@ class FirstRunView(QWidget):
         self._problem.hide()
         problem = WidthLimit(self._problem, 2 * _CARD_WIDTH)
         inner = QWidget()
-        offer = WidthLimit(EngineCard(theme, backend), 2 * _CARD_WIDTH)
+        offer = WidthLimit(EngineCard(theme, backend), 2 * _CARD_WIDTH + _BETWEEN)
         vbox(
-            *(title, 14, question, 9, problem, 9, self._cards, 18, self._hardware, 12, offer),
+            *(title, 14, question, 9, problem, 9, self._cards, 18, self._hardware, 20, offer),
             parent=inner,
         )
         fill_page(self, "Start", STRETCH, inner)
@@ -77,7 +77,7 @@ class FirstRunView(QWidget):
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what this computer has, as soon as that is known."""
-        devices = wording.devices_line(state.me if state is not None else None)
+        devices = said(wording.devices_line(state.me if state is not None else None))
         parts = (
             f"This computer: {devices}." if devices else "",
             "Nothing leaves your home network.",

@@ -20,7 +20,7 @@ from potluck.api.values.schema import ClusterState
 from potluck_app import resources
 from potluck_app.backend import Backend
 from potluck_app.node_connection import Connection
-from potluck_app.preferences import PreferencesFile
+from potluck_app.preferences import Place, PreferencesFile
 from potluck_app.theme import TEXT_SIZES, USUAL_TEXT, Choice, Theme
 from potluck_app.viewmodels import cluster
 from potluck_app.viewmodels.chat import Chat
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from potluck_app.views.options.start_box import StartBox
 
 MINIMUM = QSize(480, 560)
+_ABOVE = (12, 10, 12, 2)  # pixels around what stands above every page
 
 
 class MainWindow(QMainWindow):
@@ -56,6 +57,7 @@ class MainWindow(QMainWindow):
         on_share: Callable[[], object],
         on_close: Callable[[], bool],
         offer_start: Callable[[StartBox], object] = lambda _box: None,
+        on_open_again: Callable[[], object] | None = None,
         log: Path | None = None,
     ) -> None:
         super().__init__()
@@ -66,11 +68,11 @@ class MainWindow(QMainWindow):
         ScreenFit(self, size, MINIMUM, theme)
         self._theme, self._backend, self._chat = theme, backend, chat
         self._preferences, self._on_share, self._on_close = preferences, on_share, on_close
-        self._offer_start, self._log = offer_start, log
+        self._offer_start, self._log, self._on_open_again = offer_start, log, on_open_again
         self._waits_for_first = False  # the first computer that joins leads to the chat
 
         restarting = "Potluck stopped in the background. It starts again now, your chats are safe."
-        self.banner = NewsBanner(theme, backend, restarting)
+        self.banner = NewsBanner(theme, backend, restarting, preferences)
         self.pages = QStackedWidget()
         self._names: dict[QWidget, str] = {}  # of the pages that are made
         self._shows_state: list[Callable[[ClusterState | None], object]] = []
@@ -155,8 +157,10 @@ class MainWindow(QMainWindow):
             on_share=self._on_share,
             preferences=self._preferences,
             on_doctor=lambda: self.cluster.open_doctor(),
+            on_open_again=self._on_open_again,
             log=self._log,
         )
+        page.update_card.seen.connect(self.banner.read_of)
         self._offer_start(page.start)
         self._add("settings", page)
         self._follow(page.show_state)
@@ -193,10 +197,10 @@ class MainWindow(QMainWindow):
                 rail.column.addStretch(1)
             rail.column.addWidget(button, 0, Qt.AlignmentFlag.AlignHCenter)
         holder = QWidget()
-        vbox(self.banner, parent=holder, margins=(12, 10, 12, 2))
+        vbox(self.banner, parent=holder, margins=_ABOVE)
         self._banner_holder = holder
         holder.hide()
-        right = vbox(holder, EngineCard(self._theme, self._backend), (self.pages, 1))
+        right = vbox(holder, EngineCard(self._theme, self._backend, _ABOVE), (self.pages, 1))
         shell = QWidget()
         shell.setProperty("page", "true")
         hbox(rail, (right, 1), parent=shell)
@@ -254,6 +258,20 @@ class MainWindow(QMainWindow):
             self.chat.focus_composer()
         else:
             page.setFocus()  # no button has the focus before a key is pressed
+
+    @property
+    def place(self) -> Place:
+        """What is shown, for a window that takes the place of this one."""
+        page = self.pages.currentWidget()
+        name = self._names[page] if page is not None else ""
+        return Place(page=name, chat=self._chat.shown_id or "")
+
+    def go_back_to(self, place: Place) -> None:
+        """Show what another window has shown."""
+        if place.chat:
+            self._chat.open(place.chat)
+        if place.page in self.rail_buttons:
+            self.rail_buttons[place.page].click()
 
     def _asks_for_role(self) -> bool:
         return self._root.currentIndex() == 1 and self._preferences.current.mode is None

@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
+from potluck import __version__
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
@@ -15,9 +16,11 @@ from potluck_app.language import said
 from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import lending
+from potluck_app.viewmodels.going_on import offered
 from potluck_app.views.home.doctor import open_doctor
 from potluck_app.views.home.engine import EngineCard
 from potluck_app.views.options.start_box import StartBox
+from potluck_app.views.options.update import UpdateDialog
 from potluck_app.views.pausing import RulesMenu, offer_pauses
 from potluck_app.views.widgets.banner import NewsBanner
 from potluck_app.views.widgets.boxes import hbox, vbox
@@ -50,6 +53,8 @@ class JoinRequest(Described, QFrame):
         self._title = label("", "strong", wrap=True)
         self.code = label("", "code", name="worker-code")
         self._text = label("", "meta", wrap=True)
+        for line in (self._title, self._text):
+            line.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.refuse = button("Refuse", "worker-refuse", lambda: self._decide(False))
         self.allow = button("Allow", "worker-allow", lambda: self._decide(True), kind="primary")
         buttons = hbox((self.refuse, 1), (self.allow, 1), spacing=8)
@@ -106,6 +111,7 @@ class WorkerWindow(QWidget):
         on_close: Callable[[], bool],
         on_stop: Callable[[], object],
         on_chat: Callable[[], object],
+        on_open_again: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
         make_page(self, "worker-window", "Potluck")
@@ -129,6 +135,8 @@ class WorkerWindow(QWidget):
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
+        self.update_button = button("A newer version is there…", "worker-update", self._open_update)
+        self._on_open_again = on_open_again
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
         self.pauses = Menu(self)
@@ -151,7 +159,7 @@ class WorkerWindow(QWidget):
 
     def _arrange(self, on_stop: Callable[[], object], on_chat: Callable[[], object]) -> None:
         center = Qt.AlignmentFlag.AlignHCenter
-        self._engine = EngineCard(self._theme, self._backend)
+        self._engine = EngineCard(self._theme, self._backend, (0, 10, 0, 2))
         inner = QWidget()
         vbox(
             (self._name, 0, center),
@@ -167,6 +175,7 @@ class WorkerWindow(QWidget):
             self.text,
             10,
             (self.doctor, 0, center),
+            (self.update_button, 0, center),
             self._meter,
             (None, 2),
             self.request,
@@ -224,6 +233,7 @@ class WorkerWindow(QWidget):
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
+            self._show_update(state)
             self.doctor.setVisible(waits and self._engine.isHidden())  # one thing after the other
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
@@ -239,6 +249,7 @@ class WorkerWindow(QWidget):
             self._meter.hide()
             self.address.hide()
             self.doctor.hide()
+            self.update_button.hide()
             self.request.show_pairing(None)
         self.pause.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
@@ -259,6 +270,17 @@ class WorkerWindow(QWidget):
 
     def _open_doctor(self) -> None:
         open_doctor(self, self._theme, self._backend)
+
+    def _show_update(self, state: ClusterState) -> None:
+        """Offer a newer version, or a window of the version that runs now."""
+        is_old = state.node.version != __version__ and state.update is not None
+        self.update_button.setVisible(is_old or bool(offered(state)))
+
+    def _open_update(self) -> UpdateDialog:
+        dialog = UpdateDialog(self, self._theme, self._backend, self._on_open_again)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+        return dialog
 
     def _icon_color(self) -> str:
         return self._theme.tokens.color(self._view.tone)

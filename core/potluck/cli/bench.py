@@ -62,7 +62,10 @@ def put_result(result: BenchResult) -> None:
         f" floor ({result.floor_tokens_per_s:.1f}); {result.predicted_tokens_per_s:.1f} predicted."
     )
     put(f"After {result.prompt} tokens: {result.prompt_decode_tokens_per_s:.1f} tokens/s.")
-    put(f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt}.")
+    put(
+        f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt};"
+        f" {result.predicted_prefill_tokens_per_s:.1f} predicted."
+    )
     if (deep := result.depth) is not None:
         put(
             f"After {deep.cached} cached tokens: {deep.decode_tokens_per_s:.1f} tokens/s, {deep.floor_fraction:.0%}"
@@ -70,12 +73,17 @@ def put_result(result: BenchResult) -> None:
             f" {deep.predicted_tokens_per_s:.1f} predicted. Prefill there: {deep.prefill_tokens_per_s:.1f}"
             " tokens/s."
         )
-    computed = sum(stage.compute_ms for stage in result.stages)
+    computed = result.token_ms - result.hop_ms
     put(
         f"A token takes {result.token_ms:.2f} ms: {computed:.2f} computing, {result.hop_ms:.2f} on"
         f" its way. The links were measured at {result.link_ms:.2f}."
     )
     put(f"A layer takes {1000 * result.layer_ms:.0f} µs.")
+    for both in result.sums:
+        put(
+            f"A sum of {' + '.join(both.nodes)} takes {both.token_ms:.2f} ms for a token, and"
+            f" {both.chunk_ms:.1f} ms for {both.chunk_tokens} tokens of a prompt."
+        )
     for some in result.sessions:
         put(
             f"{some.n} at a time: {some.tokens_per_s:.1f} tokens/s together, {some.slowest_tokens_per_s:.1f}"

@@ -134,6 +134,7 @@ def pull(options: argparse.Namespace) -> int:
     client, _ = open_client(options)
     if options.token:
         client.set_hub_token(_token())
+    say(f"Asking the Hugging Face Hub for {name}…")  # without the Internet this takes a while
     begun = client.download(DownloadRequest(model=name, variant=variant or None))
     try:
         ended = _follow(client, begun)

@@ -7,6 +7,7 @@ import msgspec
 
 from potluck.api.values.schema import PlanRequest, PlanView
 from potluck.cli.computers import open_client, put_spares
+from potluck.cli.printing import layers
 from potluck.cli.terminal import put, put_json, put_table
 from potluck.model.schemes import Scheme
 
@@ -88,7 +89,7 @@ def put_plan(view: PlanView) -> None:
         start, stop = stage.layers
         parts = ["embedding"] if stage.embedding else []
         share = f"{100 * stage.share:.0f} % of " if stage.group else ""
-        parts += [f"{share}layers {start} to {stop - 1}"] if stop > start else []
+        parts += [f"{share}{layers(start, stop)}"] if stop > start else []
         parts += ["head"] if stage.head else []
         computes = part + ", ".join(parts)
         rows.append((stage.node, stage.device, computes, f"{stage.predicted_ms:.2f} ms"))

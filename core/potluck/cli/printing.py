@@ -33,6 +33,11 @@ def put_spans(spans: Iterable[Span]) -> None:
         _write(sys.stdout, span.text, "", span.style)
 
 
+def layers(start: int, stop: int) -> str:
+    """The layers from one to before another, by number: `layers 3 to 5`, `layer 3`."""
+    return f"layer {start}" if stop - start == 1 else f"layers {start} to {stop - 1}"
+
+
 def _write(stream: TextIO, text: str, end: str, style: str = "") -> None:
     """Print what may come from strangers: a model's answer and its files, a computer's name.
 

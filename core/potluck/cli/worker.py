@@ -14,14 +14,15 @@ from potluck.api.values.politeness import SAYS
 from potluck.api.values.schema import ClusterState, RoleRequest
 from potluck.cli.computers import open_client, spaced
 from potluck.cli.keeping import keep_going
+from potluck.cli.printing import layers
 from potluck.cli.terminal import (
     ask,
     is_interactive,
     say,
 )
 from potluck.cli.waits import Waits
-from potluck.client import Client
-from potluck.errors import NotFoundError, PairingError, PotluckError
+from potluck.client import Client, NodeGoneError
+from potluck.errors import NotFoundError, NotHeldError, PairingError, PotluckError
 from potluck.launch import find
 from potluck.settings import Folders, load_settings, save_settings
 from potluck.system.autostart import autostart
@@ -149,7 +150,10 @@ class _Lender:
             if state is None:
                 return
             if not self._is_main:
-                client.set_role(lease)
+                try:
+                    client.set_role(lease)
+                except NotHeldError:  # it is ending, for a newer version maybe, and let us go
+                    raise NodeGoneError("The node of this computer ended.") from None
                 say(f"{state.node.name} lends itself. Ctrl-C ends it.")
             if state.engine is not None and state.engine.phase not in ("own", "ready"):
                 say(state.engine.message)
@@ -185,7 +189,7 @@ def _answer(client: Client, pairing: Pairing) -> None:
 def _status_line(state: ClusterState) -> str:
     me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
-    layers = f" layers {me.layers[0]} to {me.layers[1] - 1}" if me and me.layers else ""
+    held = f" {layers(*me.layers)}" if me and me.layers else ""
     if state.node.paused:
         return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
     if state.node.withheld is not None:
@@ -196,10 +200,10 @@ def _status_line(state: ClusterState) -> str:
     lent = ", ".join(state.node.lent_to)
     match me.state if me is not None else "running":
         case "receiving":
-            return f"Receiving{layers} from {lent}{share}."
+            return f"Receiving{held} from {lent}{share}."
         case "loading":
-            return f"Loading{layers} for {lent}{share}."
+            return f"Loading{held} for {lent}{share}."
         case "running":
-            return f"Helping {lent}:{layers}."
+            return f"Helping {lent}:{held}."
         case _:
             return f"Connected with {lent}."

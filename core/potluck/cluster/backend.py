@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 
@@ -78,6 +78,7 @@ class Parts:
     updates: UpdateKeeper
     at_hand: ModelsAtHand
     program_keys: ProgramKeys
+    slower: Callable[[], Mapping[NodeId, float]]  # see `DeviceWatch.slower`
 
 
 class NodeBackend:
@@ -90,6 +91,7 @@ class NodeBackend:
             membership=parts.membership,
             master=parts.master,
             pairings=parts.pairings,
+            slower=parts.slower,
         )
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices = Notices(parts.activity.touch)
@@ -103,6 +105,8 @@ class NodeBackend:
     def state(self) -> schema.ClusterState:
         parts, local = self._parts, self._parts.membership.local
         computers = self._views.all(parts.discovery.peers(), parts.worker)
+        lease = parts.worker.lease
+        lent_model, lent_of = lease.model if lease is not None else ("", 0)
         return schema.ClusterState(
             node=schema.Node(
                 node_id=local.node_id,
@@ -119,6 +123,8 @@ class NodeBackend:
                 handed_over=parts.handover.news,
                 member_of=parts.presence.others_homes(),
                 lent_to=parts.masters(),
+                lent_model=lent_model,
+                lent_of=lent_of,
                 memory_limit=parts.lending.settings.memory_limit,
                 download_limit_mb=parts.lending.settings.download_limit_mb,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,

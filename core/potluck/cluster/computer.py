@@ -14,8 +14,23 @@ from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
-from potluck.wire.measuring_messages import LinkMeasured, Profile, Profiled, StageTimes
-from potluck.wire.messages import Address, Assign, DeviceId, DeviceInfo, Load, Need, NeedTensor
+from potluck.wire.measuring_messages import (
+    LinkMeasured,
+    Profile,
+    Profiled,
+    StageTimes,
+    SumsMeasured,
+)
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    DeviceId,
+    DeviceInfo,
+    Load,
+    Need,
+    NeedTensor,
+    RankPlace,
+)
 from potluck.wire.spare_messages import Keep, Keeping
 
 
@@ -26,6 +41,7 @@ class Patience:
     dial_s: float = 10.0
     profile_s: float = 90.0  # the first one waits for the stage process to start
     measure_link_s: float = 20.0
+    measure_sums_s: float = 30.0  # more than a worker gives its stage process
     measure_stage_s: float = 90.0  # more than the worker gives its stage process
     assign_s: float = 60.0  # the worker looks up every tensor in its store
     load_s: float = 6 * 3600.0  # a load that is stuck is ended by `load_silence_s`
@@ -46,6 +62,10 @@ class Capabilities:
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
     moves_caches: bool = False  # whether it sends caches to other stages, and takes them
+
+
+# How a computer reaches its own stage processes; the port is replaced by that of the process.
+LOOPBACK = (Address(host="127.0.0.1", port=1),)
 
 
 class Computer(Protocol):
@@ -104,6 +124,10 @@ class Computer(Protocol):
 
     async def measure_link_to(self, peer: NodeId, addresses: tuple[Address, ...]) -> LinkMeasured:
         """Measure the link from this computer to another one, at the best of its addresses."""
+        ...
+
+    async def measure_sums(self, device: DeviceId | None, ranks: RankPlace | None) -> SumsMeasured:
+        """Have the stage process of a device sum with those of other computers. None: only say where it listens."""
         ...
 
     async def assign(self, assign: Assign) -> Need:

@@ -66,7 +66,18 @@ async def bench(
         yield BenchProgress(state="measuring", message="Measuring the links")
         used = [worker for worker in members.available() if deployment.uses(worker.node_id)]
         await master.measurements.links.measure(members.local, used, anew=True)
-        bench = Bench(deployment, generator, request, local=members.local.node_id, link_ms=link_ms)
+        everyone = {computer.node_id: computer for computer in (members.local, *used)}
+        sums = master.measurements.sums
+        pairs = [(everyone[a], everyone[b]) for a, b in sums.known() if {a, b} <= everyone.keys()]
+        await sums.measure(pairs, anew=True)
+        bench = Bench(
+            deployment,
+            generator,
+            request,
+            local=members.local.node_id,
+            link_ms=link_ms,
+            sums=sums.known(),
+        )
         async with aclosing(bench.run()) as steps:
             async for progress in steps:
                 yield progress

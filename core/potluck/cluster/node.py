@@ -182,6 +182,11 @@ class Node(NodeParts):
 
     async def _look(self) -> None:
         """See whether this computer may be lent now."""
+        vitals = await asyncio.to_thread(self.looks.vitals)
+        if vitals != self.worker.vitals:
+            self.worker.vitals = vitals
+            self.links.announce()
+            self.activity.touch()
         facts = Facts()
         if self.worker.is_lending:
             facts = await asyncio.to_thread(self.looks.at, self.lending.settings.rules)

@@ -319,6 +319,7 @@ class NodeParts:
                 doctor=doctor,
                 engine=self.engine.keeper,
                 updates=self.updates,
+                slower=self.device_watch.slower,
                 at_hand=self.at_hand,
                 program_keys=ProgramKeys(folders.program_keys, folders.program_key_uses),
             )

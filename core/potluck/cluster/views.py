@@ -1,6 +1,6 @@
 """What clients see: the state of the cluster as frozen values of the local API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import msgspec
@@ -13,6 +13,7 @@ from potluck.api.values.schema import (
     StageView,
     Transfer,
 )
+from potluck.api.values.vitals import Vitals
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
@@ -220,12 +221,20 @@ class ComputerViews:
     """Makes the list of computers: this one, the paired ones, and those that were only found."""
 
     def __init__(
-        self, *, local: LocalComputer, membership: Members, master: Master, pairings: Pairings
+        self,
+        *,
+        local: LocalComputer,
+        membership: Members,
+        master: Master,
+        pairings: Pairings,
+        slower: Callable[[], Mapping[NodeId, float]],
     ) -> None:
+        """`slower`: the computers whose devices take so many times as long as was measured."""
         self._local = local
         self._membership = membership
         self._master = master
         self._pairings = pairings
+        self._slower = slower
 
     def all(self, found: Sequence[Found], worker: Worker) -> tuple[schema.Computer, ...]:
         by_id = {f.node_id: f for f in found}
@@ -257,6 +266,9 @@ class ComputerViews:
             devices=tuple(map(device, local.devices)),
             rtt_ms=0.0,
             layers=layers,
+            slower=self._slower().get(local.node_id),
+            lacked_memory=local.node_id in self._master.shortages.nodes,
+            vitals=worker.vitals,
             memory_lent=self._memory_lent(local.node_id)
             or (worker.lease.nbytes if worker.lease else 0),
         )
@@ -268,10 +280,11 @@ class ComputerViews:
         link = self._master.measurements.links.between(self._local.node_id, node_id)
         state, progress, layers = self._part(node_id)
         detail: str | None = None
+        problem = self._membership.problem(node_id)
         if record.paused:
             state, detail = "paused", "It is paused by you."
         elif computer is None:
-            state, detail = _absent(found, self._membership.problem(node_id))
+            state, detail = _absent(found, problem)
         elif computer.is_paused:
             state = "paused"
             detail = f"It {computer.pause or 'does not lend itself just now'}."
@@ -292,6 +305,12 @@ class ComputerViews:
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
             layers=layers,
+            reconnecting=state == "lost" and found is not None,
+            slower=self._slower().get(node_id),
+            lacked_memory=node_id in self._master.shortages.nodes,
+            vitals=msgspec.convert(
+                computer and computer.vitals, Vitals | None, from_attributes=True
+            ),
             memory_lent=self._memory_lent(node_id),
             set_aside=record.paused,
             spare=self._spare(node_id) if computer is not None else None,

@@ -169,6 +169,9 @@ class ForwardPass:
             self._put_pictures(x, steps)
             if (streams := self._weights.config.streams) is not None:
                 x = x.repeat(1, streams.count)
+            if (carried := self._weights.config.carried) is not None:
+                more = carried.width - carried.hidden_size - carried.embedding_size
+                x = torch.cat([x, x[:, : carried.embedding_size], x.new_zeros(len(x), more)], 1)
         else:
             x = together.to(self._device, self._dtype)
         deep = self._deep(steps)
@@ -219,9 +222,15 @@ class ForwardPass:
             begin += tokens.length
 
     def _ids(self, tokens: StepTokens) -> Tensor | None:
+        ids = None if tokens.ids is None else tokens.ids.tensor
         if self._weights.embedding is not None:
-            return tokens.inputs.tensor
-        return None if tokens.ids is None else tokens.ids.tensor
+            ids = tokens.inputs.tensor
+        if ids is None or not tokens.pictures or (own := self._weights.config.picture_id) is None:
+            return ids
+        ids = ids.clone()
+        for some in tokens.pictures:
+            ids[some.begin :][: some.rows] = own
+        return ids
 
     def _choose(
         self, logits: Tensor, best: int | None, tokens: StepTokens, known: Session

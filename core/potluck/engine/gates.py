@@ -54,6 +54,8 @@ def gate(gate_up: Tensor, activation: Activation, learned: Tensor | None = None)
     """
     if activation == "relu2":
         return F.relu(gate_up).square_()
+    if activation == "gelu_alone":
+        return F.gelu(gate_up, approximate="tanh")
     if activation == "xielu":
         assert learned is not None
         return _xielu(gate_up, learned.to(gate_up.dtype))

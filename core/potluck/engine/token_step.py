@@ -94,7 +94,7 @@ class TokenStep:
 def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
-    has_streams = weights.config.streams is not None
+    has_streams = weights.config.width != weights.config.hidden_size
     if runs is None or weights.dtype != torch.float32 or has_streams:
         return None
     if weights.follows is not None or weights.next_follows is not None:
@@ -129,6 +129,4 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
 def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
-    if lm_head.bias is not None:
-        return None
-    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind)
+    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind, lm_head.bias)

@@ -8,7 +8,7 @@ differs between layers. `ModelConfig.layers` has what each layer is made of.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from potluck.model.common_fields import (
@@ -18,40 +18,40 @@ from potluck.model.common_fields import (
     read_softcap,
 )
 from potluck.model.expert_fields import (
-    chosen_by_id,
-    read_expert_layers,
     read_experts,
-    read_id_layers,
 )
 from potluck.model.families.facts import Family, NormKind
 from potluck.model.families.table import FAMILIES, WITH_TEXT
 from potluck.model.fields import Fields, invalid, missing_block, with_names
 from potluck.model.halves import with_layer_types
-from potluck.model.layers import DenseSpec, Experts, LayerKind, LayerSpec, MoeSpec, ParallelSpec
+from potluck.model.layer_fields import read_layers, read_norm_kind
+from potluck.model.layers import (
+    Experts,
+    LayerKind,
+    LayerSpec,
+    norm_tensors,
+)
 from potluck.model.limits import (
     MAX_EOS,
     MAX_HIDDEN,
     MAX_POSITION,
     MAX_VOCAB,
 )
-from potluck.model.mixing.delta_net import DeltaNetSpec
+from potluck.model.mixing.carried import Carried, read_carried
 from potluck.model.mixing.indexer import weighs_heads
 from potluck.model.mixing.latent import EXPANSION, KEY_UP, VALUE_UP, LatentSpec
 from potluck.model.mixing.mixer_fields import read_mixers
-from potluck.model.mixing.mixers import BesideSpec, Mixer
-from potluck.model.mixing.ngrams import OWN_END, NgramSpec, read_ngrams
+from potluck.model.mixing.ngrams import OWN_END
 from potluck.model.mixing.rope import Rope, Stretches
 from potluck.model.mixing.streams import (
     BalancedMixSpec,
-    LayerStreams,
     StreamMixSpec,
     Streams,
     final_balanced_mix,
     read_streams,
 )
-from potluck.model.mlp_fields import limited, read_dense, read_expert_activation, read_limits
-from potluck.model.multipliers import read_row_scales
-from potluck.model.naming import BASE, EMBEDDING, FINAL_MIX, FINAL_NORM, LM_HEAD
+from potluck.model.names import BASE, bias_name
+from potluck.model.naming import EMBEDDING, FINAL_MIX, FINAL_NORM, HEAD_BIAS, LM_HEAD
 from potluck.model.quantization_config import FIELDS, read_quantization
 from potluck.model.quantized import Quantization, Shape
 from potluck.model.row_order import PairedRows
@@ -78,6 +78,7 @@ class ModelConfig:
     paired_rope: bool  # files have the values that rope turns together side by side
     experts: Experts | None  # of the layers that are a MoE
     tie_word_embeddings: bool
+    has_head_bias: bool = False
     unit_offset: bool  # norms multiply by 1 + weight
     final_norm_is_whole: bool = False  # the final one does not
     embedding_norm_eps: float | None = (
@@ -88,6 +89,8 @@ class ModelConfig:
     logits_divisor: float
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     streams: Streams | None = None  # the residual streams; None: there is one
+    carried: Carried | None = None  # what goes along behind hidden states; None: nothing
+    picture_id: int | None = None  # whose embeddings of layers rows of pictures have
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
     tower: TowerSpec | None = None  # that reads pictures, beside the embedding
@@ -110,7 +113,9 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """Numbers of a token between layers, and between stages: those of all residual streams."""
+        """Numbers of a token between layers, and between stages: those of all residual streams, or what goes along too."""
+        if self.carried is not None:
+            return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
 
     def needs_ids(self, layers: Iterable[int]) -> bool:
@@ -164,7 +169,9 @@ class ModelConfig:
     def layer_tensors(self, layer: int) -> dict[str, Shape]:
         """Names and shapes of all tensors of one layer."""
         prefix = self.layer_prefix(layer)
-        return {prefix + name: shape for name, shape in self.layers[layer].tensors().items()}
+        spec = self.layers[layer]
+        own = {prefix + name: shape for name, shape in spec.tensors().items()}
+        return own | spec.shared_tensors
 
     def paired_rows(self, name: str) -> PairedRows | None:
         """In which order files have the rows of this tensor; None: in that of computing."""
@@ -201,6 +208,13 @@ class ModelConfig:
         bias = None if self.experts is None else self.experts.facts.bias
         return bias is not None and name.endswith(f".{bias}")
 
+    def is_norm_bias(self, name: str) -> bool:
+        """Whether a tensor is the bias of a norm of hidden states."""
+        if self.norm_kind != "biased layer":
+            return False
+        norms = {norm for layer in self.layers[:1] for norm in layer.norms.present}
+        return name == bias_name(FINAL_NORM) or name.endswith(tuple(f".{n}.bias" for n in norms))
+
     def is_expansion(self, name: str) -> bool:
         """Whether a tensor expands latents, or is a part of the one that does."""
         return name.endswith((f".{EXPANSION}.weight", f".{KEY_UP}.weight", f".{VALUE_UP}.weight"))
@@ -229,9 +243,15 @@ class ModelConfig:
     def head_tensors(self) -> dict[str, Shape]:
         """Names and shapes of final norm and head."""
         mix = self.final_mix
-        norm: dict[str, Shape] = {FINAL_NORM: (self.hidden_size,)} if mix is None else mix.tensors()
+        norm: dict[str, Shape] = (
+            norm_tensors(FINAL_NORM, self.hidden_size, self.norm_kind)
+            if mix is None
+            else mix.tensors()
+        )
         if (balanced := self.final_balanced_mix) is not None:
             norm |= balanced.tensors()
+        if self.has_head_bias:
+            norm[HEAD_BIAS] = (self.vocab_size,)
         return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
@@ -301,6 +321,7 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
     splits_gates = quantization is not None and quantization.method == "gguf"
     experts = read_experts(fields, family, hidden, splits_gates=splits_gates)
     streams = None if family.streams is None else read_streams(fields, family.streams, hidden)
+    carried = read_carried(fields, family, hidden, mixers.layers)
     pairs = mixers.ropes[0].dim // 2 if mixers.ropes else 0
     tower = read_tower(whole, fields, architecture, out=hidden, pairs=pairs)
     ropes = mixers.ropes
@@ -313,14 +334,22 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         head_dim=mixers.head_dim,
         max_position=max_position,
         rms_norm_eps=read_norm_eps(fields),
-        norm_kind=_norm_kind(fields, family),
-        layers=_layers(
-            fields, family, hidden, mixers.layers, experts, streams, splits_gates=splits_gates
+        norm_kind=read_norm_kind(fields, family),
+        layers=read_layers(
+            fields,
+            family,
+            hidden,
+            mixers.layers,
+            experts,
+            streams,
+            carried,
+            splits_gates=splits_gates,
         ),
         ropes=ropes,
         paired_rope=read_fact(fields, family.paired_rope),
         experts=experts,
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+        has_head_bias=read_fact(fields, family.head_bias),
         unit_offset=family.unit_offset and not norms_are_whole,
         final_norm_is_whole=family.final_norm_is_whole and not norms_are_whole,
         embedding_norm_eps=read_norm_eps(fields) if family.embedding_norm else None,
@@ -332,92 +361,9 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         / read_multiplier(fields, family.logits_multiplier),
         exceeds_f16=family.exceeds_f16,
         streams=streams,
+        carried=carried,
+        picture_id=fields.integer("pad_token_id", 0, MAX_VOCAB, 0) if carried is not None else None,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
         tower=tower,
     )
-
-
-def _norm_kind(fields: Fields, family: Family) -> NormKind:
-    switch = family.norm_switch
-    return family.norm_kind if switch is None or switch not in fields else "root mean square"
-
-
-def _layers(
-    fields: Fields,
-    family: Family,
-    hidden: int,
-    mixers: Sequence[Mixer | None],
-    experts: Experts | None,
-    streams: Streams | None,
-    *,
-    splits_gates: bool,
-) -> tuple[LayerSpec, ...]:
-    """What each layer is made of."""
-    dense = read_dense(fields, family, hidden, splits_gates=splits_gates)
-    moe, norms = None, family.norms
-    if experts is not None:
-        activation = read_expert_activation(fields, family, experts) or dense.activation
-        moe = MoeSpec(hidden_size=hidden, experts=experts, activation=activation)
-        if (beside := experts.facts.beside) is not None:
-            moe = ParallelSpec(dense=dense, moe=moe, norms=beside)
-            norms = replace(norms, before_mlp=None)
-        if experts.facts.norm_after is not None:
-            norms = replace(norms, after_mlp=experts.facts.norm_after)
-    have_experts = read_expert_layers(fields, experts, len(mixers))
-    limits = read_limits(fields, family, len(mixers))
-    mixtures: list[MoeSpec | ParallelSpec | None] = [moe] * len(mixers)
-    if isinstance(moe, MoeSpec):
-        by_id = chosen_by_id(moe, fields.integer("vocab_size", 1, MAX_VOCAB))
-        are_by_id = read_id_layers(fields, moe.experts, len(mixers))
-        mixtures = [by_id if is_by_id else moe for is_by_id in are_by_id]
-    ngrams = {} if streams is None else _ngrams(fields, streams, mixers)
-    after = family.after_norm_eps
-    after_eps = None if after is None else fields.number(after, 0.0, 1.0)
-    layers = tuple(
-        LayerSpec(
-            hidden_size=hidden,
-            mixer=mixer,
-            feed_forward=limited(
-                (mixtures[layer] or dense) if has_experts else dense, limits[layer]
-            ),
-            norms=norms if has_experts else family.norms,
-            norm_eps=read_norm_eps(fields),
-            after_norm_eps=after_eps,
-            norm_kind=_norm_kind(fields, family),
-            is_side_by_side=family.side_by_side,
-            residual_multiplier=read_multiplier(fields, family.residual_multiplier),
-            scale=family.layer_scale,
-            streams=None if streams is None else LayerStreams.of(streams),
-            ngrams=ngrams.get(layer),
-        )
-        for layer, (mixer, has_experts) in enumerate(zip(mixers, have_experts, strict=True))
-    )
-    if family.halves:
-        return tuple(map(_half, layers))
-    return (
-        tuple(_scaled(fields, layer, dense) for layer in layers) if family.multipliers else layers
-    )
-
-
-def _half(layer: LayerSpec) -> LayerSpec:
-    """The layer without a feed-forward, unless it has no mixer, and with the norms of what is left."""
-    if layer.mixer is None:
-        return replace(layer, norms=layer.norms.of_mlp)
-    return replace(layer, feed_forward=None, norms=layer.norms.of_mixer)
-
-
-def _scaled(fields: Fields, layer: LayerSpec, dense: DenseSpec) -> LayerSpec:
-    """The layer with what its matrices are multiplied by."""
-    assert isinstance(layer.mixer, BesideSpec)
-    return replace(layer, row_scales=read_row_scales(fields, layer.mixer, dense))
-
-
-def _ngrams(
-    fields: Fields, streams: Streams, mixers: Sequence[Mixer | None]
-) -> dict[int, NgramSpec]:
-    found = read_ngrams(fields, streams, len(mixers))
-    for layer in found:
-        if not isinstance(mixers[layer], DeltaNetSpec):
-            raise invalid("ple_layer_ids", layer + 1, "must be a layer with linear attention")
-    return found

@@ -71,12 +71,16 @@ def _routing(fields: Fields, facts: ExpertFacts, *, has_shared: bool) -> Routing
     if (name := facts.function_field) is not None:
         function = _function(name, fields.text(name))
         normalise = True if function == "softmax" else normalise
+    jitter = 0.0
+    if facts.jitter is not None:
+        jitter = 2 * fields.number(facts.jitter, 0.0, MAX_MULTIPLIER)
     groups, chosen = _groups(fields, facts, count)
     return Routing(
         count=count,
         per_token=same_integer(fields, facts.chosen, 1, chosen * (count // groups)),
         normalise=fields.flag(normalise, False) if isinstance(normalise, str) else normalise,
         function=function,
+        jitter=jitter,
         has_bias=facts.bias is not None,
         biases_products=facts.biases_products,
         groups=groups,

@@ -7,6 +7,7 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
+from potluck.model.mixing.carried import LayerInputSpec
 from potluck.model.mixing.channel_delta import ChannelDeltaSpec
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.mixing.indexer import IndexerSpec
@@ -125,7 +126,11 @@ def working_bytes(config: ModelConfig, context: int, *, embedding: bool = False)
         _ngram_bytes(spec.ngrams, chunk) for spec in config.layers if spec.ngrams is not None
     }
     kept = chunk * config.width
-    streams = 0 if config.streams is None else _STREAM_COPIES * chunk * config.width
+    is_one = config.streams is None and config.carried is None
+    streams = 0 if is_one else _STREAM_COPIES * chunk * config.width
+    halves |= {
+        _input_bytes(spec.inputs, chunk) for spec in config.layers if spec.inputs is not None
+    }
     logits = 4 * config.vocab_size  # sampling sorts a copy, with its order
     chunks = max(halves) + _ITEM * (4 * chunk * config.hidden_size + kept + streams + logits)
     if config.tower is None or not embedding:
@@ -157,6 +162,11 @@ def kept_picture_bytes(tower: TowerSpec) -> int:
 def _ngram_bytes(ngrams: NgramSpec, chunk: int) -> int:
     """Bytes for a chunk's rows of the table, as stored and in f32, and what is made of them for each stream."""
     return _ITEM * chunk * (2 * ngrams.size + 4 * ngrams.streams.width)
+
+
+def _input_bytes(inputs: LayerInputSpec, chunk: int) -> int:
+    """Bytes for a chunk's rows of the table, as stored and in f32, and what is made of those of a layer."""
+    return _ITEM * chunk * (2 * inputs.head_size + 6 * inputs.size)
 
 
 def _mixer_bytes(mixer: Mixer, chunk: int, context: int) -> int:

@@ -12,15 +12,23 @@ from potluck.model.families.facts import (
     ParallelNorms,
     gate_up_rows,
 )
+from potluck.model.mixing.carried import Carried, LayerInputSpec
 from potluck.model.mixing.mixers import Mixer
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import LayerStreams
+from potluck.model.names import bias_name
 from potluck.model.projection import Projection
 from potluck.model.quantized import MatrixRole, Shape
 from potluck.model.routing import Routing
 
 RowScales = tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
 """By names of tensors, without the layer's prefix: runs of rows, and what each run is multiplied by."""
+
+
+def norm_tensors(weight: str, size: int, kind: NormKind) -> dict[str, Shape]:
+    """The tensors of a norm of hidden states whose weight has this name."""
+    names = (weight, bias_name(weight)) if kind == "biased layer" else (weight,)
+    return dict.fromkeys(names, (size,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,7 @@ class DenseSpec:
     down: Projection
     activation: Activation
     learned: tuple[str, ...] = ()  # what files call the numbers of the activation that were learned
+    numbers: tuple[float, ...] = ()  # or these, where the config says them
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -212,6 +221,7 @@ class LayerSpec:
 
     hidden += multiplier · after_mixer(mixer(before_mixer(hidden)))
     hidden += multiplier · after_mlp(feed_forward(before_mlp(hidden)))
+    hidden += inputs(hidden)
     hidden *= scale
 
     Side by side, the feed-forward reads before_mixer(hidden), as the mixer does, before either is added.
@@ -233,6 +243,8 @@ class LayerSpec:
     scale: str | None = None  # what files call the number that is multiplied with at last
     row_scales: RowScales = ()  # what matrices are multiplied by when they are loaded
     streams: LayerStreams | None = None  # None: there is one residual stream
+    carried: Carried | None = None  # what goes along behind hidden states
+    inputs: LayerInputSpec | None = None  # the layer's own embeddings
     ngrams: NgramSpec | None = None  # what is added to the streams before the mixer
     # A rank of a group holds a part of it: what it gives is summed over all ranks (`shares.py`).
     sums_mixer: bool = False
@@ -243,11 +255,13 @@ class LayerSpec:
         tensors: dict[str, Shape] = dict(
             tensor for projection in self.projections for tensor in projection.tensors()
         )
-        tensors |= {f"{name}.weight": (self.hidden_size,) for name in self.norms.present}
+        for name in self.norms.present:
+            tensors |= norm_tensors(f"{name}.weight", self.hidden_size, self.norm_kind)
         tensors |= {} if self.scale is None else {self.scale: (1,)}
         for block in () if self.streams is None else self.streams.blocks:
             tensors |= block.tensors()
         tensors |= {} if self.ngrams is None else self.ngrams.tensors()
+        tensors |= {} if self.inputs is None else self.inputs.tensors()
         for part in self._parts:
             tensors |= part.small_tensors
         return tensors
@@ -275,18 +289,34 @@ class LayerSpec:
     def kind(self) -> "LayerSpec":
         """This layer as far as its cost depends on it."""
         ngrams = None if self.ngrams is None else self.ngrams.kind
-        return replace(self, mixer=self.mixer and self.mixer.kind, ngrams=ngrams)
+        inputs, feed_forward = self.inputs and self.inputs.kind, self.feed_forward
+        if isinstance(feed_forward, DenseSpec):
+            feed_forward = replace(feed_forward, numbers=(0.0,) * len(feed_forward.numbers))
+        return replace(
+            self,
+            mixer=self.mixer and self.mixer.kind,
+            feed_forward=feed_forward,
+            ngrams=ngrams,
+            inputs=inputs,
+        )
+
+    @property
+    def shared_tensors(self) -> dict[str, Shape]:
+        """Full names and shapes of tensors that other layers have too."""
+        return {} if self.inputs is None else dict((self.inputs.table, self.inputs.norm))
 
     @property
     def needs_ids(self) -> bool:
         """Whether it looks at the tokens' ids."""
         feed_forward = self.feed_forward
         by_ids = isinstance(feed_forward, MoeSpec) and feed_forward.id_table is not None
-        return by_ids or self.ngrams is not None
+        return by_ids or self.ngrams is not None or self.inputs is not None
 
     @property
     def width(self) -> int:
         """Numbers of a token that come in, and that go out."""
+        if self.carried is not None:
+            return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
 
 

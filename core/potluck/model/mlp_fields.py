@@ -1,5 +1,6 @@
 """Read from a config what the MLP of its layers is, and what it does with gates and ups."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from potluck.model.layers import DenseSpec, Experts, FeedForward, MoeSpec, Paral
 from potluck.model.limits import MAX_INTERMEDIATE, MAX_MULTIPLIER
 from potluck.model.projection import Projection
 
+GIVEN_XIELU = "xielu_alpha_p", "xielu_alpha_n"  # of all layers, which no file of the Hub has
 _XIELU = ("act_fn.alpha_p", "act_fn.alpha_n")  # the names of its numbers, below the MLP
 
 
@@ -25,11 +27,37 @@ Limits: TypeAlias = tuple[ClampedSilu | None, ClampedSilu | None]
 """What limits the products of a layer's experts, and those of its shared expert."""
 
 
+def read_mlps(
+    fields: Fields,
+    family: Family,
+    hidden: int,
+    take: Sequence[bool],
+    *,
+    splits_gates: bool = False,
+) -> list[DenseSpec]:
+    """The MLP of each layer, if it has one. Those that take keys of earlier ones may have one twice as large."""
+    dense = read_dense(fields, family, hidden, splits_gates=splits_gates)
+    wide = dense
+    if family.wide_mlp is not None and fields.flag(family.wide_mlp, False):
+        wide = read_dense(fields, family, hidden, splits_gates=splits_gates, times=2)
+    mlps = [wide if takes else dense for takes in take]
+    if dense.activation != "xielu" or GIVEN_XIELU[0] not in fields:
+        return mlps
+    # A file that says the numbers themselves has no tensors of them.
+    bound, count = MAX_MULTIPLIER, len(mlps)
+    pairs = zip(*(fields.numbers(name, -bound, bound, count) for name in GIVEN_XIELU), strict=True)
+    both = zip(mlps, pairs, strict=True)
+    return [replace(mlp, learned=(), numbers=numbers) for mlp, numbers in both]
+
+
 def read_dense(
-    fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False
+    fields: Fields, family: Family, hidden: int, *, splits_gates: bool = False, times: int = 1
 ) -> DenseSpec:
-    """The MLP of layers without experts. `splits_gates`: files have gates and ups in a matrix each."""
-    size = _size(fields, family)
+    """The MLP of layers without experts, with a size so many times that of the config.
+
+    `splits_gates`: files have gates and ups in a matrix each.
+    """
+    size = times * _size(fields, family)
     has_bias, block = read_fact(fields, family.mlp_bias), f"{family.mlp_block}."
     gate, up, last = family.mlp_parts
     names, rows = (gate, up), (size, size)
@@ -135,6 +163,8 @@ def _function(fields: Fields, family: Family) -> GateFunction | UngatedFunction:
             return "gelu_pytorch_tanh"
         case "relu2":
             return "relu2"
+        case "gelu_alone":
+            return "gelu_alone"
         case "xielu":
             return "xielu"
         case other:

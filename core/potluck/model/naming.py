@@ -7,13 +7,15 @@ without its head has no `model.` before its names.
 import re
 from collections.abc import Iterable, Mapping
 
+from potluck.model.names import BASE
 from potluck.model.vision.spec import is_of_tower
 
-BASE = "model."  # the decoder, beside its head
 EMBEDDING = BASE + "embed_tokens.weight"
 FINAL_NORM = BASE + "norm.weight"
 FINAL_MIX = BASE + "hyper_connection_mixer"  # of several residual streams
 LM_HEAD = "lm_head.weight"
+HEAD_BIAS = "lm_head.bias"
+
 
 _BASES = (
     BASE,
@@ -28,6 +30,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     "embeddings.weight": "embed_tokens.weight",
     "norm_f.weight": "norm.weight",
     "final_layernorm.weight": "norm.weight",
+    "final_layernorm.bias": "norm.bias",
     "embedding_norm.weight": "norm.weight",
     "embed.weight": "embed_tokens.weight",
     "head.weight": LM_HEAD,
@@ -51,7 +54,7 @@ def _decoder_names(everything: set[str]) -> dict[str, str]:
     towers = {name: ours for name in everything if is_of_tower(ours := _tower_name(name))}
     names = everything - set(towers)
     base = next((base for base in _BASES if base + EMBEDDING.removeprefix(BASE) in names), BASE)
-    beside = {LM_HEAD, *(name for name in names if not name.startswith(base))}
+    beside = {LM_HEAD, HEAD_BIAS, *(name for name in names if not name.startswith(base))}
     found = {name: name if name in beside else BASE + name.removeprefix(base) for name in names}
     above = base.removesuffix(BASE)  # the head is beside the decoder
     if above + LM_HEAD in names:

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-ScoreFunction = Literal["softmax", "sigmoid", "sqrtsoftplus"]
-"""What turns the router's products into probabilities: over all experts, or of each by itself."""
+ScoreFunction = Literal["softmax", "sigmoid", "sqrtsoftplus", "sparse mixer"]
+"""What turns the router's products into probabilities: over all experts, or of each by itself.
+
+A sparse mixer (https://arxiv.org/abs/2409.12136) chooses the highest product h, whose probability is that of a softmax over
+those p with (h - p) / max(|p|, h) up to `jitter`; and so again for the next one, without the first.
+"""
 
 
 LEAST_SUM = 1e-20  # is added to the sum of the chosen ones' probabilities, which may all be 0
@@ -29,6 +33,7 @@ class Routing:
     per_token: int
     normalise: bool  # whether the factors of the chosen ones are made to add up to `scale`
     function: ScoreFunction = "softmax"
+    jitter: float = 0.0  # of a sparse mixer
     has_bias: bool = False
     biases_products: bool = (
         False  # it is added to products: only where a sigmoid turns them, and without groups

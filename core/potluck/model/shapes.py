@@ -85,12 +85,12 @@ _GEMMA_4: Mapping[str, object] = {
 }
 
 
-def _gemma4(layers: int, **sizes: object) -> dict[str, object]:
-    pattern = ["sliding_attention"] * 5 + ["full_attention"]
+def _gemma4(layers: int, *, every: int = 6, **sizes: object) -> dict[str, object]:
+    pattern = ["sliding_attention"] * (every - 1) + ["full_attention"]
     text = {
         **_GEMMA_4,
         "num_hidden_layers": layers,
-        "layer_types": pattern * (layers // 6),
+        "layer_types": pattern * (layers // every),
         **sizes,
     }
     return {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text}
@@ -449,6 +449,22 @@ SHAPES: Mapping[str, Mapping[str, object]] = {
         "layer_norm_epsilon": 1e-5,
         "tie_word_embeddings": False,
     },
+    # Gemma 4 E2B, half of which is a table of embeddings of each layer on the disk
+    "gemma-4-e2b": _gemma4(
+        35,
+        every=5,
+        hidden_size=1536,
+        intermediate_size=6144,
+        num_attention_heads=8,
+        num_key_value_heads=1,
+        attention_k_eq_v=False,
+        sliding_window=512,
+        max_position_embeddings=131072,
+        hidden_size_per_layer_input=256,
+        vocab_size_per_layer_input=262144,
+        num_kv_shared_layers=20,
+        use_double_wide_mlp=True,
+    ),
     # Gemma 4 26B-A4B, whose layers have an MLP beside the experts
     "gemma-4-26b-a4b": _gemma4(
         30,

@@ -163,6 +163,8 @@ def _share_attention(
     # The norm of a whole projection would need sums of its own, and an indexer chooses for all heads.
     if spec.qk_norm == "projection" or spec.index is not None:
         return None
+    if spec.gives is not None or spec.takes is not None:  # all heads of keys go along
+        return None
     group = spec.heads // spec.kv_heads
     sizes = spec.head_dim, spec.value_dim
     # Of gates a head has one row.

@@ -36,6 +36,7 @@ from potluck.model.formats import (
     WeightFormat,
 )
 from potluck.model.layers import Shape
+from potluck.model.mixing.carried import is_input_table, is_of_inputs
 from potluck.model.mixing.channel_delta import is_of_channel_decays
 from potluck.model.mixing.delta_net import is_of_rates
 from potluck.model.mixing.indexer import is_gate_bias, is_of_indexer
@@ -103,9 +104,10 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     ):  # it is used once for a picture: 16 bits cost little time, and fewer quality
         return BF16 if isinstance(formats.layers, PackedFormat) else formats.layers
     if len(shape) != 2:
-        is_bias = name.endswith(".bias") and not config.is_choice_bias(name)
+        is_small = config.is_choice_bias(name) or config.is_norm_bias(name)
+        is_bias = name.endswith(".bias") and not is_small
         return formats.biases if is_bias else F32
-    if is_table(name):
+    if _is_on_disk(name):
         return BF16  # as files have it: its rows are read from the disk
     if config.is_router(name) or is_of_rates(name) or is_injection(name):
         return F32
@@ -120,7 +122,7 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
         return F32  # they are sent as they are: a stage packs them when they are in order
     whole = config.quantization
     is_packed = isinstance(formats.layers, PackedFormat)
-    if is_packed and (is_of_indexer(name) or is_of_pools(name)):
+    if is_packed and (is_of_indexer(name) or is_of_pools(name) or is_of_inputs(name)):
         return _HIGHER_PRECISION  # it compares scores that are close to each other, or weighs tokens by powers
     if is_packed and whole is not None and whole.has_mxfp4_experts and config.is_of_expert(name):
         return MXFP4
@@ -135,6 +137,11 @@ def tensor_format(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) 
     return _HIGHER_PRECISION if is_higher else layers
 
 
+def _is_on_disk(name: str) -> bool:
+    """Whether a tensor is a part of a table, which stays on the disk."""
+    return is_table(name) or is_input_table(name)
+
+
 def has_super_blocks(config: ModelConfig, scheme: Scheme) -> bool:
     """Whether a scheme holds any matrix of a model's layers, or its head, in super-blocks."""
     formats, stored = _FORMATS[scheme], config.quantization
@@ -143,7 +150,7 @@ def has_super_blocks(config: ModelConfig, scheme: Scheme) -> bool:
 
 def tensor_bytes(config: ModelConfig, name: str, shape: Shape, scheme: Scheme) -> int:
     """Bytes of a tensor in memory."""
-    if is_table(name):
+    if _is_on_disk(name):
         return 0
     if config.is_expansion(name) and scheme in PACKED_SCHEMES:
         return INT8.nbytes(*shape)
@@ -157,7 +164,7 @@ def weight_bytes(config: ModelConfig, tensors: Mapping[str, Shape], scheme: Sche
 
 def table_bytes(tensors: Mapping[str, Shape]) -> int:
     """Bytes of those of these tensors that stay on the disk, in 16 bits as they are published."""
-    return sum(BF16.nbytes(*shape) for name, shape in tensors.items() if is_table(name))
+    return sum(BF16.nbytes(*shape) for name, shape in tensors.items() if _is_on_disk(name))
 
 
 def schemes_to_try(config: ModelConfig, dtypes: Iterable[str], nbytes: int) -> tuple[Scheme, ...]:

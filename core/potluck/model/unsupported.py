@@ -26,23 +26,23 @@ _CONVOLUTIONS = "layers with short convolutions of their own kind"
 _INDEXER = "attention to tokens that an indexer of its own kind chooses"
 _STREAMS = "several residual streams of its own kind"
 _LATENT_WINDOWS = "latent attention with windows"
+_ALTERNATING = (
+    "several residual streams that are predicted in turn (AltUp), and MLPs of few active gates"
+)
 _RELATIVE = "short convolutions beside attention, and scores by distance"
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _LLAMA, _MIXTURE = "LlamaForCausalLM", "Qwen3MoeForCausalLM"
 _DEEPSEEK, _SPARSE = "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 
 UNSUPPORTED: Mapping[str, Missing] = {
-    "NemotronForCausalLM": Missing(
-        "norms that subtract the mean, with biases (LayerNorm1P)", "ArceeForCausalLM"
-    ),
     "JambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Zamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Mamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "RwkvForCausalLM": Missing("layers with a recurrent state (RWKV)", _LLAMA),
     "Lfm3ForCausalLM": Missing("a gate for each head of attention", "Lfm2ForCausalLM"),
-    "Gemma3nForCausalLM": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
-    "Gemma3nForConditionalGeneration": Missing("embeddings of each layer", "Gemma3ForCausalLM"),
+    "Gemma3nForCausalLM": Missing(_ALTERNATING, "Gemma4ForCausalLM"),
+    "Gemma3nForConditionalGeneration": Missing(_ALTERNATING, "Gemma4ForCausalLM"),
     "BailingHybridForCausalLM": Missing(
         "latent attention with a gate for each head, and decays that are made in one step",
         "KimiLinearForCausalLM",
@@ -68,14 +68,9 @@ UNSUPPORTED: Mapping[str, Missing] = {
     ),
     "OlmoHybridForCausalLM": Missing("a delta net of its own kind", "Qwen3NextForCausalLM"),
     "OlmoForCausalLM": Missing("norms without weights that subtract the mean", "Olmo2ForCausalLM"),
-    "Jais2ForCausalLM": Missing(_LAYER_NORM, "ArceeForCausalLM"),
     "NanoChatForCausalLM": Missing("norms without weights", "Qwen3ForCausalLM"),
     "ZayaForCausalLM": Missing("attention in latents with convolutions", "LagunaForCausalLM"),
-    "PhiForCausalLM": Missing(_PARALLEL, "Phi3ForCausalLM"),
-    "PhimoeForCausalLM": Missing(_LAYER_NORM, "MixtralForCausalLM"),
     "Phi4MultimodalForCausalLM": Missing("weights that are added for pictures", "Phi3ForCausalLM"),
-    "StableLmForCausalLM": Missing(_LAYER_NORM, _LLAMA),
-    "Starcoder2ForCausalLM": Missing(_LAYER_NORM, "Qwen2ForCausalLM"),
     "GPTNeoXForCausalLM": Missing(_PARALLEL, _LLAMA),
     "FalconForCausalLM": Missing(_PARALLEL, _LLAMA),
 }
@@ -92,7 +87,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], Missing], ...] = (
     (("conv_l_cache", "shortconv"), Missing(_CONVOLUTIONS, "Lfm2ForCausalLM")),
     (
         ("per_layer_input",),
-        Missing("embeddings of each layer", "Gemma3ForCausalLM"),
+        Missing("embeddings of each layer, of its own kind", "Gemma4ForCausalLM"),
     ),
     (
         ("num_experts", "num_local_experts", "n_routed_experts", "expert_count"),

@@ -193,13 +193,22 @@ def hop_between(links: Links, source: NodeId, target: NodeId) -> HopCost:
     )
 
 
+Sums: TypeAlias = Mapping[tuple[NodeId, NodeId], HopCost]
+"""The measured time of a sum of two ranks, by the number of bytes of each; both may be on one computer."""
+
+
 def has_equal_layers(shape: ModelShape, devices: Sequence[DeviceCost]) -> bool:
     """Whether all layers take the same memory, and on each device the same time."""
     figures = [shape.layer_memory, *(device.decode_ms for device in devices)]
     return all(len({of_kind[kind] for kind in shape.layers}) == 1 for of_kind in figures)
 
 
-def check_measurements(shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links) -> None:
+def check_measurements(
+    shape: ModelShape,
+    devices: tuple[DeviceCost, ...],
+    links: Links,
+    sums: Sums | None = None,
+) -> None:
     """Refuse figures that no measurement can give: they come from other computers, so check them.
 
     Raises:
@@ -226,6 +235,13 @@ def check_measurements(shape: ModelShape, devices: tuple[DeviceCost, ...], links
             raise UsageError(
                 "The link between two computers was measured with a rate that cannot be."
                 " Measure it again.",
+                source=source,
+                target=target,
+            )
+    for (source, target), cost in (sums or {}).items():
+        if not all(isfinite(ms) and ms >= 0 for ms in (cost.latency_ms, cost.ms_per_byte)):
+            raise UsageError(
+                "The sums of two computers were measured with a time that cannot be. Measure them again.",
                 source=source,
                 target=target,
             )

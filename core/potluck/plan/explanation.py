@@ -38,6 +38,10 @@ class Decision:
     users: int
     users_tokens_per_s: float  # of all of them together
     groups: Sequence[RankGroup] = ()  # the last ones of `devices`
+    untaken: RankGroup | None = (
+        None  # the fastest group with measured sums, if no group is in the plan
+    )
+    chunk_tokens: int = 256  # of a prompt, that devices were measured with
     stop: Stop  # once it returns True, searches for comparisons end soon
 
     @property
@@ -68,6 +72,7 @@ def explain(decision: Decision) -> str:
         used = {part for i in route.devices for part in decision.parts(i)}
         idle = [i for i in decision.candidates if i not in used]
         lines += [f"{decision.names[i]} gets nothing: {_why_idle(decision, i)}." for i in idle]
+        lines += _why_apart(decision)
         lines += _gap(decision)
     here = {decision.devices[i].node for i in decision.candidates}
     alone = [_alone(one) for one in decision.alone if one.node in here]
@@ -101,7 +106,7 @@ def _headline(decision: Decision) -> str:
     network = tour_ms(decision.problem, route.devices)
     line = f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
     if list(used) == [decision.devices[0].node]:  # the main computer
-        line += "; no link: all is on this computer."
+        line += f" and {_ms(network)} on its way through Potluck; no link: all is on this computer."
     else:
         line += f" and {_ms(network)} on the links."
     if decision.users > 1:
@@ -187,9 +192,36 @@ def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
 def _why_together(decision: Decision, i: int) -> str:
     problem, first = decision.problem, decision.parts(i)[0]
     return (
-        f"a layer takes them {_ms(problem.layer_ms(i))} with its sums, and"
+        f"a layer takes them {_ms(problem.layer_ms(i))}, of which its sums take"
+        f" {_ms(decision.groups[i - decision.singles].sums_ms)}, and"
         f" {decision.names[first]} alone {_ms(problem.layer_ms(first))}"
     )
+
+
+def _why_apart(decision: Decision) -> list[str]:
+    """Why those do not compute their layers together who could."""
+    if (group := decision.untaken) is None:
+        return []
+    shape, devices = decision.shape, decision.devices
+    names = " + ".join(decision.names[i] for i in group.members)
+    fastest, slowest = group.members[0], group.members[-1]
+    token = _of_layer(shape, group.cost.decode_ms), _of_layer(shape, devices[fastest].decode_ms)
+    chunk = _of_layer(shape, group.cost.prefill_ms), _of_layer(shape, devices[slowest].prefill_ms)
+    why = (
+        f"a layer would take them {_ms(token[0])}, of which its sums {_ms(group.sums_ms)}, and"
+        f" {decision.names[fastest]} alone {_ms(token[1])}"
+    )
+    if token[0] < token[1] and chunk[0] > chunk[1]:
+        why = (
+            f"a layer would take them {_ms(chunk[0])} for {decision.chunk_tokens} tokens of a prompt, and"
+            f" {decision.names[slowest]} alone {_ms(chunk[1])}"
+        )
+    return [f"{names} do not compute layers together: {why}."]
+
+
+def _of_layer(shape: ModelShape, of_kind: Sequence[float]) -> float:
+    """The mean time of one layer."""
+    return sum(of_kind[kind] for kind in shape.layers) / shape.num_layers
 
 
 def _why_idle(decision: Decision, i: int) -> str:

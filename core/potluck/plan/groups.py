@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from math import gcd
 
-from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
+from potluck.ids import NodeId
+from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape, Sums, hop_between
 from potluck.plan.route import Problem
 from potluck.plan.spans import Span, span_in
 
@@ -18,7 +19,7 @@ SUMS = 2  # of each layer
 MOST_MEMBERS = 4  # each sends its part to all others
 MOST_GROUPS = 40  # that are compared: all of five devices, and half a second
 PARTS = 64  # of a layer; measurements are no finer
-_ITEM = 4  # bytes of a number of a part, f32
+SUM_ITEM = 4  # bytes of a number of a part, f32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,14 @@ class RankGroup:
         shares: how much of each layer every member has, relative to the others.
         cost: their times together. Name, node and device are those of rank 0.
         span: the layers that they can hold.
+        sums_ms: what the sums of a token take of the time of a layer.
     """
 
     members: tuple[int, ...]
     shares: tuple[int, ...]
     cost: DeviceCost
     span: Span
+    sums_ms: float
 
     @property
     def parts(self) -> tuple[float, ...]:
@@ -49,6 +52,7 @@ def group_of(
     links: Links,
     members: Sequence[int],
     *,
+    sums: Sums,
     prefill_tokens: int,
     shares: tuple[int, ...] | None = None,
     tokens: int = 1,
@@ -60,6 +64,7 @@ def group_of(
         devices: all devices.
         links: the measured links.
         members: numbers of the devices, in the order of the ranks.
+        sums: the measured ones; others are estimated from the link.
         prefill_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
         shares: of the members; None: by their speed.
         tokens: that `DeviceCost.decode_ms` is the time of.
@@ -69,13 +74,13 @@ def group_of(
     parts = [share / sum(shares) for share in shares]
     kinds = range(len(shape.layer_bytes))
     most = [max(shape.share(kind, part) for kind in kinds) for part in parts]
-    width = shape.width * _ITEM
-    one, chunk = (sums_ms(links, own, count * width) for count in (tokens, prefill_tokens))
+    width = shape.width * SUM_ITEM
+    one, chunk = (sums_ms(links, own, count * width, sums) for count in (tokens, prefill_tokens))
 
-    def together(times: Sequence[Sequence[float]], sums: float) -> tuple[float, ...]:
+    def together(times: Sequence[Sequence[float]], of_sums: float) -> tuple[float, ...]:
         """The times of all members for a layer of each kind, and of its sums."""
         return tuple(
-            sums
+            of_sums
             + max(shape.share(kind, part) * ms for part, ms in zip(parts, of_kind, strict=True))
             for kind, of_kind in enumerate(zip(*times, strict=True))
         )
@@ -99,11 +104,17 @@ def group_of(
             prefill_ms=together([device.prefill_ms for device in own], chunk),
         ),
         span=span_in(shape, decode_ms, room),
+        sums_ms=one,
     )
 
 
 def groups_that_may_pay(
-    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, *, prefill_tokens: int
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    links: Links,
+    *,
+    sums: Sums,
+    prefill_tokens: int,
 ) -> tuple[RankGroup, ...]:
     """The groups that are worth a comparison.
 
@@ -117,7 +128,9 @@ def groups_that_may_pay(
     for size in range(2, min(len(able), MOST_MEMBERS) + 1):
         for members in combinations(able, size):
             ordered = sorted(members, key=lambda i: (sum(devices[i].decode_ms), i))
-            group = group_of(shape, devices, links, ordered, prefill_tokens=prefill_tokens)
+            group = group_of(
+                shape, devices, links, ordered, sums=sums, prefill_tokens=prefill_tokens
+            )
             slowest = devices[ordered[-1]]
             pays = sum(group.cost.decode_ms) < sum(slowest.decode_ms)
             reads = sum(group.cost.prefill_ms) <= sum(slowest.prefill_ms)
@@ -131,12 +144,46 @@ def _may_rank(device: DeviceCost) -> bool:
     return device.can_rank and device.memory > 0 and not device.is_apart
 
 
-def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int) -> float:
+def best_measured(
+    shape: ModelShape,
+    devices: Sequence[DeviceCost],
+    links: Links,
+    *,
+    sums: Sums,
+    prefill_tokens: int,
+) -> RankGroup | None:
+    """The fastest of all groups whose sums were measured, whether it pays or not."""
+    known = {frozenset(pair) for pair in sums} if any(shape.divided) else set[frozenset[NodeId]]()
+    able = [i for i, device in enumerate(devices) if _may_rank(device)]
+    groups = (
+        group_of(
+            shape,
+            devices,
+            links,
+            sorted(members, key=lambda i: (sum(devices[i].decode_ms), i)),
+            sums=sums,
+            prefill_tokens=prefill_tokens,
+        )
+        for size in range(2, min(len(able), MOST_MEMBERS) + 1)
+        for members in combinations(able, size)
+        if all(
+            frozenset((devices[a].node, devices[b].node)) in known
+            for a, b in combinations(members, 2)
+        )
+    )
+    return min(groups, key=lambda group: sum(group.cost.decode_ms), default=None)
+
+
+def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int, sums: Sums) -> float:
     """The time of a layer's sums, in each of which every member sends so many bytes to all others.
 
-    A part takes as long as a step to the next stage: here too, weights have just gone through the caches.
+    What was not measured takes as long as a step to the next stage: weights have just gone through the caches there too.
     """
-    hops = (hop_between(links, a.node, b.node) for a, b in permutations(members, 2))
+
+    def between(a: NodeId, b: NodeId) -> HopCost:
+        return sums.get((a, b)) or sums.get((b, a)) or hop_between(links, a, b)
+
+    hops = [between(a.node, b.node) for a, b in permutations(members, 2)]
     others = len(members) - 1
     return SUMS * max(hop.latency_ms + others * nbytes * hop.ms_per_byte for hop in hops)
 

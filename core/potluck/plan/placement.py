@@ -16,6 +16,7 @@ from potluck.plan.cost import (
     DeviceCost,
     Links,
     ModelShape,
+    Sums,
     check_measurements,
     hop_between,
 )
@@ -23,6 +24,7 @@ from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
 from potluck.plan.groups import (
     RankGroup,
+    best_measured,
     group_of,
     groups_that_may_pay,
     memory_of,
@@ -44,6 +46,7 @@ def make_plan(
     devices: Sequence[DeviceCost],
     links: Links,
     *,
+    sums: Sums | None = None,
     layers: Sequence[tuple[str, int]] | None = None,
     min_workers: int = 0,
     users: int = 1,
@@ -58,6 +61,7 @@ def make_plan(
         devices: every device that may be used; the first one is the master's. The driver runs on
             the master, which need not compute.
         links: the measured links. An unknown link counts as a poor Wi-Fi.
+        sums: the measured ones. Others are estimated from their link.
         layers: the user's choice: computers and their numbers of layers, in this order. Nothing is
             optimised then.
         min_workers: at least so many computers other than the master take part.
@@ -76,17 +80,20 @@ def make_plan(
     devices = tuple(devices)
     if not devices:
         raise UsageError("There is no computer to plan for.")
-    check_measurements(shape, devices, links)
+    sums = sums or {}
+    check_measurements(shape, devices, links, sums)
     problem = make_problem(shape, devices, links, min_workers)
     names = labels(devices)
     _check_workers(problem)
 
     alone = _alone(shape, devices, links, stop)
-    singles, groups = problem, tuple[RankGroup, ...]()
+    singles, groups, untaken = problem, tuple[RankGroup, ...](), None
     homely = weighed(problem, shape, devices, near, measured_tokens)
     best = _best_near(problem, homely, [], devices, near, stop)
     if layers is None:
-        groups = groups_that_may_pay(shape, devices, links, prefill_tokens=measured_tokens)
+        groups = groups_that_may_pay(
+            shape, devices, links, sums=sums, prefill_tokens=measured_tokens
+        )
         problem, homely = with_groups(problem, groups), with_groups(homely, groups)
         ranked = _best_near(problem, homely, groups, devices, near, stop) if groups else None
         if ranked is not None and _is_worth_it(ranked, best, near):
@@ -94,9 +101,12 @@ def make_plan(
             best = ranked
         else:
             groups = ()
+            untaken = best_measured(
+                shape, devices, links, sums=sums, prefill_tokens=measured_tokens
+            )
     else:
         groups = tuple(
-            group_of(shape, devices, links, members, prefill_tokens=measured_tokens)
+            group_of(shape, devices, links, members, sums=sums, prefill_tokens=measured_tokens)
             for members in byhand.find_groups(devices, names, layers)
         )
     problem = with_groups(singles, groups)
@@ -107,7 +117,13 @@ def make_plan(
         made = make_problem(shape, several, links, min_workers, tokens=tokens)
         made = with_tables_at_home(made, shape, devices, near)
         group_at_once = partial(
-            group_of, shape, several, links, prefill_tokens=measured_tokens, tokens=tokens
+            group_of,
+            shape,
+            several,
+            links,
+            sums=sums,
+            prefill_tokens=measured_tokens,
+            tokens=tokens,
         )
         return with_groups(made, [group_at_once(g.members, shares=g.shares) for g in groups])
 
@@ -129,6 +145,8 @@ def make_plan(
         route=route,
         best=best,
         groups=groups,
+        untaken=untaken,
+        chunk_tokens=measured_tokens,
         by_hand=layers is not None,
         alone=tuple(alone.values()),
         users=users,

@@ -34,7 +34,12 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     )
-    disk_bytes = tuple(table_bytes(config.layer_tensors(layer)) for layer in examples)
+    # Of a table that all layers read, each has its part.
+    disk_bytes = tuple(
+        table_bytes(config.layers[layer].tensors())
+        + table_bytes(config.layers[layer].shared_tensors) // config.num_layers
+        for layer in examples
+    )
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(map(nbytes, tensors)),

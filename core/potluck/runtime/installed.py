@@ -22,13 +22,14 @@ from typing import Final
 import msgspec
 
 from potluck.errors import EngineError, StoreError
-from potluck.files import recall, sync_folder, write_atomically
+from potluck.files import recall, replace, sync_folder, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.choice import Choice
 from potluck.runtime.stopping import go_on
 from potluck.runtime.trial import try_engine
 from potluck.runtime.wheel import unpack
+from potluck.system.paths import of_any_length
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Installed:
         try:
             if not _is_whole(folder):
                 if folder.exists():
-                    shutil.rmtree(folder)  # what is left of one that was deleted
+                    shutil.rmtree(of_any_length(folder))  # what is left of one that was deleted
                 done = 0
                 for wheel in choice.wheels:
                     unpacked(done, choice.nbytes)
@@ -145,7 +146,7 @@ class Installed:
                 unpacked(done, choice.nbytes)
                 (new / _WHOLE).touch()
                 sync_folder(new)  # the files are on the disk: `unpack` has seen to it
-                new.replace(folder)
+                replace(new, folder)
                 sync_folder(self.root)
             self.try_engine(folder, stopped)
         except EngineError:
@@ -234,7 +235,7 @@ def _delete(folder: Path) -> None:
     """Delete as much as goes: Windows keeps files that are in use. What is left is no engine."""
     with suppress(OSError):
         (folder / _WHOLE).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(of_any_length(folder), ignore_errors=True)
 
 
 def _name(digest: Digest) -> str:

@@ -23,6 +23,7 @@ from typing import Final
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
 from potluck.reasons import reason
 from potluck.runtime.stopping import go_on
+from potluck.system.paths import of_any_length
 
 MOST_FILES: Final = 100_000  # torch has 13,000
 MOST_BYTES: Final = 16 << 30  # unpacked; the largest of today has 2 GB
@@ -73,6 +74,7 @@ def unpack(wheel: Path, into: Path, mark: str, stopped: threading.Event | None =
         StoreError: the disk cannot take it.
     """
     stopped = stopped or threading.Event()
+    into = of_any_length(into)  # torch has names of 171 characters
     done = into / _MARKS / mark
     if done.exists():
         return

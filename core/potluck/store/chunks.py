@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import RLock
 
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
-from potluck.files import make_folder, replace, sync_folder
+from potluck.files import make_folder, remove, replace, sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.reasons import reason
 from potluck.store.inventory import Inventory
@@ -225,13 +225,21 @@ class ChunkStore:
             file.unlink(missing_ok=True)
         sync_folder(path.parent)
 
-    def discard(self, digest: Digest) -> None:
-        """Remove the tensor and any part of it."""
+    def discard(self, digest: Digest) -> bool:
+        """Remove the tensor and any part of it. Returns whether they are gone.
+
+        Windows keeps a file that somebody reads. If that takes longer than a moment, it stays as it is.
+        """
         with self._mutex:
             self._parts.pop(digest, None)
-            self.path(digest).unlink(missing_ok=True)
-            self._part_path(digest).unlink(missing_ok=True)
+            try:
+                remove(self.path(digest))
+                remove(self._part_path(digest))
+            except OSError as error:
+                logger.warning("tensor not removed digest=%s: %s", short(digest), reason(error))
+                return False
             self.inventory.remove(digest)
+            return True
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:
         """Read tensors and compute their digests again. Those that are damaged are removed.
@@ -281,8 +289,7 @@ class ChunkStore:
                 if lacking <= 0:
                     break
                 logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
-                self.discard(digest)
-                lacking -= loose[digest]
+                lacking -= loose[digest] if self.discard(digest) else 0
 
     def room(self, *, reserve: int | None = None) -> int:
         """The bytes that may be written without removing anything, if so much is left free."""

@@ -25,6 +25,7 @@ from gguf import MODEL_ARCH_NAMES, TensorNameMap
 from potluck.errors import BrokenModelError
 from potluck.files import write_atomically
 from potluck.ids import short
+from potluck.model.checkpoint.stacked import stack_slices
 from potluck.model.config import ModelConfig
 from potluck.model.gguf.config import FACTORS, read_gguf_config
 from potluck.model.gguf.families import GGUF_FAMILIES
@@ -50,6 +51,7 @@ _PART = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
 _FUSED = re.compile(
     r"(?P<before>model\.layers\.(?P<layer>\d+)\.self_attn\.)[qkv]_proj\.(?P<kind>weight|bias)"
 )
+_OF_ALL_LAYERS = re.compile(r"model\.layers\.\d+\.(?P<rest>per_layer_model_projection\.weight)")
 # Parts of names that a file has otherwise than the map of `gguf`, or that are no tensors of their own there.
 _SPELLINGS: Mapping[str, str] = {
     "_correction_bias": "_correction.bias",
@@ -190,6 +192,10 @@ def _spans(
             if (of_all := _fused(fused, wanted, tensors)) is not None:
                 found[name] = of_all
             continue
+        if (part := _OF_ALL_LAYERS.fullmatch(name)) is not None:
+            if (rows := _layer_rows(part, config, tensors)) is not None:
+                found[name] = rows
+            continue
         if known not in tensors and expert is not None and (after := expert["after"]) in _HALVES:
             joined = names.get_name(f"{expert['before']}.gate_up_proj", _SUFFIXES)
             known, half = (joined + ".weight", _HALVES[after]) if joined else (known, None)
@@ -252,6 +258,22 @@ def _fused(
         offset=span.offset + sum(rows[:index]) * each,
         nbytes=rows[index] * each,
     )
+
+
+def _layer_rows(
+    part: re.Match[str], config: ModelConfig, tensors: _Tensors
+) -> tuple[ModelFile, TensorSpan] | None:
+    """A layer's rows of the matrix of all layers."""
+    if (found := tensors.get("per_layer_model_proj.weight")) is None:
+        return None
+    file, tensor = found
+    span = file.span(part[0], tensor)
+    slices = stack_slices(config, f"model.{part['rest']}", span.shape, span.nbytes)
+    own = next((one for one in slices if one.name == part[0]), None)
+    if own is None:
+        return file.file, span  # the check of shapes will refuse it
+    offset = span.offset + own.offset
+    return file.file, replace(span, shape=own.shape, offset=offset, nbytes=own.nbytes)
 
 
 def _long(shape: Shape) -> Shape:

@@ -12,7 +12,7 @@ from pathlib import Path
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
 from potluck.model.checkpoint.consolidated import hugging_face_names, in_this_order
-from potluck.model.checkpoint.stacked import expert_slices
+from potluck.model.checkpoint.stacked import stack_slices
 from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig
 from potluck.model.manifest import (
@@ -21,7 +21,8 @@ from potluck.model.manifest import (
     TensorSpan,
     make_manifest,
 )
-from potluck.model.naming import BASE, EMBEDDING, decoder_names
+from potluck.model.names import BASE
+from potluck.model.naming import EMBEDDING, decoder_names
 from potluck.model.text.tokenizer_sources import find_tokenizer, no_tokenizer
 from potluck.model.vision.families import missing_tower
 from potluck.model.vision.spec import is_of_tower
@@ -196,7 +197,7 @@ def _cut(config: ModelConfig, spans: Spans) -> Spans:
     found: dict[str, tuple[ModelFile, TensorSpan]] = {}
     for name, (file, span) in spans.items():
         found[name] = file, span
-        for part in expert_slices(config, name, span.shape, span.nbytes):
+        for part in stack_slices(config, name, span.shape, span.nbytes):
             offset = span.offset + part.offset
             one = replace(span, name=part.name, shape=part.shape, offset=offset, nbytes=part.nbytes)
             found[part.name] = file, one

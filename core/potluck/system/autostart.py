@@ -28,7 +28,7 @@ from potluck.system.installation import Package, package
 Program: TypeAlias = Literal["window", "worker"]
 
 _MODULES: Final[dict[Program, tuple[str, ...]]] = {
-    "window": ("potluck_app", "--hidden"),
+    "window": ("potluck_app",),
     "worker": ("potluck", "worker"),
 }
 _RUN: Final = r"Software\Microsoft\Windows\CurrentVersion\Run"
@@ -106,6 +106,7 @@ def own_command(
     *,
     system: str = sys.platform,
     installed: Package | None = None,
+    hidden: bool = True,
 ) -> list[str]:
     """Return the command that starts a program of this installation.
 
@@ -114,15 +115,17 @@ def own_command(
         home: the folder that the node keeps everything in; None: the system's folders.
         system: as in `sys.platform`.
         installed: the native package; None: the one that this process runs from, if it does.
+        hidden: the window begins in the tray.
     """
     at = [] if home is None else ["--home", str(home)]
     found = installed or package()
-    if found is not None and (launcher := found.launcher(program)) is not None:
+    if found is not None and (launcher := found.launcher(program, hidden=hidden)) is not None:
         return [*launcher, *at]
     python = Path(sys.executable)
     if system == "win32" and (quiet := python.with_name("pythonw.exe")).exists():
         python = quiet  # without a console
-    return [str(python), "-m", *_MODULES[program], *at]
+    there = ["--hidden"] if hidden and program == "window" else []
+    return [str(python), "-m", *_MODULES[program], *there, *at]
 
 
 def _place(program: Program, system: str, base: Path) -> Place:

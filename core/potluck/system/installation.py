@@ -59,19 +59,22 @@ class Package:
         """A path of the tree that leads to a newer one after an update."""
         return self.tree if self.root is None else self.root / CURRENT
 
-    def launcher(self, program: Literal["window", "worker"]) -> list[str] | None:
-        """The words that start a program; None: Python itself does."""
+    def launcher(
+        self, program: Literal["window", "worker"], *, hidden: bool = True
+    ) -> list[str] | None:
+        """The words that start a program, the window in the tray unless it is to be seen; None: Python itself does."""
+        there = ["--hidden"] if hidden else []
         match self.kind:
             case "windows":
                 return None  # its Python has no console, and no launcher
             case "macos" if program == "window":
                 # The app itself: macOS gives permissions, such as that for the local network, to it.
                 app = self.tree.parent.parent / "MacOS" / "Potluck"
-                return [str(app), "--hidden"]
+                return [str(app), *there]
             case _:
                 start = self.stable / "bin"
                 if program == "window":
-                    return [str(start / "potluck-window"), "--hidden"]
+                    return [str(start / "potluck-window"), *there]
                 return [str(start / "potluck"), "worker"]
 
 

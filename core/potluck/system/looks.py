@@ -14,12 +14,15 @@ from typing import Any, Final
 import psutil
 
 from potluck.api.values.politeness import Facts, Rules
+from potluck.api.values.vitals import Vitals
 from potluck.system.commands import Ask, ask
 
 _GAME_MODE: Final = "com.feralinteractive.GameMode"
 _MUTTER: Final = "org.gnome.Mutter.IdleMonitor"
 _HOT_C: Final = 95.0  # where the sensor names no limit of its own
 _LIMITS_C: Final = (60.0, 110.0)  # some sensors name nonsense
+_COLD_C, _NONSENSE_C = 0.0, 130.0  # of a processor that is on: what lies beyond is no temperature
+_STEP_C = 5.0  # in which people are told of it
 _PROCESSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 _GAME_OR_TALK: Final = (3, 4)  # QUNS_RUNNING_D3D_FULL_SCREEN, QUNS_PRESENTATION_MODE
 
@@ -33,6 +36,7 @@ class Looks:
     is_on_battery: Callable[[], bool | None]
     free_share: Callable[[], float | None]
     is_hot: Callable[[], bool | None]
+    vitals: Callable[[], Vitals] = Vitals  # for people; no rule depends on it
 
     def at(self, rules: Rules) -> Facts:
         """Look at what these rules need to know."""
@@ -59,6 +63,7 @@ def looks(system: str = sys.platform, ask: Ask = ask) -> Looks:
         is_on_battery=on_battery,
         free_share=free_share,
         is_hot=lambda: hot(_temperatures()),
+        vitals=lambda: vitals(_battery(), _temperatures()),
     )
 
 
@@ -67,11 +72,32 @@ def looks(system: str = sys.platform, ask: Ask = ask) -> Looks:
 
 def on_battery() -> bool | None:
     """Whether the computer runs on its battery; None: it has none."""
+    battery = _battery()
+    return None if battery is None else battery.power_plugged is False
+
+
+def vitals(battery: Any, sensors: Mapping[str, list[Any]]) -> Vitals:
+    """What people are told of a battery and of temperatures, in steps that do not change all the time.
+
+    Args:
+        battery: as psutil says; None: there is none.
+        sensors: its temperatures by chip. What no processor can have is passed over.
+    """
+    read = [entry.current for entry in _processors(sensors)]
+    heat = max((c for c in read if c is not None and _COLD_C < c < _NONSENSE_C), default=None)
+    share = None if battery is None or battery.percent is None else battery.percent / 100
+    return Vitals(
+        battery=None if share is None else min(max(round(share, 2), 0.0), 1.0),
+        plugged=battery is not None and battery.power_plugged is True,
+        heat_c=None if heat is None else _STEP_C * round(heat / _STEP_C),
+    )
+
+
+def _battery() -> Any:
     try:
-        battery = psutil.sensors_battery()
+        return psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError, NotImplementedError):
         return None
-    return None if battery is None else battery.power_plugged is False
 
 
 def free_share() -> float | None:
@@ -85,7 +111,7 @@ def free_share() -> float | None:
 
 def hot(sensors: Mapping[str, list[Any]]) -> bool | None:
     """Whether a processor is as hot as it should ever be; None: there is no sensor of one."""
-    read = [entry for chip in _PROCESSORS for entry in sensors.get(chip, ())]
+    read = _processors(sensors)
     if not read:
         return None
     low, high = _LIMITS_C
@@ -93,6 +119,10 @@ def hot(sensors: Mapping[str, list[Any]]) -> bool | None:
         entry.current >= (entry.high if entry.high and low <= entry.high <= high else _HOT_C)
         for entry in read
     )
+
+
+def _processors(sensors: Mapping[str, list[Any]]) -> list[Any]:
+    return [entry for chip in _PROCESSORS for entry in sensors.get(chip, ())]
 
 
 def _temperatures() -> Mapping[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""What a release publishes about itself: its version, and its packages with size and SHA-256."""
+"""What a release publishes about itself: its version, its packages with size and SHA-256, and until when that counts."""
 
 import platform
 import sys
@@ -14,6 +14,7 @@ from potluck.ids import Digest
 from potluck.runtime.lock import Wheel, checked_address
 from potluck.system.installation import Kind
 from potluck.update.envelope import RELEASE_TYPE, unseal
+from potluck.update.freshness import LATEST
 
 System: TypeAlias = Literal["linux", "macos", "windows"]
 MOST_PACKAGES: Final = 64
@@ -22,6 +23,7 @@ _SYSTEMS: Final[dict[str, System]] = {"linux": "linux", "darwin": "macos", "win3
 _MACHINES: Final = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 _LINE: Final = r"\A[A-Za-z0-9][A-Za-z0-9._+-]*\Z"
 Named = Annotated[str, Meta(max_length=128, pattern=_LINE)]  # also a name of a file or folder
+Second: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST)]  # Unix time
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -49,9 +51,16 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """The document in the envelope. Fields that are not known are ignored: later releases may say more."""
+    """The document in the envelope. Fields that are not known are ignored: later releases may say more.
+
+    Attributes:
+        issued: when it was signed, and its number: of two lists the later one counts, whatever version it names.
+        expires: until when it counts. The same release is signed again before (`freshness.py`).
+    """
 
     version: Named
+    issued: Second
+    expires: Second
     packages: Annotated[tuple[Package, ...], Meta(max_length=MOST_PACKAGES)]
 
     def package(self, kind: Kind, system: str, machine: str) -> Package | None:
@@ -62,7 +71,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 def read_release(envelope: bytes, keys: Sequence[str]) -> Release:
-    """The release that an envelope tells of.
+    """The release that an envelope tells of, whenever that was signed.
 
     Raises:
         IntegrityError: it is not signed by one of these keys, or damaged.

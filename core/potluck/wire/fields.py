@@ -14,7 +14,8 @@ _NOT_TEXT = re.compile(rf"(?![\n\t])[{_UNPRINTABLE}]")
 LINE = rf"\A[^{_UNPRINTABLE}]*\Z"
 MAX_TEXT = 4096
 
-Name = Annotated[str, Meta(max_length=128, pattern=LINE)]
+MAX_NAME = 128
+Name = Annotated[str, Meta(max_length=MAX_NAME, pattern=LINE)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]  # for a person; made printable by `printable`
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256; `$` would accept a newline
 SessionName = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -25,6 +26,11 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 StoredDtype = Annotated[str, Meta(max_length=16, pattern=r"\A[A-Z0-9_]+\Z")]
 """A safetensors dtype, `GGUF_` with a type of llama.cpp, `PACKED4` or `PACKED8`."""
+
+
+def line(text: str) -> str:
+    """Make of any text a `Name`: one line, of so many characters at most."""
+    return re.sub(f"[{_UNPRINTABLE}]", "\N{REPLACEMENT CHARACTER}", text)[:MAX_NAME]
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from potluck.model.schemes import Cache, Scheme
-from potluck.wire.fields import Count, Hex, Seconds, Size
+from potluck.wire.fields import Count, Hex, Port, Seconds, Size
 from potluck.wire.messages import (
     MAX_TOKENS,
     Address,
@@ -14,6 +14,7 @@ from potluck.wire.messages import (
     DeviceId,
     DeviceInfo,
     Message,
+    RankPlace,
 )
 
 MAX_KINDS = 16  # of layers in one model; windows and experts make four
@@ -56,6 +57,27 @@ class LinkMeasured(Message, frozen=True, tag="link_measured"):
     rtt_p95_ms: Seconds
     bytes_per_s: Annotated[float, Meta(ge=0)]
     address: Address  # the fastest of the offered addresses
+
+
+class MeasureSums(Message, frozen=True, tag="measure_sums"):
+    """Sum with other stage processes, as ranks of a group do. Without `ranks`, only say where others find this one."""
+
+    device: DeviceId | None = None  # whose process; None: the best one's
+    ranks: RankPlace | None = None
+
+
+class SumTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a sum takes that ranks reach at the same time, from between their layers."""
+
+    nbytes: Size  # of the numbers of each rank
+    ms: Seconds  # median
+
+
+class SumsMeasured(Message, frozen=True, tag="sums_measured"):
+    """What `measure_sums` asked for."""
+
+    activation_port: Port  # of the process
+    times: Annotated[tuple[SumTime, ...], Meta(max_length=8)] = ()  # by size
 
 
 class StageTimes(msgspec.Struct, frozen=True, kw_only=True):

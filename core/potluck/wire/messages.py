@@ -70,6 +70,14 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
         return DeviceId(kind=self.kind, index=self.index)
 
 
+class Vitals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a computer's sensors say; None: that cannot be read there."""
+
+    battery: Annotated[float, Meta(ge=0, le=1)] | None = None  # the share that is left
+    plugged: bool = False
+    heat_c: Annotated[float, Meta(ge=-50, le=200)] | None = None  # of its hottest processor, in °C
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own description. Its id must be the one of its certificate."""
 
@@ -193,6 +201,11 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     hops: Annotated[tuple[Hop, ...], Meta(min_length=2, max_length=MAX_RANKS)]
     """Where the stage processes of all ranks listen, in the order of the ranks."""
 
+    @property
+    def above(self) -> tuple[Hop, ...]:
+        """The ranks that this one dials."""
+        return self.hops[self.rank + 1 :]
+
 
 class HeldStage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The layers that a device has in memory, and the stage that computes with them.
@@ -222,6 +235,7 @@ class Status(Message, frozen=True, tag="status"):
     reason: Annotated[str, Meta(max_length=32)] | None = None  # of the pause; others may be added
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
+    vitals: Vitals | None = None
 
 
 class StillNeeded(Message, frozen=True, tag="still_needed"):
@@ -254,6 +268,7 @@ class Assign(Message, frozen=True, tag="assign"):
     seed: Count | None = None  # of random weights, which the stage makes itself: no tensors
     device: DeviceId | None = None  # None: the best one
     share: RankShare | None = None  # of each layer; None: all of it
+    model: Name = ""  # its name, for the worker's owner
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +301,7 @@ class Load(Message, frozen=True, tag="load"):
     @property
     def dialled(self) -> tuple[Hop, ...]:
         """The stages with which the process of this stage connects."""
-        above = () if self.ranks is None else self.ranks.hops[self.ranks.rank + 1 :]
+        above = () if self.ranks is None else self.ranks.above
         following = () if self.next_hop is None else (self.next_hop,)
         return (*following, *above, *self.cache_hops)
 

@@ -45,9 +45,11 @@ from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
     MeasureStage,
+    MeasureSums,
     Profile,
     Profiled,
     StageMeasured,
+    SumsMeasured,
 )
 from potluck.wire.messages import (
     MAX_TENSORS,
@@ -115,7 +117,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         Status, Revoked, Profile, Profiled, MeasureLink, LinkMeasured, Blob, BlobReceived,
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
         StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping, StillNeeded,
-        TakeOver, TakenOver, Invite, Invited, Follow, Followed,
+        TakeOver, TakenOver, Invite, Invited, Follow, Followed, MeasureSums, SumsMeasured,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
@@ -135,11 +137,11 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
-        StillNeeded, TakeOver, Invite, Follow,
+        StillNeeded, TakeOver, Invite, Follow, MeasureSums,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
-        Expecting, PassedOn, Keeping, TakenOver, Invited, Followed,
+        Expecting, PassedOn, Keeping, TakenOver, Invited, Followed, SumsMeasured,
     ),
 }
 # fmt: on
@@ -158,6 +160,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Ping: Pong,
     Profile: Profiled,
     MeasureLink: LinkMeasured,
+    MeasureSums: SumsMeasured,
     Blob: BlobReceived,
     Assign: Need,
     Load: Loaded,

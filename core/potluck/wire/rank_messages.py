@@ -45,19 +45,21 @@ class Partial(Message, frozen=True, tag="partial"):
 class OfferSums(Message, frozen=True, tag="offer_sums"):
     """From rank 0 to each other one, if all are processes of one computer: how their sums could be made."""
 
-    memory: MemoryPlace | None = None  # None: over the connections alone
+    memory: MemoryPlace | None = None  # None: not in memory
+    communicator: Token | None = None  # of the devices themselves, if these are GPUs
 
 
 class AnswerSums(Message, frozen=True, tag="answer_sums"):
     """To rank 0: whether the sender can make sums so."""
 
     can_share: bool
+    can_collect: bool = False  # on the devices themselves
 
 
 class ChooseSums(Message, frozen=True, tag="choose_sums"):
     """From rank 0 to each other one: how the sums are made from now on."""
 
-    by: Literal["links", "memory"]
+    by: Literal["links", "memory", "devices"]
 
 
 class AbortStep(Message, frozen=True, tag="abort_step"):

@@ -5,12 +5,12 @@ picture. The name of the function is the name of the picture: screen first, then
 one sentence about what is seen there, for `--list` and the user guide.
 """
 
-from screenshots.scenes import answers, chats, cluster, first, models, settings, worker
+from screenshots.scenes import answers, chats, cluster, first, models, settings, updates, worker
 from screenshots.scenes.registry import FOUND
 
 __all__ = ["SCENES"]
 
-_ORDER = (first, chats, answers, cluster, models, settings, worker)
+_ORDER = (first, chats, answers, cluster, models, settings, updates, worker)
 SCENES = {
     name: scene
     for module in _ORDER

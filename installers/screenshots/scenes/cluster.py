@@ -295,3 +295,9 @@ def cluster_doctor_many(stage: Stage) -> QWidget:
     dialog = _cluster(stage, home.alone()).cluster.open_doctor()
     dialog.doctor._on_diagnosis(said.MANY)
     return dialog
+
+
+@scene
+def cluster_troubles(stage: Stage) -> QWidget:
+    """A slow computer, one whose memory did not suffice, and one that is being connected again."""
+    return _cluster(stage, home.troubled())

@@ -101,7 +101,7 @@ def engine_fetching(stage: Stage) -> QWidget:
 @scene
 def engine_unpacking(stage: Stage) -> QWidget:
     """The engine is unpacked and tried."""
-    return _engine(stage, replace(said.FETCHING, phase="unpacking", done=190 * 10**6))
+    return _engine(stage, replace(said.FETCHING, phase="unpacking", done=120 * 10**6))
 
 
 @scene

@@ -68,6 +68,19 @@ def settings_programs_taken(stage: Stage) -> QWidget:
 
 
 @scene
+def settings_engine(stage: Stage) -> QWidget:
+    """Which engine computes here, with the button to have it installed anew."""
+    return _engine(stage)
+
+
+@scene
+def settings_engine_repair(stage: Stage) -> QWidget:
+    """The question before the engine is installed anew."""
+    _engine(stage).settings.engine.repair.click()
+    return stage.dialog()
+
+
+@scene
 def settings_language(stage: Stage) -> QWidget:
     """Another language was chosen."""
     window = _settings(stage)
@@ -88,6 +101,14 @@ def _about(stage: Stage) -> MainWindow:
     window = _settings(stage)
     window.settings.about.lines.setText("\n".join(said.SYSTEM))
     stage.scroll(window.settings, 1.0)
+    return window
+
+
+def _engine(stage: Stage) -> MainWindow:
+    """Show the part about the engine."""
+    window = _settings(stage)
+    stage.backend.say(replace(home.home(), engine=said.READY))
+    stage.reveal(window.settings, window.settings.engine)
     return window
 
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from fake_backend import computer
+from msgspec.structs import replace
 from scripted_window import home, study_pc
 
 from potluck.api.values.schema import ComputerState, Device, SpareCopy, Transfer
+from potluck.api.values.vitals import Vitals
 from potluck_app.viewmodels import cluster
 
 MAC = computer("MacBook Air", "2", color=1)
@@ -32,11 +34,22 @@ def test_this_computer_is_the_first_card_and_strangers_have_none() -> None:
 @pytest.mark.parametrize(
     ("state", "more", "text", "tone"),
     [
+        ("found", {}, "Found", "neutral"),
+        ("asking", {}, "Asking", "accent"),
+        ("pairing", {}, "Pairing", "accent"),
         ("ready", {}, "Ready", "ok"),
+        ("ready", {"slower": 2.5}, "Slow", "warn"),
+        ("ready", {"lacked_memory": True, "slower": 2.5}, "Out of memory", "err"),
+        ("running", {}, "Running", "ok"),
+        ("running", {"slower": 2.5}, "Slow", "warn"),
+        ("loading", {"lacked_memory": True, "slower": 2.5}, "Loading", "accent"),
         ("receiving", {"progress": 0.624}, "Receiving layers 62 %", "accent"),
         ("loading", {}, "Loading", "accent"),
         ("paused", {}, "Paused", "warn"),
         ("lost", {"detail": "It stopped answering."}, "Lost", "err"),
+        ("lost", {"reconnecting": True}, "Reconnecting", "warn"),
+        ("version_differs", {}, "Version differs", "warn"),
+        ("blocked", {}, "Blocked", "err"),
     ],
 )
 def test_pills_say_the_state(
@@ -92,3 +105,39 @@ def test_a_computer_says_which_layers_and_spare_copies_it_has() -> None:
     assert cluster.computer_cards(home(mac))[1].holds == (
         "Layers 4\u20138 · spare copies of 3 layers on its disk, 1 GB of 2 GB"
     )
+
+
+@pytest.mark.parametrize(
+    ("vitals", "line"),
+    [
+        (None, "400 Mbit/s · 12 ms"),
+        (Vitals(), "400 Mbit/s · 12 ms"),
+        (Vitals(heat_c=70.0), "70 °C · 400 Mbit/s · 12 ms"),
+        (Vitals(battery=0.64), "battery 64 % · 400 Mbit/s · 12 ms"),
+        (Vitals(battery=0.64, plugged=True), "battery 64 %, plugged in · 400 Mbit/s · 12 ms"),
+        (Vitals(battery=1.0, plugged=True, heat_c=45.0), "45 °C · 400 Mbit/s · 12 ms"),
+    ],
+)
+def test_a_computer_says_how_hot_it_is_and_what_is_left_in_its_battery(
+    vitals: Vitals | None, line: str
+) -> None:
+    mac = computer("Mac", "2", bytes_per_s=5e7, rtt_ms=12.0, vitals=vitals)
+
+    assert cluster.computer_cards(home(mac))[1].link == line
+
+
+def test_this_computer_has_no_link_and_says_how_hot_it_is_all_the_same() -> None:
+    me = computer("Desk", "1", is_self=True, rtt_ms=0.0, vitals=Vitals(heat_c=70.0))
+    state = home()
+
+    assert cluster.computer_cards(replace(state, computers=(me,)))[0].link == "70 °C"
+
+
+def test_a_slow_computer_and_one_that_lacked_memory_say_what_that_means() -> None:
+    slow = computer("Attic", "4", state="running", layers=(0, 2), slower=2.0)
+    full = computer("Mac", "2", lacked_memory=True)
+
+    _, attic, mac = cluster.computer_cards(home(slow, full))
+
+    assert attic.holds == "Layers 0\u20131 · takes 2 times as long as measured"
+    assert mac.holds.startswith("Its memory did not suffice")

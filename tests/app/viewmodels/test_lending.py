@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from fake_backend import computer
 from scripted_window import ME, home, pairing
 
@@ -21,11 +22,19 @@ def _me(**changes: Any) -> ClusterState:
 
 
 def test_the_worker_says_whom_it_helps_and_with_what() -> None:
-    helping = _lent(_me(state="running", layers=(10, 22)), lent_to=("Den", "Attic"))
+    helping = _lent(
+        _me(state="running", layers=(10, 22)),
+        lent_to=("Den", "Attic"),
+        lent_model="Qwen/Qwen3-8B",
+        lent_of=36,
+    )
     receiving = _lent(_me(state="receiving", progress=0.3), lent_to=("Den",))
 
     assert lending.lend_view(_lent(_me())).title == "Ready to join"
-    assert lending.lend_view(helping)[2:4] == ("Helping Den and Attic", "12 layers")
+    assert lending.lend_view(helping)[2:4] == (
+        "Helping Den and Attic",
+        "For each word of an answer, it computes 12 of the 36 layers of Qwen3-8B.",
+    )
     assert lending.lend_view(receiving).text == "Receiving layers · 30 %"
     assert lending.lend_view(_lent(_me(), paused=True)).title == "Paused"
 
@@ -35,3 +44,23 @@ def test_only_requests_to_this_worker_that_wait_are_shown() -> None:
     state = home(pairings=(pairing("confirm"), asks, pairing("refused", role="worker")))
 
     assert lending.worker_requests(state) == [asks]
+
+
+@pytest.mark.parametrize(
+    ("layers", "lent", "line", "short"),
+    [
+        ((0, 36), ("Qwen3-8B", 36), "It computes Qwen3-8B alone.", "Qwen3-8B"),
+        ((0, 36), ("guide", 36), "It computes Potluck guide alone.", "Potluck guide"),
+        ((0, 9), ("", 36), "For each word of an answer, it computes 9 of the 36 layers of the model.", "9 of 36 layers"),
+        ((0, 9), ("a/b", 36), "For each word of an answer, it computes 9 of the 36 layers of b.", "9 of 36 layers of b"),
+        ((0, 1), ("", 0), "1 layer", "1 layer"),  # its node is older than the window
+        (None, ("", 0), "It is ready, and computes nothing just now.", "Ready"),
+    ],
+)  # fmt: skip
+def test_a_helper_says_what_its_layers_are_of(
+    layers: tuple[int, int] | None, lent: tuple[str, int], line: str, short: str
+) -> None:
+    state = _lent(_me(layers=layers), lent_to=("Den",), lent_model=lent[0], lent_of=lent[1])
+
+    view = lending.lend_view(state)
+    assert (view.text, view.short) == (line, short)

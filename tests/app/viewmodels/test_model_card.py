@@ -1,9 +1,11 @@
 """The card of the model."""
 
 import msgspec
+import pytest
 from fake_backend import PLAN, computer
 from scripted_window import home, running_model
 
+from potluck.api.values.schema import ModelPhase
 from potluck_app.viewmodels.model_card import model_card
 
 MAC = computer("MacBook Air", "2", color=1)
@@ -44,6 +46,20 @@ def test_a_model_on_its_way_has_no_speed_and_says_what_the_plan_will_do() -> Non
     assert card is not None
     assert card.figures == ""
     assert "measures how fast" in card.explanation
+
+
+@pytest.mark.parametrize("phase", ["preparing", "streaming", "loading"])
+def test_a_model_on_its_way_has_its_own_name_layers_and_progress_and_no_speed_of_the_one_before(
+    phase: ModelPhase,
+) -> None:
+    model = running_model(name="Qwen/Qwen3-32B", state=phase, progress=0.25, tokens_per_s=7.9)
+
+    card = model_card(home(MAC, model=model))
+
+    assert card is not None
+    assert (card.name, card.progress) == ("Qwen3-32B", 0.25)
+    assert "6 layers" in card.figures
+    assert "tok/s" not in card.figures
 
 
 def test_a_plan_without_words_is_explained_by_its_layers() -> None:

@@ -131,7 +131,8 @@ def test_the_text_of_a_reply_comes_before_its_buttons_and_both_before_the_compos
 
     names = [stop.objectName() or stop.accessibleName() for stop in stops]
     actions = ["reply-copy", "reply-edit", "reply-branch"]
-    wanted = ["message-edit", "Reply", "code-copy", "Code", *actions, "message-edit", "Reply"]
+    own = ["message-copy", "message-edit"]
+    wanted = [*own, "Reply", "code-copy", "Code", *actions, *own, "Reply"]
     wanted += ["reply-copy", "reply-regenerate", "reply-edit", "reply-branch", "composer-text"]
     assert names[: len(wanted)] == wanted
 
@@ -262,6 +263,34 @@ def test_words_are_found_one_message_after_the_other(
     assert bar.isHidden()
     assert window.chat.composer.text.hasFocus()
     assert not any(view.extraSelections() for view in window.findChildren(ProseView))
+
+
+def test_the_ring_goes_around_the_words_that_are_seen(
+    window: MainWindow,
+    backend: ScriptedBackend,
+    theme: Theme,
+    qapp: QApplication,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring = FocusRing(theme, qapp, window)
+    talk(window, backend, "A sentence.")
+    reply = window.chat.transcript.last_reply()
+    assert reply is not None
+    reply.regenerate.setFocus(Qt.FocusReason.TabFocusReason)
+    assert ring._ring is not None
+    english = ring._ring.width()
+
+    monkeypatch.setattr("potluck_app.views.widgets.focus.said", lambda _text: "Noch einmal bitte")
+    monkeypatch.setattr("potluck_app.views.widgets.words.said", lambda _text: "Noch einmal bitte")
+    reply.regenerate.setText("Regenerate")
+    reply.regenerate.resize(reply.regenerate.sizeHint())
+    reply.copy.setFocus(Qt.FocusReason.TabFocusReason)
+    reply.regenerate.setFocus(Qt.FocusReason.TabFocusReason)
+
+    assert ring._ring.width() > english
+    assert ring._ring.width() > reply.regenerate.fontMetrics().horizontalAdvance(
+        "Noch einmal bitte"
+    )
 
 
 def test_the_ring_of_a_button_in_a_line_reaches_none_of_its_neighbours(

@@ -8,6 +8,7 @@ from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, home, running_model
 
 from potluck.api.values.schema import ComputerChange, Listener, Notice, RoleRequest
+from potluck.api.values.update import Update
 from potluck_app.http import Problem
 from potluck_app.preferences import PreferencesFile
 from potluck_app.streams import ReplyEnd
@@ -117,6 +118,25 @@ def test_a_notice_that_was_dismissed_does_not_come_back(
     assert window.banner.text.text() == "Notice 3"
     backend.say(home(notices=(Notice(id=1, level="info", text="Of another node."),)))
     assert window.banner.text.text() == "Of another node."
+
+
+def test_a_newer_version_is_one_line_until_it_was_read_of(
+    window: MainWindow, backend: ScriptedBackend, preferences: PreferencesFile
+) -> None:
+    offered = Update(phase="offered", message="There is one.", version="9.0.0")
+    backend.say(home(update=offered))
+    assert window.banner.text.text().startswith("Potluck 9.0.0 is there.")
+
+    window.go(window.settings)  # its card says more
+
+    assert window.banner.isHidden()
+    assert preferences.current.read_update == "9.0.0"
+    backend.say(home(update=replace(offered, version="9.1.0")))
+    window.go(window.chat)
+    backend.say(home(update=replace(offered, version="9.2.0")))
+    assert window.banner.text.text().startswith("Potluck 9.2.0 is there.")
+    window.banner._close.click()
+    assert window.banner.isHidden()
 
 
 def test_an_error_stays_before_newer_and_milder_notices(

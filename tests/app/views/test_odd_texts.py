@@ -66,7 +66,8 @@ def test_an_error_with_a_long_path_is_told_whole_and_its_button_below_it(
 
     qtbot.waitUntil(lambda: failure.text.height() > 4 * failure.text.fontMetrics().lineSpacing())
     assert failure.text.heightForWidth(failure.text.width()) <= failure.text.height()
-    assert failure.retry.y() >= failure.text.geometry().bottom()
+    retry = failure.retry.mapTo(failure, failure.retry.rect().topLeft())
+    assert retry.y() >= failure.text.geometry().bottom()
 
 
 def test_a_text_that_grows_keeps_what_is_there(qtbot: QtBot, theme: Theme) -> None:

@@ -12,12 +12,15 @@ from PySide6.QtWidgets import QPushButton, QScrollArea, QSlider
 from pytestqt.qtbot import QtBot
 from scripted_window import ME, ScriptedBackend, pairing
 
+from potluck import __version__
 from potluck.api.values.engine import Engine
 from potluck.api.values.politeness import Rules
 from potluck.api.values.schema import ClusterState, Device, Node, Notice, RoleRequest
+from potluck.api.values.update import Update, UpdateRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
 from potluck_app.views.home.doctor import DoctorDialog
+from potluck_app.views.options.update import UpdateDialog
 from potluck_app.views.worker import HEIGHT, WIDTH, WorkerWindow
 
 pytestmark = pytest.mark.qt
@@ -50,7 +53,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
     for state in (
         lent(),
         lent(lent_to=("Den",), me={"state": "receiving", "progress": 0.25}),
-        lent(lent_to=("Den",), me={"layers": (0, 12)}),
+        lent(lent_to=("Den",), lent_model="big", lent_of=36, me={"layers": (0, 12)}),
         lent(paused=True),
         lent(paused=True, paused_until=datetime(2030, 1, 2, 18, 30).astimezone().timestamp()),
     ):
@@ -60,7 +63,7 @@ def test_it_waits_helps_and_pauses_in_words(worker: WorkerWindow, backend: Scrip
     assert titles == [
         "Ready to join: Open Potluck on your main computer. It finds this one by itself.",
         "Helping Den: Receiving layers · 25 %",
-        "Helping Den: 12 layers",
+        "Helping Den: For each word of an answer, it computes 12 of the 36 layers of big.",
         "Paused: This computer lends nothing until you resume.",
         "Paused until 2030-01-02, 18:30: This computer lends nothing until then, or until you resume.",
     ]
@@ -307,3 +310,24 @@ def test_what_the_node_tells_the_owner_of_a_helper_is_shown_until_it_is_read(
     assert worker.banner.isHidden()
     backend.say(msgspec.structs.replace(lent(), notices=(needed, told)))
     assert worker.banner.isHidden()
+
+
+def test_a_newer_version_is_installed_from_the_window_of_a_helper_too(
+    worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    backend.say(lent())
+    assert not worker.update_button.isVisible()
+
+    offered = Update(phase="offered", message="There is one.", version="9.0.0")
+    node = msgspec.structs.replace(lent().node, version=__version__)
+    backend.say(msgspec.structs.replace(lent(), node=node, update=offered))
+    qtbot.mouseClick(worker.update_button, LEFT)
+    (dialog,) = worker.findChildren(UpdateDialog)
+    qtbot.mouseClick(dialog.card.install, LEFT)
+
+    assert backend.last("/cluster/update").body == UpdateRequest(action="install")
+    updated = Update(phase="quiet", message="Newest.")
+    node = msgspec.structs.replace(node, version="9.0.0")
+    backend.say(msgspec.structs.replace(lent(), node=node, update=updated))
+    assert "Potluck 9.0.0 runs now" in dialog.card.text.text()
+    assert worker.update_button.isVisible()  # this window is of the version before

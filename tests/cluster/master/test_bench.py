@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
@@ -41,7 +42,12 @@ class Home:
         await self.master.load(request.plan)
         deployment, generator = await self.master.ready(request.plan)
         bench = Bench(
-            deployment, generator, request, local=self.desk.node_id, link_ms=self._link_ms
+            deployment,
+            generator,
+            request,
+            local=self.desk.node_id,
+            link_ms=self._link_ms,
+            sums=self.master.measurements.sums.known(),
         )
         return [progress async for progress in bench.run()]
 
@@ -96,6 +102,29 @@ def test_the_figures_agree_with_each_other() -> None:
         deployment = home.master.deployment
         assert deployment is not None
         assert result.predicted_tokens_per_s == deployment.planned.plan.predicted_tokens_per_s
+
+    run(main())
+
+
+def test_ranks_of_a_group_read_at_the_same_time_and_their_sums_are_shown() -> None:
+    async def main() -> None:
+        home = Home()
+        laptop = FakeComputer("Laptop", 2, ms=2.0)
+        home.computers.workers.append(laptop)
+        request = request_of()
+        plan = msgspec.structs.replace(request.plan, layers=(("Desk+Laptop", 4),))
+        result = result_of(await home.bench(msgspec.structs.replace(request, plan=plan)))
+
+        assert [stage.node for stage in result.stages] == ["Desk", "Laptop"]
+        assert result.floor_tokens_per_s == pytest.approx(1000.0)
+        assert result.weight_bytes == 2000
+        assert result.stages[0].compute_ms == result.stages[1].compute_ms
+        assert {(source, target) for source, target, _ in home.asked} == {
+            (home.desk.node_id, home.desk.node_id)
+        }
+        (both,) = result.sums
+        assert both.nodes == ("Desk", "Laptop")
+        assert 0 < both.token_ms < both.chunk_ms
 
     run(main())
 

@@ -34,6 +34,7 @@ def test_every_stage_gets_its_tensors_and_its_neighbour(model: LocalModel) -> No
             (0, 1), (1, 3), (3, 4),
         ]  # fmt: skip
         assert desk.assigned[0].embedding
+        assert {a.model for c in (desk, laptop, mac) for a in c.assigned} == {model.name}
         assert mac.assigned[0].head
         wanted = model.config.stage_tensors(range(1, 3), embedding=False, head=False)
         assert {info.name for info in laptop.assigned[0].tensors} == set(wanted)

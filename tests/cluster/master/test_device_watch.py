@@ -79,9 +79,11 @@ def test_a_slow_computer_is_planned_around_after_twenty_seconds_of_use(watched: 
         await watched.use(NEEDED - 1, Laptop=3.0)
         assert watched.home.stages == ["Laptop"]
         assert watched.told == []
+        assert watched.watch.slower() == {}
         await watched.use(1, Laptop=3.0)
 
         assert watched.home.stages == ["Attic"]
+        assert watched.watch.slower() == {watched.home.laptop.node_id: pytest.approx(3.0)}
         assert watched.home.notices == [
             "Laptop computes 3 times slower than measured: its layers are moved to Attic."
         ]

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,42 @@ def test_a_plan_changes_nothing(home: Home) -> None:
         assert home.master.state.phase == "ready"
         assert home.master.request == SPLIT
         assert home.master.is_ready
+
+    run(main())
+
+
+@pytest.mark.parametrize("layers", [None, (("Desk+Laptop", 4),)])
+def test_what_sums_take_is_measured_for_the_groups_that_may_pay_or_are_asked_for(
+    home: Home, layers: tuple[tuple[str, int], ...] | None
+) -> None:
+    async def main() -> None:
+        for computer in (home.desk, home.laptop):
+            computer.sum_ms = (3.0, 30.0)
+        planned = await home.master.plan(PlanRequest(context=64, scheme="f32", layers=layers))
+
+        assert home.desk.calls.count("measure_sums") == home.laptop.calls.count("measure_sums") == 1
+        assert len(home.master.measurements.sums.known()) == 1
+        (stage, *others) = planned.plan.stages
+        if layers is None:
+            assert not stage.is_ranked
+            assert (
+                "do not compute layers together: a layer would take them"
+                in planned.plan.explanation
+            )
+        else:
+            assert [other.rank for other in others] == [1]
+            assert stage.predicted_ms - stage.head_ms > 4 * 2 * 2.9
+
+    run(main())
+
+
+def test_nothing_is_measured_of_groups_that_cannot_pay(home: Home) -> None:
+    async def main() -> None:
+        home.desk.link = replace(home.desk.link, rtt_ms=30.0)
+        await home.master.plan(PlanRequest(context=64, scheme="f32"))
+        await home.master.plan(PlanRequest(context=64, scheme="f32", layers=(("Desk", 4),)))
+
+        assert "measure_sums" not in home.desk.calls
 
     run(main())
 

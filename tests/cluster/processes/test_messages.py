@@ -21,6 +21,7 @@ from potluck.cluster.processes.messages import (
     Start,
     TensorFile,
     ToStage,
+    TrySums,
     UnloadStage,
     decode_from_stage,
     decode_to_stage,
@@ -33,6 +34,8 @@ from potluck.wire.measuring_messages import (
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
+    SumTime,
 )
 from potluck.wire.messages import (
     Address,
@@ -41,6 +44,7 @@ from potluck.wire.messages import (
     HeldStage,
     Hop,
     NodeInfo,
+    RankPlace,
     StepFailed,
     TensorInfo,
 )
@@ -54,6 +58,7 @@ TIMES = StageTimes(
     layers_ms=3.0,
     head_ms=0.0,
 )
+HOP = Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),))
 TO_STAGE: list[ToStage] = [
     Start(identity_folder="/somewhere", me=ME, memory_limit=7),
     StageSettings(memory_limit=None, threads=2),
@@ -70,10 +75,11 @@ TO_STAGE: list[ToStage] = [
         head=False,
         context=64,
         tensors=(TensorFile.of(TENSOR, Path("/model"), 8),),
-        next_hop=Hop(node_id="ab" * 32, addresses=(Address(host="::1", port=1),)),
+        next_hop=HOP,
     ),
     UnloadStage(id=4),
     MeasureStage(id=6, epoch=3, position=16),
+    TrySums(id=7, home="ef" * 32, ranks=RankPlace(rank=0, hops=(HOP, HOP))),
     Quantise(
         id=5,
         config={},
@@ -107,6 +113,7 @@ FROM_STAGE: list[FromStage] = [
         ),
     ),
     StageMeasured(re=6, epoch=3, times=TIMES),
+    SumsMeasured(re=7, activation_port=5, times=(SumTime(nbytes=8, ms=0.5),)),
     Quantised(re=5, digest="ab" * 32, nbytes=7),
     Error(re=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),
     StepFailed(epoch=1, session="s", step=2, kind="need_replay", message="No.", position=3),

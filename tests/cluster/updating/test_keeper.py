@@ -8,7 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from releases import KEYS, STRANGER, installed, make_archive, make_root, package, signed
+from releases import (
+    EXPIRES,
+    ISSUED,
+    KEYS,
+    STRANGER,
+    installed,
+    make_archive,
+    make_root,
+    package,
+    signed,
+)
 from wheel_server import WheelServer, serving
 
 import potluck
@@ -16,7 +26,7 @@ from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 from potluck.cluster.runtime.fetching import WheelFetcher
 from potluck.cluster.runtime.sharing import WheelClient
 from potluck.cluster.updating.here import Here
-from potluck.cluster.updating.keeper import UpdateKeeper
+from potluck.cluster.updating.keeper import DAY_S, UpdateKeeper
 from potluck.errors import IntegrityError, UsageError
 from potluck.ids import Digest
 from potluck.net.identity import Identity
@@ -41,6 +51,7 @@ class Computer:
         self.package = installed(self.root, OWN, index=f"{server.address}/release.json")
         self.store = ChunkStore(folder / "wheels", 1 << 30, reserve=0)
         self.is_allowed, self.is_at_rest, self.restarts = False, True, 0
+        self.now = ISSUED + DAY_S
         self.folder = folder / "updates"
         self.states: list[Update] = []
         # As if it had started: a process that imports all of Potluck takes two seconds.
@@ -67,6 +78,7 @@ class Computer:
             machine="x86_64",
             system="linux",
             try_version=lambda *about: self.try_version(*about),
+            clock=lambda: self.now,
             rest_s=0.0,
             poll_s=0.001,
         )
@@ -75,10 +87,10 @@ class Computer:
         )
         return keeper
 
-    def publish(self, archive: Path, version: str = NEW) -> bytes:
+    def publish(self, archive: Path, version: str = NEW, *, issued: int = ISSUED) -> bytes:
         """Have the server publish a release; returns its envelope."""
         listed = package(archive, version, self.server.address)
-        envelope = signed(version, listed)
+        envelope = signed(version, listed, issued=issued)
         self.server.files["/release.json"] = envelope
         self.server.files[f"/potluck-{version}.tar.xz"] = archive.read_bytes()
         return envelope
@@ -356,6 +368,43 @@ def test_an_older_release_is_nothing_new(computer: Computer, archive: Path) -> N
     assert "newest" in state.message
 
 
+def test_a_list_that_is_sent_again_for_ever_is_seen_when_it_has_ended(
+    computer: Computer, archive: Path
+) -> None:
+    computer.publish(archive)
+    keeper = computer.keeper()
+    assert asked(keeper, "check").phase == "offered"
+
+    computer.now = EXPIRES + 1.0
+
+    for action in ("check", "install"):
+        state = asked(keeper, action)
+        assert (state.phase, state.failed, computer.used) == ("quiet", True, OWN)
+        assert "good until 2100-01-01" in state.message
+    assert keeper.known.to_tell == b""
+
+
+def test_an_older_list_than_the_last_one_is_refused(computer: Computer, archive: Path) -> None:
+    computer.publish(archive, issued=ISSUED + 1)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+    computer.publish(archive, "98.0.0")
+
+    state = asked(keeper, "check")
+
+    assert (state.phase, state.version, state.failed) == ("offered", NEW, True)
+    assert "Somebody may hold the newer one back" in state.message
+
+
+async def _started(keeper: UpdateKeeper) -> None:
+    """Have a node's keeper start, look if it is due, and be done."""
+    task = asyncio.create_task(keeper.start())
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    task.cancel()
+    await done(keeper)
+
+
 def test_nobody_is_asked_before_it_is_allowed(
     computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,11 +413,7 @@ def test_nobody_is_asked_before_it_is_allowed(
     keeper = computer.keeper()
 
     async def starting() -> None:
-        task = asyncio.create_task(keeper.start())
-        for _ in range(50):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await done(keeper)
+        await _started(keeper)
 
     run(starting)
     assert computer.server.asked == []
@@ -377,6 +422,9 @@ def test_nobody_is_asked_before_it_is_allowed(
     assert len(computer.server.asked) == 1
     run(starting)  # not twice a day
     assert len(computer.server.asked) == 1
+    computer.now -= 2 * DAY_S  # the clock was ahead when it looked: not never again
+    run(starting)
+    assert len(computer.server.asked) == 2
 
 
 def test_a_computer_without_the_internet_says_nothing_of_a_look_that_nobody_asked_for(
@@ -395,6 +443,25 @@ def test_a_computer_without_the_internet_says_nothing_of_a_look_that_nobody_aske
     run(starting)
 
     assert (keeper.state.phase, keeper.state.failed) == ("quiet", False)
+
+
+def test_a_computer_that_has_had_no_list_for_too_long_says_so(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive, OWN)
+    asked(computer.keeper(), "check")
+    computer.is_allowed, computer.now = True, EXPIRES + 1.0
+    keeper = computer.keeper(installed(computer.root, OWN, index="http://127.0.0.1:9/release.json"))
+
+    async def starting() -> None:
+        task = asyncio.create_task(keeper.start())
+        await until(lambda: keeper.state.failed)
+        task.cancel()
+
+    run(starting)
+
+    assert "the last one was good until 2100-01-01" in keeper.state.message
 
 
 def test_a_version_that_runs_has_come_up(
@@ -455,6 +522,22 @@ def test_a_computer_follows_its_main_computer_if_its_owner_has_allowed_it(
     assert (keeper.state.phase, computer.used) == ("offered", OWN)
     computer.is_allowed = True
     assert "updates, too" in run(lambda: _heard(keeper, envelope))
+    assert computer.used == NEW
+
+
+def test_a_main_computer_with_an_older_list_is_told_so_unless_it_names_the_same_version(
+    computer: Computer, archive: Path
+) -> None:
+    old, other = computer.publish(archive), computer.publish(archive, "98.0.0")
+    computer.is_allowed = True
+    computer.publish(archive, issued=ISSUED + 1)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+
+    assert "Somebody may hold the newer one back" in run(lambda: _heard(keeper, other))
+    assert run(lambda: _heard(keeper, signed("0.0.1"))) == ""  # what nobody needs is no reproach
+    assert computer.used == OWN
+    assert "updates, too" in run(lambda: _heard(keeper, old))
     assert computer.used == NEW
 
 

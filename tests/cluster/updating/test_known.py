@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from releases import KEYS, STRANGER, altered, signed
+from releases import EXPIRES, ISSUED, KEYS, STRANGER, altered, signed
 
 from potluck import __version__
 from potluck.cluster.updating.known import KnownRelease
 from potluck.errors import IntegrityError
+from potluck.update.freshness import DAY_S, StaleListError
 
 NEW = "99.0.0"
 
@@ -27,10 +28,59 @@ def test_a_newer_release_is_known_after_a_restart_too(known: KnownRelease, tmp_p
     assert (again.version, again.is_newer, again.looked_at) == (NEW, True, 7.0)
 
 
-def test_an_older_one_does_not_take_its_place(known: KnownRelease) -> None:
+def test_an_older_list_does_not_take_its_place_after_a_restart_either(
+    known: KnownRelease, tmp_path: Path
+) -> None:
+    known.take(signed(NEW, issued=ISSUED + 1))
+    (tmp_path / "release.json").unlink()  # what was seen is kept apart from what is known
+
+    again = KnownRelease(tmp_path, KEYS)
+    for each in (known, again):
+        with pytest.raises(StaleListError, match="has seen one of 2023-11-14"):
+            each.take(signed("99.1.0", issued=ISSUED))
+    assert (known.version, again.version) == (NEW, "")
+
+
+def test_a_later_list_may_take_a_version_back(known: KnownRelease, tmp_path: Path) -> None:
     known.take(signed(NEW))
-    known.take(signed("98.0.0"))
-    assert known.version == NEW
+    known.take(signed("98.0.0", issued=ISSUED + 1))
+
+    assert known.version == "98.0.0"
+    assert KnownRelease(tmp_path, KEYS).version == "98.0.0"
+
+
+def test_a_list_counts_until_its_end_and_a_renewed_one_for_longer(tmp_path: Path) -> None:
+    now = float(ISSUED)
+    known = KnownRelease(tmp_path, KEYS, clock=lambda: now)
+    known.take(signed(NEW, expires=ISSUED + DAY_S))
+    known.want(NEW)
+    assert known.is_newer
+    assert known.to_tell
+    assert known.ended == ""
+
+    now += DAY_S + 1
+    assert not known.is_newer
+    assert known.to_tell == b""
+    assert known.ended == "2023-11-15"
+    with pytest.raises(StaleListError, match="good until 2023-11-15"):
+        known.take(signed(NEW, expires=ISSUED + DAY_S))
+
+    known.take(signed(NEW, issued=ISSUED + 1))
+    assert known.is_newer
+    assert known.to_tell == signed(NEW, issued=ISSUED + 1)
+    assert known.ended == ""
+
+
+def test_what_this_computer_runs_already_is_remembered_as_seen(tmp_path: Path) -> None:
+    """It was updated by hand, and the list of an older version is no way back."""
+    known = KnownRelease(tmp_path, KEYS, clock=lambda: EXPIRES + 1.0)
+    with pytest.raises(StaleListError):
+        known.take(signed("0.0.1"))
+    known = KnownRelease(tmp_path, KEYS)
+    known.take(signed("0.0.1"))
+
+    assert (known.version, known.to_tell) == ("", b"")
+    assert KnownRelease(tmp_path, KEYS, clock=lambda: EXPIRES + 1.0).ended == "2100-01-01"
 
 
 def test_what_was_altered_on_the_disk_is_not_known(known: KnownRelease, tmp_path: Path) -> None:

@@ -23,12 +23,15 @@ def stage(start: int, stop: int, **missing: int) -> LeasedStage:
         head=False,
         context=8,
         tensors=(),
+        model="Qwen3 8B",
     )
     lacking = [
         Missing(digest=Digest(letter * 64), nbytes=nbytes, offset=0)
         for letter, nbytes in missing.items()
     ]
-    return LeasedStage(handle=cast("Any", None), assign=assign, tensors={}, missing=lacking)
+    return LeasedStage(
+        handle=cast("Any", None), assign=assign, tensors={}, missing=lacking, layer_count=36
+    )
 
 
 @pytest.fixture
@@ -46,6 +49,10 @@ def lease() -> Lease:
 
 def test_its_layers_are_those_of_all_devices(lease: Lease) -> None:
     assert lease.layers == (0, 8)
+
+
+def test_its_owner_is_told_of_which_model_they_are(lease: Lease) -> None:
+    assert lease.model == ("Qwen3 8B", 36)
 
 
 def test_what_is_awaited_is_what_any_device_lacks(lease: Lease) -> None:

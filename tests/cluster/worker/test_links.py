@@ -5,6 +5,7 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_rig import Party, Rig, join
 
+from potluck.api.values import vitals as schema
 from potluck.errors import (
     PeerLostError,
     PotluckError,
@@ -15,8 +16,19 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import MeasureLink, Profile
-from potluck.wire.messages import Address, Hop, Load, Revoked, Status, StepFailed, Unload, Unloaded
+from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
+from potluck.wire.messages import (
+    Address,
+    Hop,
+    Load,
+    RankPlace,
+    Revoked,
+    Status,
+    StepFailed,
+    Unload,
+    Unloaded,
+    Vitals,
+)
 
 pytestmark = pytest.mark.net
 
@@ -40,6 +52,10 @@ def test_a_master_hears_at_once_what_is_lent_and_then_what_changes(tmp_path: Pat
             rig.links.announce()
             await until(lambda: len(control.statuses) > 2)
             assert control.statuses[2:] == [Status(devices=())]
+            rig.worker.vitals = schema.Vitals(battery=0.5, heat_c=70.0)
+            rig.links.announce()
+            await until(lambda: len(control.statuses) > 3)
+            assert control.statuses[3].vitals == Vitals(battery=0.5, heat_c=70.0)
             control.link.close()
             await until(lambda: not rig.links.master_names())
 
@@ -177,6 +193,7 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
             scans = (
                 Load(epoch=1, next_hop=hop),
                 MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
+                MeasureSums(ranks=RankPlace(rank=0, hops=(hop, hop))),
             )
             for scan in scans:
                 with pytest.raises(RemoteError) as refused:

@@ -88,9 +88,11 @@ def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> No
         return [
             kernels.norm(x, weight, 1e-5),
             kernels.norm(x, weight, 1e-5, "layer"),
+            kernels.norm(x, random(2, 70, seed=2), 1e-5, "biased layer"),
             kernels.gate(x, "silu"),
             kernels.gate(x, "gelu_pytorch_tanh"),
             kernels.gate(x, "relu2"),
+            kernels.gate(x, "gelu_alone"),
             kernels.gate(x, "xielu", weight[:2].abs()),
             kernels.softcap(x, 1.5),
         ]
@@ -104,12 +106,17 @@ def test_the_best_path_and_the_one_for_any_processor_norm_and_gate_alike() -> No
 def test_a_layer_norm_is_near_that_of_torch_also_far_from_zero(
     kernels: GeneratedKernels, width: int
 ) -> None:
-    x, weight = 10 + random(3, width), random(width, seed=1)
+    x, both = 10 + random(3, width), random(2, width, seed=1)
+    weight, bias = both.double()
 
-    normed = kernels.norm(x, weight, 1e-5, "layer")
+    plain, biased = (
+        kernels.norm(x, both[0], 1e-5, "layer"),
+        kernels.norm(x, both, 1e-5, "biased layer"),
+    )
 
-    expected = torch.layer_norm(x.double(), (width,), weight.double(), None, 1e-5)
-    torch.testing.assert_close(normed, expected.float(), rtol=1e-5, atol=1e-5)
+    for normed, added in ((plain, None), (biased, bias)):
+        expected = torch.layer_norm(x.double(), (width,), weight, added, 1e-5)
+        torch.testing.assert_close(normed, expected.float(), rtol=1e-5, atol=1e-5)
 
 
 @every_generated

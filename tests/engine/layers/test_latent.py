@@ -51,7 +51,9 @@ def make_spec(**changes: Any) -> LatentSpec:
 
 def make_indexer(spec: IndexerSpec) -> Indexer:
     queries, keys, weights = (plain(one.rows[0], one.width) for one in spec.projections)
-    norm = BiasedLayerNorm(torch.rand(spec.head_dim) + 0.5, torch.randn(spec.head_dim) / 9, 1e-6)
+    norm = BiasedLayerNorm(
+        torch.stack([torch.rand(spec.head_dim) + 0.5, torch.randn(spec.head_dim) / 9]), 1e-6
+    )
     return Indexer(spec, queries, keys, norm, weights)
 
 

@@ -81,6 +81,17 @@ def test_frequencies_have_these_bits_on_every_computer() -> None:
     assert digest.hexdigest()[:16] == "6cb5b8debcb9b9ba"
 
 
+def test_longrope_may_have_a_factor_of_its_own_for_long_texts() -> None:
+    """As the code that Phi-3.5-MoE was published with; `transformers` keeps the frequencies of short texts there."""
+    config = CONFIG | {"rope_parameters": LONGROPE | {"short_mscale": 1.1, "long_mscale": 1.3}}
+    rope = ModelConfig.from_dict(config).ropes[0]
+
+    (short, of_short), (long, of_long) = (rotary_frequencies(rope, at) for at in (64, 65))
+
+    assert (of_short, of_long) == (1.1, 1.3)
+    torch.testing.assert_close(short / long, torch.tensor(FACTORS[::-1]) / torch.tensor(FACTORS))
+
+
 def test_a_context_within_the_original_one_is_not_scaled_dynamically() -> None:
     config = CONFIG | {"rope_parameters": SCALINGS["dynamic"]}
     rope = ModelConfig.from_dict(config).ropes[0]

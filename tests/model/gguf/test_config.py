@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from config_layers import attention, windows
 
-from potluck.errors import InvalidConfigError
+from potluck.errors import InvalidConfigError, UnknownArchitectureError
 from potluck.model.config import ModelConfig
 from potluck.model.gguf.config import read_gguf_config
 from potluck.model.gguf.keys import GgufFile
@@ -63,7 +63,7 @@ def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() 
 
 
 def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
-    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_gate.bias": (96,)}
+    shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_up.bias": (96,)}
 
     _, config = read(shapes=shapes)
 
@@ -193,7 +193,11 @@ def test_factors_of_frequencies_hold_at_every_length() -> None:
     _, config = read(factors={"rope_freqs.weight": factors})
 
     assert config.ropes[0].scaling == LongScaling(
-        short=factors, long=factors, original_max_position=4096, attention_factor=1.0
+        short=factors,
+        long=factors,
+        original_max_position=4096,
+        attention_factor=1.0,
+        long_attention_factor=1.0,
     )
 
 
@@ -213,7 +217,11 @@ def test_long_factors_are_those_of_phi() -> None:
     (rope,) = config.ropes
     assert rope.dim == 12
     assert rope.scaling == LongScaling(
-        short=short, long=long, original_max_position=512, attention_factor=1.19
+        short=short,
+        long=long,
+        original_max_position=512,
+        attention_factor=1.19,
+        long_attention_factor=1.19,
     )
     assert windows(config) == (None,) * 4
     assert attention(config.layers[0].mixer).is_fused
@@ -427,3 +435,8 @@ def test_a_matrix_that_is_none_is_named(
 
     with pytest.raises(InvalidConfigError, match=rf"{tensor} must be there, as a matrix"):
         read(architecture, shapes={tensor: shape}, **more)
+
+
+def test_a_family_that_is_read_from_safetensors_alone_says_so() -> None:
+    with pytest.raises(UnknownArchitectureError, match="safetensors alone"):
+        read("deepseek4")

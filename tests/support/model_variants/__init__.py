@@ -13,6 +13,7 @@ from model_variants.glm import GLM_VARIANTS
 from model_variants.granite import GRANITE_VARIANTS
 from model_variants.hunyuan import HUNYUAN_VARIANTS
 from model_variants.latent import LATENT_VARIANTS
+from model_variants.layer_norms import LAYER_NORMS_VARIANTS
 from model_variants.liquid import LIQUID_VARIANTS
 from model_variants.llama import LLAMA_VARIANTS
 from model_variants.minimax import MINIMAX_VARIANTS
@@ -32,6 +33,7 @@ __all__ = ["SHAPE", "VARIANTS", "WHOLE_CLASSES", "WIDE_VARIANTS", "WITH_PICTURES
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **LLAMA_VARIANTS,
     **MISTRAL_VARIANTS,
+    **LAYER_NORMS_VARIANTS,
     **QWEN_VARIANTS,
     **GEMMA_VARIANTS,
     **OLMO_VARIANTS,

@@ -18,6 +18,10 @@ EXAONE_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "exaone 4": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
     "exaone 4, hybrid": ("Exaone4", {**SLIDING, "sliding_window_pattern": 3, "head_dim": 10}),
+    "exaone 4.5, text of a model with pictures": (
+        "Exaone4.5 with pictures",
+        {**SLIDING, "sliding_window_pattern": 2},
+    ),
     "exaone 4, a window that no layer has": (
         "Exaone4",
         {**SLIDING, "layer_types": ["full_attention"] * 4},

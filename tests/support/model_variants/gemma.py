@@ -69,6 +69,25 @@ GEMMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma4",
         {**GEMMA_4, "attention_k_eq_v": False, "num_global_key_value_heads": None, "head_dim": 20},
     ),
+    "gemma 4 e2b": (
+        "Gemma4",
+        {
+            **GEMMA_4,
+            "attention_k_eq_v": False,
+            "num_global_key_value_heads": None,
+            "num_key_value_heads": 1,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": 131,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma 4, embeddings of layers alone": (
+        "Gemma4",
+        {**GEMMA_4, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 140},
+    ),
     "gemma 4 12b": ("Gemma4Unified", GEMMA_4),
     "gemma": ("Gemma", {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
     "vaultgemma": (

@@ -109,4 +109,6 @@ LLAMA_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon 3": ("Llama", {"head_dim": 20, "num_key_value_heads": 1, "intermediate_size": 100}),
     "helium": ("Helium", {"head_dim": 12}),
+    "internlm 3, biases": ("InternLM3", {"qkv_bias": True, "bias": True, "head_dim": 16}),
+    "iquest coder": ("IQuestCoder", {"head_dim": 16}),
 }

@@ -34,6 +34,14 @@ TINY_GLM_EYE = {
 TINY_QWEN_3_5_EYE = {
     name: size for name, size in TINY_QWEN_EYE.items() if name != "deepstack_visual_indexes"
 }
+TINY_EXAONE_EYE = {
+    "hidden_size": 16,
+    "intermediate_size": 8,
+    "depth": 1,
+    "num_heads": 2,
+    "num_key_value_heads": 1,
+    "out_hidden_size": 48,
+}
 TINY_STEP_EYE = {
     "hidden_size": 8,
     "num_hidden_layers": 1,
@@ -47,6 +55,7 @@ TINY_MINIMAX_EYE = TINY_EYE | {"hidden_size": 12, "num_attention_heads": 1}
 WHOLE_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}
 WITH_PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # a family's name here: the configs of its text, of the whole and of its eye
+    "Exaone4.5 with pictures": ("Exaone4Config", "Exaone4_5_", TINY_EXAONE_EYE),
     "Gemma3 with pictures": ("Gemma3TextConfig", "Gemma3", TINY_EYE),
     "Glm5Next with pictures": ("Glm5NextTextConfig", "Glm5Next", TINY_GLM_EYE),
     "Llama4 with pictures": ("Llama4TextConfig", "Llama4", TINY_LLAMA_EYE),

@@ -10,7 +10,6 @@ from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QDragEnterEvent, QDragLeaveEvent, QDropEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QGridLayout,
-    QHBoxLayout,
     QStackedWidget,
     QWidget,
 )
@@ -21,7 +20,7 @@ from potluck_app.backend import Backend
 from potluck_app.chats.values import Attachment
 from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
-from potluck_app.viewmodels.advice import FULL, WARN, Advice
+from potluck_app.viewmodels.advice import Advice
 from potluck_app.viewmodels.answering import answering, sees, why_blind
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.library import Library
@@ -32,22 +31,18 @@ from potluck_app.views.conversation.chat_sidebar import WIDTH as LIST_WIDTH
 from potluck_app.views.conversation.chat_sidebar import ChatSidebar
 from potluck_app.views.conversation.composer import Composer, ComposerText, files_in
 from potluck_app.views.conversation.find_bar import FindBar
-from potluck_app.views.conversation.model_picker import ModelPicker
 from potluck_app.views.conversation.suggestion import Suggestion
+from potluck_app.views.conversation.top_bar import NARROW, TopBar
 from potluck_app.views.conversation.transcript import PAGE_WIDTH, Transcript
 from potluck_app.views.conversation.waiting import WaitingLine
-from potluck_app.views.options.shortcuts import shown
-from potluck_app.views.widgets.boxes import STRETCH, WidthLimit, hbox, vbox
+from potluck_app.views.widgets.boxes import WidthLimit, hbox, vbox
 from potluck_app.views.widgets.card_button import CardButton
 from potluck_app.views.widgets.controls import (
-    IconButton,
-    Pill,
     announce,
     label,
     scrolling,
     set_property,
 )
-from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.overlay import SidePanel
 
 if TYPE_CHECKING:
@@ -62,8 +57,6 @@ EXAMPLES = (
 )
 _COLLAPSE_BELOW = 860  # pixels of the page; in a narrower one the list of chats lies over the chat
 _OVER_BELOW = 640  # in a narrower one the options do so too
-_NO_WHERE_BELOW = 620  # pixels of the chat; a narrower one does not say where the model runs
-_NO_FIGURES_BELOW = 540  # a narrower one shows the context as a bar only
 
 
 class ChatView(QWidget):
@@ -84,7 +77,6 @@ class ChatView(QWidget):
         self.setProperty("page", "true")
         self._theme, self._chat, self._library = theme, chat, library
         self._backend, self._preferences = backend, preferences
-        self._model = ("", "")  # its name, and where it runs
         self._said_state = ""
         self._is_narrow = False
         self._wants_list = True  # in a wide window; a narrow one shows it only on request
@@ -99,12 +91,19 @@ class ChatView(QWidget):
         self._pages.addWidget(self._make_empty())
         self._pages.addWidget(self.transcript)
 
-        self.model = ModelPicker(theme, library, open_models)
+        self.top = TopBar(
+            theme,
+            library,
+            open_models=open_models,
+            on_list=self.toggle_list,
+            on_options=self.toggle_options,
+        )
+        self.model, self.pill = self.top.model, self.top.pill
+        self.show_list, self.options = self.top.show_list, self.top.options
         self._main = QWidget()
         self._main.installEventFilter(self)
-        self._top = self._make_top()
         finding = hbox(WidthLimit(self.find_bar, PAGE_WIDTH), margins=(16, 0, 16, 0))
-        vbox(self._top, finding, (self._pages, 1), self._make_bottom(), parent=self._main)
+        vbox(self.top, finding, (self._pages, 1), self._make_bottom(), parent=self._main)
         self._row = hbox(self.sidebar, (self._main, 1), parent=self)
         self.transcript.tab_after = self.find_bar.last_stop
         self._list = SidePanel(
@@ -157,29 +156,6 @@ class ChatView(QWidget):
         self._preferences.change(enter_sends=sends)
         ComposerText.enter_sends = sends
         self.composer.show_keys()
-
-    def _make_top(self) -> QHBoxLayout:
-        self.pill = Pill()
-        self.pill.setObjectName("chat-pill")
-        self._context_text = label("", "meta")
-        self._context_meter = Meter(self._theme, "Context used")
-        self.show_list = IconButton(self._theme, "list", "Show or hide chats", "chat-list-toggle")
-        self.show_list.setToolTip(f"Chats ({shown('Ctrl+B')})")
-        self.show_list.clicked.connect(self.toggle_list)
-        self.options = IconButton(self._theme, "options", "Options of this chat", "chat-options")
-        self.options.setToolTip(f"Options of this chat ({shown('Ctrl+I')})")
-        self.options.clicked.connect(self.toggle_options)
-        return hbox(
-            self.show_list,
-            self.model,
-            self.pill,
-            STRETCH,
-            self._context_text,
-            self._context_meter,
-            self.options,
-            margins=(20, 10, 20, 6),
-            spacing=12,
-        )
 
     def _make_empty(self) -> QWidget:
         page = QWidget()
@@ -265,11 +241,10 @@ class ChatView(QWidget):
         state, before = self.pill.text(), self._said_state
         self._said_state = state
         if before and state != before and self.isVisible():
-            announce(self.pill, f"{self._model[0]}: {state}")
+            announce(self.top, f"{self.top.model_name}: {state}")
 
     def _show_model(self, name: str, where: str, line: str) -> None:
-        self._model = (name, where)
-        self._fit_main()
+        self.top.show_model(name, where)
         self._empty_line.setText(line)
 
     def _on_messages(self) -> None:
@@ -286,16 +261,7 @@ class ChatView(QWidget):
             view.open_editor()
 
     def _show_context(self) -> None:
-        used, context = self.advice.used, self._chat.context()
-        share = used / context if context else 0.0
-        of = f" / {wording.thousands(context)}" if context else ""
-        text = f"Context {wording.thousands(used)}{of}"
-        self._context_text.setText(text)
-        tone = "err" if share >= FULL else "warn" if share >= WARN else "accent"
-        self._context_meter.show_fraction(share, tone)
-        tip = _context_tip(share, context)
-        self._context_text.setToolTip(wording.tip(tip))
-        self._context_meter.setToolTip(wording.tip(f"{text}. {tip}"))
+        self.top.show_context(self.advice.used, self._chat.context())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -311,19 +277,10 @@ class ChatView(QWidget):
         return super().eventFilter(watched, event)
 
     def _fit_main(self) -> None:
-        """Show above the chat what has room there, and the examples in one column or two."""
-        width, (name, where) = self._main.width(), self._model
-        px = self._theme.px
-        self.model.show_model(name, where, is_short=width < px(_NO_WHERE_BELOW))
-        is_short = width < px(_NO_FIGURES_BELOW)
-        self._context_text.setHidden(is_short)
-        self._context_meter.setFixedWidth(24 if is_short else 80)
-        columns = 1 if is_short else 2
+        """Show the examples in one column or two."""
+        columns = 1 if self._main.width() < self._theme.px(NARROW) else 2
         for number, example in enumerate(self._examples):
             self._grid.addWidget(example, number // columns, number % columns)
-        side = 12 if is_short else 20
-        self._top.setContentsMargins(side, 10, side, 6)
-        self._top.setSpacing(5 if is_short else 12)
 
     # --- files that are dropped anywhere on the page
 
@@ -378,6 +335,7 @@ class ChatView(QWidget):
         """Show the list and the drawer beside the chat, or where there is no room, over it."""
         self.sidebar.setVisible(self._wants_list)
         self.show_list.setVisible(self._is_narrow or not self._wants_list)
+        self.top.fit()
         self._list.place(is_over=self._is_narrow)
         if self._options is not None:
             self._options.place(is_over=self.width() < self._theme.px(_OVER_BELOW))
@@ -388,11 +346,3 @@ class ChatView(QWidget):
             self._place()
         self.composer.show_draft(self._chat.draft)
         self.focus_composer()
-
-
-def _context_tip(share: float, context: int) -> str:
-    if not context:
-        return "What the model reads at once. How much that can be is known when it is loaded."
-    if share >= WARN:
-        return "The model reads so many tokens at once. Older messages will be left out."
-    return "The model reads so many tokens at once, with its reply."

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame
+from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app.chats.values import Attachment
 from potluck_app.theme import Theme
@@ -12,6 +12,9 @@ from potluck_app.views.conversation.composer import ComposerText
 from potluck_app.views.widgets.boxes import hbox, vbox
 from potluck_app.views.widgets.chips import Chips
 from potluck_app.views.widgets.controls import button, label
+from potluck_app.views.widgets.folding import Folding
+
+_HINT = 160  # pixels beside the buttons; a narrower hint stands above them
 
 
 class Editor(QFrame):
@@ -52,7 +55,9 @@ class Editor(QFrame):
         cancel = button("Cancel", "editor-cancel", self.cancelled.emit)
         self.send = button(done, "editor-send", self._submit, kind="primary")
         self.hint = label("The version before is kept.", "meta", wrap=True)
-        foot = hbox((self.hint, 1), cancel, self.send, spacing=8)
+        actions = QWidget()
+        hbox(cancel, self.send, parent=actions, spacing=8)
+        foot = Folding(self.hint, actions, lambda: theme.px(_HINT), at_end=True)
         self.chips = Chips(theme)
         self.chips.show_files(attachments)
         vbox(self.chips, self.text, foot, parent=self, margins=(18, 14, 8, 8), spacing=10)

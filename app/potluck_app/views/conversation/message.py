@@ -18,13 +18,16 @@ from potluck_app.views.conversation.editor import Editor
 from potluck_app.views.conversation.thinking import ThinkingView
 from potluck_app.views.conversation.versions import VersionSwitch
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
+from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.code import CodeView
 from potluck_app.views.widgets.controls import CopyButton, IconButton, button, discard, label
+from potluck_app.views.widgets.folding import Folding
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.prose import BETWEEN_ITEMS, ProseView
 
 _NARROW = 480  # pixels; a narrower footer has icons without words, to leave the figures their room
 _BETWEEN = 10  # pixels between blocks
+_WHY = 400  # pixels beside the buttons of a failure; a narrower sentence has its own line
 _GAP = 6  # pixels between the actions and the figures, at least
 _SPARE = 8  # hidden blocks at most
 _LONG_LOAD_S = 1.0  # seconds; below, nothing was loaded
@@ -81,7 +84,6 @@ class ReplyMessage(QWidget):
     @cached_property
     def failure(self) -> "Failure":
         view = Failure(self._theme, self._regenerate, self._chat.models_wanted.emit)
-        view.fit(self._width)
         self._tail.insertWidget(self._tail.count() - 1, view)
         return view
 
@@ -206,8 +208,6 @@ class ReplyMessage(QWidget):
                 block.fit(width)
         if "thinking" in self.__dict__:
             self.thinking.fit(width)
-        if "failure" in self.__dict__:
-            self.failure.fit(width)
         self._place_stats()
 
     def open_editor(self) -> None:
@@ -330,25 +330,17 @@ class Failure(QFrame):
         self, theme: Theme, on_retry: Callable[[], object], on_models: Callable[[], object]
     ) -> None:
         super().__init__()
-        self._theme = theme
         self.setProperty("tone", "error")
         self.text = label("", wrap=True, name="reply-error")
         self.text.setProperty("tone", "error")
         self.retry = button("Try again", "reply-retry", on_retry)
         self.models = button("Choose another model", "reply-models", on_models)
-        self._row = hbox(
-            (self.text, 1),
-            (self.models, 0, Qt.AlignmentFlag.AlignTop),
-            (self.retry, 0, Qt.AlignmentFlag.AlignTop),
-            parent=self,
-            margins=(14, 8, 8, 8),
-            spacing=12,
-        )
-
-    def fit(self, width: int) -> None:
-        """Put the button beside the text, or below it on a narrow page."""
-        direction, is_narrow = QBoxLayout.Direction, width < self._theme.px(_NARROW)
-        self._row.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
+        actions = QWidget()
+        ways = Flow(actions)
+        for way in (self.models, self.retry):
+            ways.addWidget(way)
+        row = Folding(self.text, actions, lambda: theme.px(_WHY))
+        vbox(row, parent=self, margins=(14, 9, 8, 9))
 
 
 def stats_line(message: Message) -> str:

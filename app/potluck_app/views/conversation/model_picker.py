@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QMenu, QSizePolicy
 
 from potluck_app import resources, wording
+from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import ModelRow
@@ -13,6 +14,7 @@ from potluck_app.views.widgets.words import Menu, ToolButton
 
 _NAME_LENGTH = 40
 _LEAST = 72  # pixels
+_AROUND = 44  # pixels that a picker has beside its words: borders, the arrow, and what is between
 
 
 class ModelPicker(ToolButton):
@@ -28,6 +30,7 @@ class ModelPicker(ToolButton):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow follows the text
+        self._shown = ""
         self._menu: QMenu | None = None  # while it is open
         self._listed: tuple[ModelRow, ...] | None = None
         self.clicked.connect(self.open)
@@ -39,13 +42,25 @@ class ModelPicker(ToolButton):
         self.setIcon(resources.icon("chevron-down", self._theme.tokens.text2, 16))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(_LEAST, super().minimumSizeHint().height())  # a narrower name is elided
+        return QSize(_LEAST, super().minimumSizeHint().height())
 
     def show_model(self, name: str, where: str, *, is_short: bool = False) -> None:
         """Show which model answers, and if there is room, on which computers."""
-        text = name if is_short else f"{name}  ·  {_on(where)}"
-        self.setText(wording.without_mnemonic(text))
+        self._shown = name if is_short else f"{name} · {_on(where)}"
+        self.setText(wording.without_mnemonic(self._shown))
         self.setAccessibleName(f"Model: {name}, on {where}. Choose another")
+
+    def needed_width(self, name: str, where: str) -> int:
+        """How many pixels this model takes, with the computers on which it runs, or "" without them."""
+        self.ensurePolished()
+        text = said(f"{name} · {_on(where)}" if where else name)
+        return self.fontMetrics().horizontalAdvance(text) + _AROUND
+
+    def fit(self, width: int) -> None:
+        """Take no more than this width: what does not fit ends in an ellipsis."""
+        room, whole = width - _AROUND, said(self._shown)
+        text = self.fontMetrics().elidedText(whole, Qt.TextElideMode.ElideRight, room)
+        self.setText(wording.without_mnemonic(self._shown if text == whole else text))
 
     def open(self) -> None:
         """Open the menu."""

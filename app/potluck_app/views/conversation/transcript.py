@@ -371,10 +371,11 @@ class Transcript(Described, QScrollArea):
         self._arrange()
 
     def _side(self) -> int:
-        return max(_SIDE, (self.viewport().width() - PAGE_WIDTH) // 2)
+        # The bar takes of the margin: text stays where it is when there is one, above the composer.
+        return max(_SIDE, (self.width() - PAGE_WIDTH) // 2)
 
     def _width(self) -> int:
-        return max(self.viewport().width() - 2 * self._side(), 100)
+        return max(self.width() - 2 * self._side(), 100)
 
 
 def _guess(message: Message) -> int:

@@ -13,7 +13,7 @@ from potluck_app.views.conversation.editor import Editor
 from potluck_app.views.conversation.versions import VersionSwitch
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
 from potluck_app.views.widgets.chips import Chips
-from potluck_app.views.widgets.controls import IconButton, button
+from potluck_app.views.widgets.controls import CopyButton, IconButton, button
 from potluck_app.views.widgets.plain import PlainView
 
 _BUBBLE_SHARE = 0.8  # largest share of the transcript's width
@@ -33,6 +33,9 @@ class UserMessage(QWidget):
         self._is_whole = False
         self._width = width
         self.text = PlainView(theme, "Your message")
+        self.copy = CopyButton(
+            theme, "Copy your message", "message-copy", lambda: self._message.text, shown=""
+        )
         self.edit = IconButton(theme, "edit", "Edit and send again", "message-edit")
         self.edit.clicked.connect(self.open_editor)
         self._bubble = QFrame()
@@ -43,7 +46,12 @@ class UserMessage(QWidget):
         self._row = QWidget()
         top = Qt.AlignmentFlag.AlignTop
         self._parts = hbox(
-            STRETCH, (self.edit, 0, top), (self._bubble, 0, top), parent=self._row, spacing=_GAP
+            STRETCH,
+            (self.copy, 0, top),
+            (self.edit, 0, top),
+            (self._bubble, 0, top),
+            parent=self._row,
+            spacing=_GAP,
         )
         self._editor: Editor | None = None
         self._column = vbox(self._row, parent=self)
@@ -88,6 +96,7 @@ class UserMessage(QWidget):
         self._message = message
         self.text.show_text(message.text if self._is_whole else message.text[:_FOLDED] + "…")
         self.text.setVisible(bool(message.text))
+        self.copy.setVisible(bool(message.text))  # else it is a picture alone
         if not self._is_whole or "more" in self.__dict__:
             self.more.setVisible(not self._is_whole)
         if message.attachments:
@@ -98,7 +107,7 @@ class UserMessage(QWidget):
     def fit(self, width: int) -> None:
         """Wrap the text if it is wider than a bubble may be on a page of this width."""
         self._width = width
-        beside = self.edit.sizeHint().width() + _GAP
+        beside = sum(each.sizeHint().width() + _GAP for each in (self.copy, self.edit))
         if "versions" in self.__dict__:
             beside += self.versions.sizeHint().width() + _GAP
         room = min(int(width * _BUBBLE_SHARE), width - beside)

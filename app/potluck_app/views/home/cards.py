@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QMenu, QSizePolicy
+from PySide6.QtWidgets import QBoxLayout, QFrame, QMenu, QSizePolicy, QWidget
 
 from potluck_app import resources
 from potluck_app.language import said
@@ -24,9 +24,11 @@ from potluck_app.views.widgets.controls import (
     button,
     label,
 )
+from potluck_app.views.widgets.folding import Folding
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described, Menu
 
+_WHY = 300  # pixels beside the question why; a narrower line stands above it
 _FIGURES = 0.45  # of the width of the card; longer figures get a line of their own
 _SIDE, _GAP = 16, 12  # pixels beside the parts of a card, and between two of them
 _NOTE_MS = 8000  # time to read what an action found out
@@ -57,10 +59,11 @@ class ModelCardView(QFrame):
         self.meter = Meter(theme, "Progress of the model")
         self.line = label("", "meta", wrap=True, name="model-line")
         self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
+        self.why.setProperty("kind", "inline")  # below the line, it begins where that begins
         self.why.clicked.connect(self._toggle_why)
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
-        summary = hbox((self.line, 1), self.why, spacing=8)
+        summary = Folding(self.line, self.why, lambda: theme.px(_WHY))
         self._head = hbox(
             (self.name, 100), self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
         )
@@ -159,7 +162,6 @@ class ComputerCardView(Described, QFrame):
         self._note = ""
         self._noted = QTimer(self, singleShot=True, interval=_NOTE_MS)
         self._noted.timeout.connect(lambda: self.show_note(""))
-        self._is_narrow = False
         self._icon = TintedIcon(theme, card.icon, 24, lambda: node_color(self._card.color))
         self.name = ElidedLabel("", "section")
         self._hardware = label("", "meta", wrap=True)
@@ -178,8 +180,9 @@ class ComputerCardView(Described, QFrame):
         self.show_card(card)
 
     def _arrange(self) -> None:
-        names = vbox(self.name, self._hardware, spacing=1)
-        head = hbox(self._icon, (names, 1), self.pill, self._menu, spacing=8)
+        names, needs = QWidget(), self.name.needed_width
+        vbox(self.name, self._hardware, parent=names, spacing=1)
+        head = Folding(names, self.pill, needs, lead=self._icon, tail=self._menu)
         self._foot = hbox(self._memory, (self._link, 1), spacing=_GAP)
         vbox(
             head,
@@ -219,18 +222,13 @@ class ComputerCardView(Described, QFrame):
         self._detail.setVisible(bool(card.detail))
         self._place_link()
 
-    def set_narrow(self, is_narrow: bool) -> None:
-        """Lay the card out for a narrow page, or for a wide one."""
-        self._is_narrow = is_narrow
-        self.show_card(self._card)
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._place_link()
 
     def _place_link(self) -> None:
         """Put the link beside the memory, or below it where it would be cut."""
-        words = self._link.fontMetrics().horizontalAdvance(said(self._link.whole_text()))
+        words = self._link.needed_width()
         room = self.width() - 2 * _SIDE - _GAP - self._memory.sizeHint().width()
         direction, is_below = QBoxLayout.Direction, words > room
         self._foot.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)

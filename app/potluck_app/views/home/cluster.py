@@ -24,7 +24,7 @@ from potluck_app.views.home.cards import ComputerCardView, JoinCardView, ModelCa
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.home.doctor import DoctorDialog, open_doctor
 from potluck_app.views.home.looking import Looking
-from potluck_app.views.widgets.boxes import hbox, vbox
+from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.controls import (
     ButtonIcon,
     announce,
@@ -33,11 +33,13 @@ from potluck_app.views.widgets.controls import (
     fill_page,
     label,
     make_page,
+    page_head,
 )
 
 _WIDTH = 1280  # pixels; wider cards have their parts too far from each other
 _LOOK_MS = 10_000  # after so long without a computer, the node says what may be in the way
 _TWO_COLUMNS = 700  # pixels of the page; a narrower page has one column of computers
+_NARROW = 560  # pixels of the page; on a narrower one, cards have more rows
 
 _Card = TypeVar("_Card", cluster.ComputerCard, JoinCard)
 _View = TypeVar("_View", ComputerCardView, JoinCardView)
@@ -56,7 +58,7 @@ class ClusterView(QWidget):
         self._ignored: frozenset[str] = frozenset()
         self._computers: dict[str, ComputerCardView] = {}
         self._joins: dict[str, JoinCardView] = {}
-        self._columns = 2
+        self._columns, self._is_narrow = 2, False
         self._looks = QTimer(
             self, singleShot=True, interval=_LOOK_MS
         )  # the person has asked for it
@@ -73,8 +75,7 @@ class ClusterView(QWidget):
     def _arrange(self) -> None:
         self.add = button("Add computer", "cluster-add", self.open_add_dialog)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
-        title = hbox((label("Home cluster", "title"), 1), self.add, spacing=16)
-        head = vbox(title, self.subtitle, spacing=4)
+        head = vbox(page_head("Home cluster", self.add), self.subtitle, spacing=4)
         parts = (head, self.model, self._grid, self._join_column, self.looking)
         fill_page(self, "Computers", *parts, width=_WIDTH)
 
@@ -109,19 +110,20 @@ class ClusterView(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        columns = 2 if event.size().width() >= self._theme.px(_TWO_COLUMNS) else 1
+        width, px = event.size().width(), self._theme.px
+        columns, is_narrow = 2 if width >= px(_TWO_COLUMNS) else 1, width < px(_NARROW)
         if columns != self._columns:
             self._columns = columns
-            self.add.setText("Add" if columns == 1 else "Add computer")
             self._place_computers()
-            for card in (self.model, *self._computers.values(), *self._joins.values()):
-                card.set_narrow(columns == 1)
+        if is_narrow != self._is_narrow:
+            self._is_narrow = is_narrow
+            self.add.setText("Add" if is_narrow else "Add computer")
+            for card in (self.model, *self._joins.values()):
+                card.set_narrow(is_narrow)
 
     def _show_computers(self, cards: list[cluster.ComputerCard]) -> None:
         def make(card: cluster.ComputerCard) -> ComputerCardView:
-            view = ComputerCardView(self._theme, card, self._actions.choose)
-            view.set_narrow(self._columns == 1)
-            return view
+            return ComputerCardView(self._theme, card, self._actions.choose)
 
         before = list(self._computers)
         self._computers = _kept(self._computers, cards, make)
@@ -147,7 +149,7 @@ class ClusterView(QWidget):
                 on_decide=self._backend_decide,
                 on_ignore=self._ignore,
             )
-            view.set_narrow(self._columns == 1)
+            view.set_narrow(self._is_narrow)
             self._join_column.addWidget(view)
             return view
 

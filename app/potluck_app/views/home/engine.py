@@ -9,20 +9,25 @@ from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.views.widgets.boxes import hbox, vbox
+from potluck_app.views.widgets.boxes import Margins, hbox, vbox
 from potluck_app.views.widgets.controls import announce, button, card_frame, label
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 
 _QUIET = ("own", "ready")
 _NARROW = 440  # pixels of the card
-_MARGINS = (12, 10, 12, 2)  # around the card, as around the banner
 
 
 class EngineCard(Described, QWidget):
-    """Shown as long as this computer has no engine; nothing is fetched without a click."""
+    """Shown as long as this computer has no engine; nothing is fetched without a click.
 
-    def __init__(self, theme: Theme, backend: Backend) -> None:
+    Args:
+        theme: of the window.
+        backend: the node, which has the engine.
+        margins: around the card, only while it is shown.
+    """
+
+    def __init__(self, theme: Theme, backend: Backend, margins: Margins = 0) -> None:
         super().__init__()
         self._theme, self._backend = theme, backend
         self.text = label("", "body", wrap=True, name="engine-text")
@@ -32,7 +37,7 @@ class EngineCard(Described, QWidget):
         self._head = hbox((self.text, 1), self.install, self.stop, spacing=10)
         card = card_frame()
         vbox(self._head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
-        vbox(card, parent=self, margins=_MARGINS)
+        vbox(card, parent=self, margins=margins)
         backend.state_changed.connect(self.show_state)
         self._phase = ""
         self.show_state(backend.live_state)

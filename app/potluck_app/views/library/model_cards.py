@@ -28,11 +28,12 @@ from potluck_app.views.widgets.controls import (
     set_property,
 )
 from potluck_app.views.widgets.dialogs import Confirmation, confirm
+from potluck_app.views.widgets.folding import Folding
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
-_FACTS = 190  # pixels beside a state; narrower facts stand below it
+_FACTS = 260  # pixels beside a state or a button; narrower facts stand in a line of their own
 _TOP = Qt.AlignmentFlag.AlignTop
 
 Row = TypeVar("Row")
@@ -83,12 +84,13 @@ class ModelCardView(Described, QFrame):
         self._on_delete = on_delete
         self.name = ElidedLabel("", "section")
         self.pill, self.facts = Pill(), _line("meta")
-        self.fit, self.note = _line("body2"), _line("meta")
+        self.fit, self.note = _line("body"), _line("meta")
         self.use = button("Use", "model-use", lambda: library.use(self._row.path))
         self.more = IconButton(theme, "more", "", "model-more")
         self.more.clicked.connect(self._open_menu)
         icon = TintedIcon(theme, "models", 24, lambda: theme.tokens.accent)
-        head = hbox(icon, (self.name, 1), self.use, self.more, spacing=10)
+        needs = self.name.needed_width
+        head = Folding(self.name, self.use, needs, lead=icon, tail=self.more)
         vbox(
             head,
             BadgeRow(self.pill, self.facts),
@@ -151,7 +153,9 @@ class DownloadCardView(Described, QFrame):
         self.resume = button("Resume", "download-resume", lambda: self._change("resume"))
         self.use = button("Use", "download-use", self._use, kind="primary")
         self.cancel = button("Cancel", "download-cancel", self._cancel)
-        head = hbox((self.name, 1), self.pause, self.resume, self.use, self.cancel, spacing=8)
+        actions = QWidget()
+        hbox(self.pause, self.resume, self.use, self.cancel, parent=actions, spacing=8)
+        head = Folding(self.name, actions, self.name.needed_width)
         vbox(head, self.meter, self.line, parent=self, margins=_MARGINS, spacing=8)
 
     def show_row(self, row: DownloadRow) -> None:
@@ -210,7 +214,7 @@ class HubCardView(Described, QFrame):
         self.variants = vbox(spacing=6)
         self.lock = TokenForm(library, self.open_page)
         vbox(
-            hbox((self.name, 1), self.action, self.more, spacing=10),
+            Folding(self.name, self.action, self.name.needed_width, tail=self.more),
             self.about,
             BadgeRow(self.pill, self.facts),
             self.fit,
@@ -294,7 +298,7 @@ class HubCardView(Described, QFrame):
         self.menu().popup(self.more.mapToGlobal(self.more.rect().bottomLeft()))
 
     def _variant(self, variant: VariantRow) -> QWidget:
-        best = "  ·  best here" if variant.is_best else ""
+        best = " · best here" if variant.is_best else ""
         texts = QWidget()
         fit = _line("meta")
         _show(fit, variant.fit)
@@ -306,7 +310,7 @@ class HubCardView(Described, QFrame):
         choose = button(name, f"variant-{variant.name}", act)
         choose.setAccessibleName(f"{name} {variant.name} of {self._row.title}")
         row = QWidget()
-        hbox((texts, 1), choose, parent=row, spacing=10)
+        row.setLayout(Folding(texts, choose, lambda: _FACTS))
         return row
 
 

@@ -28,6 +28,7 @@ from potluck_app.views.widgets.controls import (
     fill_page,
     label,
     make_page,
+    page_head,
 )
 from potluck_app.views.widgets.dialogs import Confirmation, confirm
 from potluck_app.views.widgets.files import FileDialog
@@ -80,7 +81,7 @@ class ModelsView(QWidget):
         self.add = button("Add", "models-add", self._open_menu)
         ButtonIcon(self.add, self._theme, "plus", lambda: self._theme.tokens.text)
         self.add.setAccessibleName("Add models of this computer")
-        head = hbox((label("Models", "title"), 1), self.add, spacing=16)
+        head = page_head("Models", self.add)
         tabs = hbox(self.tab_here, self.tab_hub, STRETCH, spacing=8)
         fill_page(
             self,
@@ -183,8 +184,6 @@ class ModelsView(QWidget):
         library = self._library
         if library.is_searching:
             return "Searching…"
-        if library.is_offline:
-            return f"{library.message} What is on this computer works without it."
         if library.message:
             return library.message
         if library.is_measuring and not library.is_found:

@@ -16,6 +16,7 @@ from potluck_app.theme import Choice as ThemeChoice
 from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
+from potluck_app.views.options.engine import EnginePart
 from potluck_app.views.options.programs import ProgramsCard
 from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
@@ -29,6 +30,7 @@ from potluck_app.views.widgets.controls import (
     fill_page,
     label,
     make_page,
+    page_head,
 )
 
 _WIDTH = 960  # pixels; longer lines are hard to read
@@ -59,6 +61,7 @@ class SettingsView(QWidget):
         on_share: Callable[[], object],
         on_doctor: Callable[[], object],
         preferences: PreferencesFile,
+        on_open_again: Callable[[], object] | None = None,
         log: Path | None = None,
     ) -> None:
         super().__init__()
@@ -69,11 +72,12 @@ class SettingsView(QWidget):
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
         self.programs = ProgramsCard(theme, backend)
-        self.update_card = UpdateCard(theme, backend)
+        self.engine = EnginePart(backend)
+        self.update_card = UpdateCard(theme, backend, on_open_again)
         fill_page(
             self,
             "Settings",
-            label("Settings", "title"),
+            page_head("Settings"),
             self._appearance(on_text_size, on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
@@ -81,6 +85,7 @@ class SettingsView(QWidget):
             self._sending(),
             self._network(on_doctor),
             self.programs,
+            self.engine,
             self.update_card,
             self.about,
             label(
@@ -137,7 +142,7 @@ class SettingsView(QWidget):
             item.setChecked(code == self._preferences.current.language)
             group.addButton(item)
             row.addWidget(item)
-        return label("Language", "body2"), holder, self._language_note
+        return 4, label("Language", "body2"), holder, self._language_note
 
     def _enter(self) -> tuple[Part, ...]:
         """The choice of what the Enter key does."""
@@ -146,7 +151,7 @@ class SettingsView(QWidget):
             "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
-        return label("The Enter key in a message", "body2"), holder
+        return 4, label("The Enter key in a message", "body2"), holder
 
     def _choose_language(self, code: str) -> None:
         self._language_note.show()
@@ -257,6 +262,7 @@ class SettingsView(QWidget):
         self.node_id.setText(grouped(node.node_id) if node else "…")
         self.version.setText(node.version if node else "…")
         self.about.show_state(state)
+        self.engine.show_state(state)
         self.update_card.show_state(state)
         if node is not None:
             _check(self.unloading, node.idle_unload_s or 0)

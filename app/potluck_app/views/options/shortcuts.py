@@ -84,8 +84,9 @@ def bind(window: QWidget, actions: dict[str, Callable[[], object]]) -> None:
 
 
 def shown(keys: str) -> str:
-    """Return keys in the words of this system: `Ctrl+N`, on a Mac `⌘N`."""
-    return QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
+    """Return keys in the words of this system: `Ctrl+N`, on a Mac `⌘N`. What Qt calls Return is Enter."""
+    named = QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
+    return named.replace("Return", "Enter")
 
 
 class ShortcutsDialog(Dialog):

@@ -1,34 +1,56 @@
 """The part of the Settings page about newer versions of Potluck: one sentence, and one thing to do."""
 
+from collections.abc import Callable
+from typing import Literal
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck import __version__
 from potluck.api.values.schema import ClusterState
 from potluck.api.values.update import HomesVersion, Update, UpdateRequest
-from potluck.errors import format_bytes
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
 from potluck_app.language import said
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.going_on import offered
+from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.check_box import CheckBox
 from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import announce, button, label
+from potluck_app.views.widgets.dialogs import Dialog
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 
 
 class UpdateCard(Described, QFrame):
-    """What is known of a newer version. Nothing is looked for before a click, or before the box is ticked."""
+    """What is known of a newer version. Nothing is looked for before a click, or before the box is ticked.
 
-    def __init__(self, theme: Theme, backend: Backend) -> None:
+    Args:
+        on_open_again: opens a window of the version that runs now in place of this one, where that can be
+            done; None: it cannot.
+
+    Signals:
+        seen: the person sees that this version is offered.
+    """
+
+    seen = Signal(str)
+
+    def __init__(
+        self, theme: Theme, backend: Backend, on_open_again: Callable[[], object] | None = None
+    ) -> None:
         super().__init__()
         self.setProperty("card", "true")
-        self._backend, self._phase = backend, ""
+        self._backend, self._phase, self._offered = backend, "", ""
+        self._on_open_again = on_open_again
+        self._awaited = False  # another version was asked for here
         self.text = label("", "body2", wrap=True, name="update-text")
         self.others = label("", "meta", wrap=True, name="update-others")
         self.meter = Meter(theme, "Progress of the update")
+        self.pace, self._pace = label("", "meta", name="update-pace"), Pace()
         self.look = button(
             "Look for a newer version",
             "update-look",
@@ -37,28 +59,35 @@ class UpdateCard(Described, QFrame):
         self.install = button(
             "Update",
             "update-install",
-            lambda: self._send(UpdateRequest(action="install")),
+            lambda: self._change_version("install"),
             kind="primary",
         )
         self.stop = button("Stop", "update-stop", lambda: self._send(UpdateRequest(action="stop")))
         self.back = button(
             "Back to the version before",
             "update-back",
-            lambda: self._send(UpdateRequest(action="back")),
+            lambda: self._change_version("back"),
         )
-        self.allowed = CheckBox("Look each day, and follow the main computer", "update-allowed")
+        self.open_again = button(
+            "Open Potluck again", "update-open-again", self._open_again, kind="primary"
+        )
+        self.allowed = CheckBox(
+            "Look once a day, and update when the main computer does", "update-allowed"
+        )
         self.allowed.clicked.connect(self._allow)
-        buttons = QWidget()
-        row = Flow(buttons)
-        for each in (self.look, self.install, self.stop, self.back):
+        self._buttons = QWidget()
+        row = Flow(self._buttons)
+        self._actions = (self.open_again, self.look, self.install, self.stop, self.back)
+        for each in self._actions:
             row.addWidget(each)
         vbox(
             label("Updates", "section"),
             self.text,
             self.meter,
+            self.pace,
             self.others,
             self.allowed,
-            buttons,
+            self._buttons,
             parent=self,
             margins=(20, 16, 20, 18),
             spacing=10,
@@ -71,7 +100,9 @@ class UpdateCard(Described, QFrame):
         if state is None or update is None:
             self.hide()
             return
-        self.text.setText(_sentence(state, update))
+        is_old = state.node.version != __version__
+        self._let_copy(is_command=update.phase in ("fetched", "manual"))
+        self.text.setText(self._runs(state) if is_old else _sentence(update))
         if update.phase != self._phase and self._phase:
             announce(self, self.text.text())
         self._phase = update.phase
@@ -79,15 +110,67 @@ class UpdateCard(Described, QFrame):
         self.others.setVisible(bool(update.computers))
         self.meter.setVisible(update.phase == "fetching")
         self.meter.show_fraction(update.fraction)
+        self._show_pace(update)
         is_manual, is_offered = update.phase == "manual", update.phase == "offered"
         is_settled = update.failed or update.left
-        self.look.setVisible(update.phase in ("quiet", "fetched") or (is_offered and is_settled))
-        self.install.setVisible(is_offered)
+        looks = update.phase in ("quiet", "fetched") or (is_offered and is_settled)
+        self.open_again.setVisible(is_old and self._on_open_again is not None)
+        self.look.setVisible(looks and not is_old)
+        self.install.setText("Try again" if update.failed else "Update")
+        self.install.setVisible(is_offered and not is_old)
         self.stop.setVisible(update.is_working and update.phase != "switching")
         self.back.setVisible(bool(update.before) and not update.is_working)
         self.allowed.setVisible(not is_manual)
         self.allowed.setChecked(update.allowed)
+        self._buttons.setVisible(not all(each.isHidden() for each in self._actions))
         self.show()
+        self._offered = offered(state)
+        self._is_seen()
+        if is_old and self._awaited and self.isVisible():
+            self._open_again()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._is_seen()
+
+    def _show_pace(self, update: Update) -> None:
+        if update.phase != "fetching":
+            self._pace.forget()
+        comes = update.phase == "fetching" and update.nbytes > 0
+        self.pace.setText(self._pace.line(update.done, update.nbytes) if comes else "")
+        self.pace.setVisible(bool(self.pace.text()))
+
+    def _let_copy(self, *, is_command: bool) -> None:
+        """Let the text be selected if a command is in it. Other texts get spaces at which no line breaks."""
+        flags = Qt.TextInteractionFlag
+        wanted = flags.TextSelectableByMouse if is_command else flags.NoTextInteraction
+        self.text.setTextInteractionFlags(wanted)
+
+    def _is_seen(self) -> None:
+        if self._offered and self.isVisible():
+            self.seen.emit(self._offered)
+
+    def _runs(self, state: ClusterState) -> str:
+        """What the window of another version says."""
+        runs = state.node.version
+        if self._on_open_again is None:
+            return said(
+                f"Potluck {runs} runs now, and this window is still of {__version__}. Close it and open it"
+                " again."
+            )
+        return said(
+            f"Potluck {runs} runs now, and this window is still of {__version__}. It opens again with this"
+            " page and your chat."
+        )
+
+    def _open_again(self) -> None:
+        self._awaited = False  # once by itself; then the button is there
+        if self._on_open_again is not None:
+            self._on_open_again()
+
+    def _change_version(self, action: Literal["install", "back"]) -> None:
+        self._awaited = True
+        self._send(UpdateRequest(action=action))
 
     def _allow(self, on: bool) -> None:
         self._send(UpdateRequest(allowed=on))
@@ -101,23 +184,36 @@ class UpdateCard(Described, QFrame):
         self._backend.report(problem)
 
 
+class UpdateDialog(Dialog):
+    """The card in the window of a helper, which has no settings."""
+
+    def __init__(
+        self,
+        parent: QWidget,
+        theme: Theme,
+        backend: Backend,
+        on_open_again: Callable[[], object] | None,
+    ) -> None:
+        super().__init__(parent, "update-dialog", "Updates")
+        self.card = UpdateCard(theme, backend, on_open_again)
+        self.fill(self.card, buttons=(button("Close", "update-close", self.reject),))
+        backend.state_changed.connect(self.card.show_state)
+        self.card.show_state(backend.live_state)
+
+
 def _line(computer: HomesVersion) -> str:
     """Another computer, its version, and what it does."""
     parts = (f"{computer.name}: {computer.version}", said(computer.message))
     return " · ".join(filter(None, parts))
 
 
-def _sentence(state: ClusterState, update: Update) -> str:
+def _sentence(update: Update) -> str:
     """What the card says, in the person's language."""
-    if state.node.version != __version__:
-        return said(
-            f"Potluck {state.node.version} runs now. Close this window and open it again to use it here, too."
-        )
     share = wording.percent(update.fraction)
     if update.phase == "fetching" and update.source:
         return said(f"The new version is being fetched: {share}, from {update.source}.")
     if update.phase == "fetching":
-        return said(f"The new version is being fetched: {share} of {format_bytes(update.nbytes)}.")
+        return said(f"The new version is being fetched: {share} of {wording.size(update.nbytes)}.")
     if update.phase == "offered" and not (update.failed or update.left):
         return said(_offer(update))
     return said(update.message)

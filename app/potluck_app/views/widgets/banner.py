@@ -10,7 +10,9 @@ from PySide6.QtWidgets import QFrame
 from potluck.api.values.schema import Notice
 from potluck_app.backend import Backend
 from potluck_app.node_connection import Connection
+from potluck_app.preferences import PreferencesFile
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.going_on import offered, update_line
 from potluck_app.viewmodels.notices import Notices
 from potluck_app.views.widgets.boxes import hbox
 from potluck_app.views.widgets.controls import IconButton, TintedIcon, announce, label, set_property
@@ -31,8 +33,17 @@ class Banner(QFrame):
         self._close = IconButton(theme, "close", "Dismiss", "banner-close")
         self._close.clicked.connect(self._dismiss)
         self._on_dismiss: Callable[[], object] = lambda: None
+        self.text.setContentsMargins(
+            0, 2, 0, 2
+        )  # lines of text are further from the edge than a button
+        place = self._close.sizePolicy()
+        place.setRetainSizeWhenHidden(True)  # the line is as high without it
+        self._close.setSizePolicy(place)
         hbox(
-            self._icon, (self.text, 1), self._close, parent=self, margins=(14, 4, 6, 4), spacing=10
+            *(self._icon, (self.text, 1), self._close),
+            parent=self,
+            margins=(14, 6, 6, 6),
+            spacing=10,
         )
         self.hide()
 
@@ -68,7 +79,7 @@ class NewsBanner(Banner):
     """What a window has to say, one line at a time: the most severe first.
 
     That the node is away stays until it is back, why a command failed for a while, and a trouble that
-    lasts, or what the node tells, until the person has read it.
+    lasts, what the node tells, or that there is a newer version, until the person has read it.
 
     Signals:
         refreshed: another line may be shown, or none.
@@ -76,10 +87,19 @@ class NewsBanner(Banner):
 
     refreshed = Signal()
 
-    def __init__(self, theme: Theme, backend: Backend, restarting: str) -> None:
-        """`restarting` is said while the node is started again."""
+    def __init__(
+        self,
+        theme: Theme,
+        backend: Backend,
+        restarting: str,
+        preferences: PreferencesFile | None = None,
+    ) -> None:
+        """`restarting` is said while the node is started again; `preferences` keep which version was read of.
+
+        Without these, newer versions are none of its business.
+        """
         super().__init__(theme)
-        self._backend, self._restarting = backend, restarting
+        self._backend, self._restarting, self._preferences = backend, restarting, preferences
         self._problem = self._trouble = ""
         self._notices = Notices()
         self._problem_over = QTimer(self, singleShot=True, interval=_PROBLEM_MS)
@@ -121,9 +141,25 @@ class NewsBanner(Banner):
         elif notice is not None:
             dismiss = partial(self._forget_notice, notice)
             self.show_line(notice.text, notice.level, on_dismiss=dismiss)
+        elif version := self._unread_version():
+            read = partial(self.read_of, version)
+            self.show_line(update_line(version), on_dismiss=read)
         else:
             self.hide()
         self.refreshed.emit()
+
+    def _unread_version(self) -> str:
+        """The newer version that the person has not read of; empty: there is none."""
+        if self._preferences is None:
+            return ""
+        version = offered(self._backend.state)
+        return "" if version == self._preferences.current.read_update else version
+
+    def read_of(self, version: str) -> None:
+        """Say no more of this version: the person has read of it."""
+        if self._preferences is not None and version != self._preferences.current.read_update:
+            self._preferences.change(read_update=version)
+            self._refresh()
 
     def _forget_problem(self) -> None:
         self._problem = ""

@@ -76,19 +76,33 @@ class Flow(QLayout):
 
     def _place(self, rect: QRect, *, is_real: bool) -> QSize:
         """Place the items. Returns the size that they take."""
-        x, y, line, widest = rect.x(), rect.y(), 0, 0
+        y, widest, height = rect.y(), 0, 0
+        for line in self._lines(rect.width()):
+            y += _GAP if height else 0
+            x, height = rect.x(), max(hint.height() for _, hint in line)
+            for item, hint in line:
+                if is_real:  # in the middle of its line
+                    place = QPoint(x, y + (height - hint.height()) // 2)
+                    item.setGeometry(QRect(place, hint))
+                x += hint.width() + _GAP
+            widest = max(widest, x - _GAP - rect.x())
+            y += height
+        return QSize(widest, y - rect.y())
+
+    def _lines(self, width: int) -> list[list[tuple[QLayoutItem, QSize]]]:
+        """The items of each line, with their sizes; a hidden one takes no room."""
+        lines: list[list[tuple[QLayoutItem, QSize]]] = []
+        taken = 0
         for item in self._items:
-            if item.isEmpty():  # a hidden one has no gap either
+            if item.isEmpty():
                 continue
             hint = item.sizeHint()
-            if x > rect.x() and x + hint.width() > rect.x() + rect.width():
-                x, y, line = rect.x(), y + line + _GAP, 0
-            if is_real:
-                item.setGeometry(QRect(QPoint(x, y), hint))
-            x += hint.width() + _GAP
-            widest = max(widest, x - _GAP - rect.x())
-            line = max(line, hint.height())
-        return QSize(widest, y + line - rect.y())
+            if not lines or taken + hint.width() > width:
+                lines.append([])
+                taken = 0
+            lines[-1].append((item, hint))
+            taken += hint.width() + _GAP
+        return lines
 
 
 class Thumbnail(ToolButton):

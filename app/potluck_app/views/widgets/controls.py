@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QFrame,
+    QHBoxLayout,
     QLabel,
     QLayout,
     QLineEdit,
@@ -30,7 +31,7 @@ from potluck_app import resources, wording
 from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.tokens import Tone
-from potluck_app.views.widgets.boxes import STRETCH, Part, WidthLimit, vbox
+from potluck_app.views.widgets.boxes import STRETCH, Part, WidthLimit, hbox, vbox
 from potluck_app.views.widgets.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
@@ -38,6 +39,7 @@ LabelKind: TypeAlias = Literal[
 ]
 _CONFIRM_MS = 1500
 _NARROW_PAGE = 560  # pixels
+_HEAD = 34  # pixels, as a button
 _ICON_GAP = 3  # extra pixels between icon and text
 
 
@@ -131,16 +133,36 @@ def scrolling(inner: QWidget, accessible_name: str) -> QScrollArea:
 
 
 class _PageColumn(QWidget):
-    """The column of a page, whose margins are narrower on a narrow page."""
+    """The column of a page, whose margins are narrower on a narrow page.
+
+    The bar of a page that scrolls takes of the margin beside it: what is on the page stays where it is.
+    """
 
     def __init__(self, *parts: Part) -> None:
         super().__init__()
         self._column = vbox(*parts, STRETCH, parent=self, spacing=16)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        side = 32 if event.size().width() >= _NARROW_PAGE else 16
-        self._column.setContentsMargins(side, 24, side, 32)
+        area = _area_of(self)
+        whole = area.width() if area is not None else event.size().width()
+        side = 32 if whole >= _NARROW_PAGE else 16
+        right = max(side - (whole - event.size().width()), 0)
+        self._column.setContentsMargins(side, 24, right, 32)
         super().resizeEvent(event)
+
+
+def _area_of(inner: QWidget) -> QScrollArea | None:
+    """Return the area in which a widget scrolls."""
+    viewport = inner.parentWidget()
+    area = viewport.parentWidget() if viewport is not None else None
+    return area if isinstance(area, QScrollArea) else None
+
+
+def page_head(title: str, *actions: Part) -> QHBoxLayout:
+    """Make the first row of a page: its title, as high as a button, and what can be done with all."""
+    row = hbox((label(title, "title"), 1), *actions, spacing=16)
+    row.addStrut(_HEAD)
+    return row
 
 
 def fill_page(page: QWidget, accessible_name: str, *parts: Part, width: int | None = None) -> None:
@@ -204,6 +226,11 @@ class ElidedLabel(Described, QLabel):
 
     def whole_text(self) -> str:
         return self._whole
+
+    def needed_width(self) -> int:
+        """How many pixels the whole text takes."""
+        self.ensurePolished()
+        return self.fontMetrics().horizontalAdvance(said(self._whole)) + 1
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -288,6 +315,13 @@ class IconButton(ToolButton):
         self._back.timeout.connect(self._show_usual)
         theme.changed.connect(self.tint)
         self.tint()
+
+    def sizeHint(self) -> QSize:
+        """Leave out the two spaces that Qt has behind the words, so that both sides look alike."""
+        hint = super().sizeHint()
+        if self.text() and self.property("kind") is None:
+            hint.setWidth(hint.width() - 2 * self.fontMetrics().horizontalAdvance(" "))
+        return hint
 
     def set_icon(self, icon: str) -> None:
         self._usual = (icon, self._usual[1])

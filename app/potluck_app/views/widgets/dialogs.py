@@ -56,7 +56,7 @@ class Dialog(QDialog):
     def fill(self, *parts: Part, buttons: tuple[QWidget, ...], spacing: int = 8) -> None:
         """Put these parts below each other, and these buttons at the right below them."""
         vbox(*parts, STRETCH, parent=self._inner, margins=(_SIDE, 20, _SIDE, 8), spacing=spacing)
-        hbox(STRETCH, *buttons, parent=self._foot, margins=(_SIDE, 8, 20, 16), spacing=8)
+        hbox(STRETCH, *buttons, parent=self._foot, margins=(_SIDE, 8, _SIDE, 20), spacing=8)
         self._last = buttons[-1]
         self.fit()
 

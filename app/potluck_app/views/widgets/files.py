@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from PySide6.QtWidgets import QFileDialog, QToolButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QHeaderView, QSplitter, QToolButton, QTreeView, QWidget
 
 from potluck_app import resources
 from potluck_app.language import said
 from potluck_app.theme import Theme
 
-_WIDTH, _HEIGHT = 760, 480  # pixels, in which the dates of files are not cut
+_WIDTH, _HEIGHT = 860, 520  # pixels, in which the dates of files are not cut
+_SIDE, _PLACES = 20, 150  # pixels around all, and of the folders at the side
 # Qt's own icons are black, also on a dark window.
 _ICONS: Final = {
     "backButton": "chevron-left",
@@ -26,6 +27,7 @@ class FileDialog(QFileDialog):
     def __init__(self, theme: Theme, parent: QWidget, title: str) -> None:
         super().__init__(parent, said(title))
         self.resize(_WIDTH, _HEIGHT)
+        self._arrange()
         for name, icon in _ICONS.items():
             button = self.findChild(QToolButton, name)  # the system's own dialog has none
             if isinstance(button, QToolButton):
@@ -34,3 +36,15 @@ class FileDialog(QFileDialog):
                     resources.icon(icon, tokens.text2, 16, disabled=tokens.border_strong)
                 )
         self.finished.connect(self.deleteLater)
+
+    def _arrange(self) -> None:
+        """Show all of what is said of a file, and leave the rest to its name."""
+        if (layout := self.layout()) is not None:
+            layout.setContentsMargins(_SIDE, _SIDE, _SIDE, _SIDE)
+        if isinstance(parts := self.findChild(QSplitter, "splitter"), QSplitter):
+            parts.setSizes([_PLACES, _WIDTH - _PLACES])
+        if isinstance(files := self.findChild(QTreeView, "treeView"), QTreeView):
+            header, mode = files.header(), QHeaderView.ResizeMode
+            header.setStretchLastSection(False)
+            header.setSectionResizeMode(mode.ResizeToContents)
+            header.setSectionResizeMode(0, mode.Stretch)

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from potluck_app.language import said
 from potluck_app.theme import Theme
 
 _OFFSET, _WIDTH = 2, 2  # pixels between a widget and its ring, and of the ring
@@ -130,7 +131,7 @@ def _seen(widget: QWidget) -> QRect:
     """The part of a widget that is seen: a button in a line with text has room behind it."""
     shown = widget.rect()
     if isinstance(widget, QToolButton) and widget.property("kind") == "inline":
-        words = widget.fontMetrics().horizontalAdvance(widget.text())
+        words = widget.fontMetrics().horizontalAdvance(said(widget.text()))
         shown.setWidth(min(shown.width(), widget.iconSize().width() + words + _BETWEEN))
     return shown
 

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QFrame
 
-from potluck_app.views.widgets.boxes import hbox
+from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.controls import ElidedLabel, announce, button
+from potluck_app.views.widgets.folding import Folding
 
 _SHOWN_MS = 8000
+_LEAST_HEIGHT = 44  # pixels, also without a button
 
 
 class Toast(QFrame):
@@ -27,7 +29,9 @@ class Toast(QFrame):
         self._on_undo, self._on_gone = on_undo, on_gone
         self.text = ElidedLabel("", "meta")
         self.undo = button("Undo", name, self._undone)
-        hbox((self.text, 1), self.undo, parent=self, margins=(12, 6, 6, 6), spacing=8)
+        row = Folding(self.text, self.undo, self.text.needed_width)
+        vbox(row, parent=self, margins=(12, 8, 8, 8))
+        self.setMinimumHeight(_LEAST_HEIGHT)
         self._timer = QTimer(self, singleShot=True, interval=shown_ms)
         self._timer.timeout.connect(self._go)
         self.hide()

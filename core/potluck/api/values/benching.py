@@ -63,6 +63,15 @@ class BenchSessions(Struct, frozen=True, kw_only=True):
     first_token_s: float  # until the last of them had its first token
 
 
+class BenchSum(Struct, frozen=True, kw_only=True):
+    """What a sum takes of two processes that may compute layers together, as it was measured alone."""
+
+    nodes: tuple[str, str]  # names of their computers, which may be the same
+    token_ms: float
+    chunk_ms: float
+    chunk_tokens: int
+
+
 class BenchResult(Struct, frozen=True, kw_only=True):
     """The measured figures, and the best possible ones. Medians."""
 
@@ -85,8 +94,10 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     link_ms: float  # the time of the links alone, measured before the tokens
     layer_ms: float  # for one layer, mean of all layers
     predicted_tokens_per_s: float
+    predicted_prefill_tokens_per_s: float
     sessions: tuple[BenchSessions, ...] = ()  # in the order of the request
     depth: BenchDepth | None = None  # if the request asked for it
+    sums: tuple[BenchSum, ...] = ()  # that were measured, of the computers that are here
 
 
 class BenchProgress(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from potluck.api.values.hub import Download, Fit, Format, Source
 from potluck.api.values.pairing import Address, Pairing
 from potluck.api.values.politeness import Rule, Rules
 from potluck.api.values.update import Update
+from potluck.api.values.vitals import Vitals
 from potluck.model.schemes import AskedScheme, Cache, Scheme
 
 MAX_NAME = 64  # characters of a computer's name
@@ -89,6 +90,10 @@ class Node(Struct, frozen=True, kw_only=True):
     handed_over: Became | None = None
     member_of: tuple[str, ...] = ()  # names of the homes of others that this node was paired into
     lent_to: tuple[str, ...] = ()  # names of the masters that are connected to this node now
+    lent_model: str = (
+        ""  # the name of the model whose layers it computes for one of them; "": not known
+    )
+    lent_of: int = 0  # how many layers that model has; 0: it computes none
     memory_limit: int | None = None
     upload_limit_mbit: int | None = None
     download_limit_mb: int | None = None  # MB/s
@@ -119,6 +124,12 @@ class Computer(Struct, frozen=True, kw_only=True):
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    reconnecting: bool = False  # it is `lost`, but found, and being connected
+    slower: float | None = (
+        None  # so many times as long as measured its layers take; None: they do not
+    )
+    lacked_memory: bool = False  # its memory did not suffice for what it was to load last
+    vitals: Vitals | None = None
     set_aside: bool = False  # this home leaves it out of its plans
     memory_lent: int = 0  # bytes of a model's weights and caches that it holds, or is to hold
     spare: SpareCopy | None = None

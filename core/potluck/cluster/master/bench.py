@@ -10,10 +10,10 @@ sound. The prompts are random token ids.
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 import msgspec
@@ -25,16 +25,19 @@ from potluck.api.values.benching import (
     BenchResult,
     BenchSessions,
     BenchStage,
+    BenchSum,
 )
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.asked import DEFAULT_CONTEXT
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.errors import UsageError
 from potluck.ids import NodeId
 from potluck.model.schemes import activation_item
-from potluck.plan.cost import TOKEN_MESSAGE_BYTES
+from potluck.plan.cost import TOKEN_MESSAGE_BYTES, Sums
+from potluck.plan.groups import SUM_ITEM
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import StageTimes
 
@@ -92,6 +95,7 @@ class Bench:
         request: what to measure.
         local: this computer: token ids leave from it and arrive at it.
         link_ms: times of messages on the measured links.
+        sums: the measured ones.
         clock: seconds.
     """
 
@@ -103,12 +107,17 @@ class Bench:
         *,
         local: NodeId,
         link_ms: LinkMs,
+        sums: Sums | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._deployment, self._generator, self._request = deployment, generator, request
         self._local, self._link_ms, self._clock = local, link_ms, clock
+        self._sums = sums or {}
         self._random = random.Random(0)  # noqa: S311 - the same token ids in every run, no secrets
         self._samples = _Samples(deep=_Decoded(request.depth))
+        # Where each stage is in the pipeline, in which the ranks of a group are at one place.
+        ranks = (task.stage.rank for task in deployment.tasks)
+        self._places = [place - 1 for place in accumulate(rank == 0 for rank in ranks)]
 
     async def run(self) -> AsyncGenerator[BenchProgress, None]:
         """Measure, and yield progress; the last progress has the result.
@@ -237,7 +246,7 @@ class Bench:
             self._stage(index, task) for index, task in enumerate(self._deployment.tasks)
         )
         token_ms = samples.short.token_ms
-        floor_ms = sum(stage.floor_ms for stage in stages)
+        floor_ms = self._one_after_the_other([stage.floor_ms for stage in stages])
         return BenchResult(
             shape=planned.model.name,
             scheme=planned.scheme,
@@ -256,20 +265,39 @@ class Bench:
             link_ms=self._links_ms(),
             layer_ms=_layer_ms(stages),
             predicted_tokens_per_s=planned.plan.predicted_tokens_per_s,
+            predicted_prefill_tokens_per_s=1000
+            * request.prompt
+            / planned.prompt_ms(request.prompt),
             sessions=tuple(samples.sessions),
             depth=self._depth() if request.depth else None,
+            sums=tuple(self._measured_sums()),
         )
+
+    def _measured_sums(self) -> Iterator[BenchSum]:
+        """What each sum takes with rows as wide as this model's."""
+        names = self._deployment.planned.names
+        row = SUM_ITEM * self._deployment.planned.model.config.width
+        for (a, b), cost in self._sums.items():
+            if a in names and b in names:
+                yield BenchSum(
+                    nodes=(names[a], names[b]),
+                    token_ms=cost.ms(row),
+                    chunk_ms=cost.ms(PROFILE_TOKENS * row),
+                    chunk_tokens=PROFILE_TOKENS,
+                )
 
     def _depth(self) -> BenchDepth:
         """The medians at the depth. The plan predicts a token there from the time of reading its caches."""
         planned, samples = self._deployment.planned, self._samples
-        stages, deep = range(len(self._deployment.tasks)), samples.deep
-        floor_ms = sum(map(deep.floor_ms, stages))
-        more_ms = sum(
-            1000
-            * (deep.cache_bytes(stage) - samples.short.cache_bytes(stage))
-            / deep.read_bytes_per_s(stage)
-            for stage in stages
+        stages, deep = range(len(self._places)), samples.deep
+        floor_ms = self._one_after_the_other(list(map(deep.floor_ms, stages)))
+        more_ms = self._one_after_the_other(
+            [
+                1000
+                * (deep.cache_bytes(stage) - samples.short.cache_bytes(stage))
+                / deep.read_bytes_per_s(stage)
+                for stage in stages
+            ]
         )
         return BenchDepth(
             cached=deep.before,
@@ -281,6 +309,13 @@ class Bench:
             predicted_tokens_per_s=1000 / (1000 / planned.plan.predicted_tokens_per_s + more_ms),
         )
 
+    def _one_after_the_other(self, times: Sequence[float]) -> float:
+        """A token's time in all stages, of which the ranks of a group work at once."""
+        most: dict[int, float] = {}
+        for place, ms in zip(self._places, times, strict=True):
+            most[place] = max(ms, most.get(place, 0.0))
+        return sum(most.values())
+
     def _stage(self, index: int, task: StageDeployment) -> BenchStage:
         short, stage = self._samples.short, task.stage
         times = [each[index] for each in short.rounds]
@@ -291,7 +326,7 @@ class Bench:
             weight_bytes=short.weight_bytes(index),
             read_bytes_per_s=short.read_bytes_per_s(index),
             floor_ms=short.floor_ms(index),
-            compute_ms=median(token.compute_ms[index] for token in short.tokens),
+            compute_ms=median(token.compute_ms[self._places[index]] for token in short.tokens),
             predicted_ms=stage.predicted_ms,
             layer_ms=median(each.layers_ms for each in times) / max(1, len(stage.layers)),
             head_ms=median(each.head_ms for each in times),
@@ -301,7 +336,7 @@ class Bench:
     def _links_ms(self) -> float:
         """Milliseconds of one token on the links: into the pipeline, between stages, and back."""
         planned = self._deployment.planned
-        nodes = [task.stage.node for task in self._deployment.tasks]
+        nodes = [stage.node for stage in planned.plan.pipeline]
         hidden = planned.model.config.width * activation_item(planned.scheme)
         between = sum(
             self._link_ms(*pair, hidden + TOKEN_MESSAGE_BYTES) for pair in pairwise(nodes)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from potluck.cluster.computer import Computer
+from potluck.cluster.computer import LOOPBACK, Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.attached import Room
 from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
@@ -27,6 +27,7 @@ from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
+from potluck.wire.fields import line
 from potluck.wire.messages import (
     Address,
     Assign,
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-LOOPBACK = (Address(host="127.0.0.1", port=1),)  # the port is replaced by that of the next stage
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
@@ -130,6 +130,7 @@ class Deployment:
             seed=model.seed,
             device=device_of(stage.device),
             share=RankShare(rank=stage.rank, shares=stage.shares) if stage.is_ranked else None,
+            model=line(model.name),
         )
         return StageDeployment(
             stage=stage,

@@ -52,6 +52,15 @@ class DeviceWatch:
         self._told: set[_Place] = set()  # slow devices that there was a notice of
         self._measured: dict[_Place, float] = {}  # when slow devices were measured, or became slow
         self._again_s: dict[_Place, float] = {}
+        self._factors: Mapping[_Place, float] = {}  # as they were seen last
+
+    def slower(self) -> Mapping[NodeId, float]:
+        """How many times as long as measured the slow devices take, by their computers: the slowest of each."""
+        found: dict[NodeId, float] = {}
+        for place, factor in self._factors.items():
+            if self._paces[place].is_slow:
+                found[place[0]] = max(factor, found.get(place[0], 1.0))
+        return found
 
     async def run(self) -> None:
         """Watch until it is cancelled."""
@@ -68,11 +77,13 @@ class DeviceWatch:
         """
         deployment = self._master.deployment
         if deployment is None or not self._master.is_ready:
+            self._factors = {} if deployment is None else self._factors
             return
         self._learn(deployment)
         planned = deployment.planned
         measurements = self._master.measurements
         factors = measurements.factors(planned.model.config, planned.scheme, planned.cache)
+        before, self._factors = self.slower(), factors
         if deployment is not self._seen:
             self._change_plan(deployment, factors)
         for place, factor in factors.items():
@@ -82,6 +93,8 @@ class DeviceWatch:
                     again_s = 2 * self._again_s.get(place, AGAIN_S / 2)
                     self._again_s[place] = min(again_s, MOST_AGAIN_S)
                 self._events.publish(DeviceChanged(node_id=place[0]))
+        if self.slower().keys() != before.keys():
+            self._events.changed()
         await self._measure_again(planned, factors, now)
 
     def _learn(self, deployment: Deployment) -> None:

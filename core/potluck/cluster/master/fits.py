@@ -28,7 +28,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory, working_bytes
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
-from potluck.plan.cost import DeviceCost, Links, ModelShape
+from potluck.plan.cost import DeviceCost, Links, ModelShape, Sums
 from potluck.plan.placement import make_plan
 from potluck.plan.problems import lacking_memory
 from potluck.plan.search import Stop
@@ -66,6 +66,7 @@ class _Question:
     workers: Sequence[Computer]
     known: Sequence[MeasuredDevice]
     links: Links
+    sums: Sums
     absent: Mapping[NodeId, str]
 
 
@@ -102,6 +103,7 @@ class Fits:
             workers=list(self._computers.available()),
             known=list(self._measurements.known()),
             links=self._measurements.links.known(),
+            sums=self._measurements.sums.known(),
             absent=dict(self._absent()),
         )
         schemes = schemes_of("auto", model)
@@ -166,7 +168,7 @@ def _fitting(
     own = [device for device in devices if device.node == local]
     alone = bool(own) and not lacking_memory(shape, own, stop=stop)
     speeds = _speeds(question, scheme, shape, (question.local, *question.workers))
-    plan = _plan(shape, speeds, question.links, stop)
+    plan = _plan(shape, speeds, question, stop)
     names = list(dict.fromkeys(stage.name for stage in plan.stages)) if plan else []
     is_measured = all(speed.is_measured for speed in speeds)
     fit = Fit(
@@ -230,12 +232,15 @@ def _scaled(cost: DeviceCost, measured: MeasuredDevice, shape: ModelShape) -> De
     return replace(cost, decode_ms=decode_ms, prefill_ms=decode_ms, head_ms=head_ms)
 
 
-def _plan(shape: ModelShape, speeds: Sequence[_Speed], links: Links, stop: Stop) -> Plan | None:
+def _plan(
+    shape: ModelShape, speeds: Sequence[_Speed], question: _Question, stop: Stop
+) -> Plan | None:
     """The best plan on these devices; None: the model does not fit on them."""
     if not speeds:
         return None
     try:
-        return make_plan(shape, [speed.cost for speed in speeds], links, stop=stop)
+        costs = [speed.cost for speed in speeds]
+        return make_plan(shape, costs, question.links, sums=question.sums, stop=stop)
     except (PlanError, UsageError):
         return None
 
@@ -258,7 +263,7 @@ def _one_more(
     for node_id, name in question.absent.items():
         theirs = [known for (node, _), known in known.items() if node == node_id]
         speeds = [*here, *(_absent_speed(question, scheme, shape, name, k) for k in theirs)]
-        plan = _plan(shape, speeds, question.links, stop) if theirs else None
+        plan = _plan(shape, speeds, question, stop) if theirs else None
         if plan is None or not any(stage.node == node_id for stage in plan.stages):
             continue
         rate = plan.predicted_tokens_per_s

@@ -9,11 +9,11 @@ from msgspec import Struct
 from potluck.files import recall, remember
 from potluck.ids import NodeId
 from potluck.model.schemes import Cache, Scheme
-from potluck.plan.cost import LinkCost
+from potluck.plan.cost import HopCost, LinkCost
 from potluck.wire.measuring_messages import Profiled
 
 MAX_AGE_S = 86_400.0  # a day; older measurements are made again
-_MOST = 1000  # of profiles, and of links: the newest are kept
+_MOST = 1000  # of profiles, of links, and of sums: the newest are kept
 
 
 class KeptProfile(Struct, frozen=True, kw_only=True):
@@ -39,12 +39,22 @@ class KeptLink(Struct, frozen=True, kw_only=True):
     at: float  # when it was measured, in seconds since 1970
 
 
+class KeptSum(Struct, frozen=True, kw_only=True):
+    """What a sum of two ranks takes, on these computers."""
+
+    source: NodeId
+    target: NodeId
+    cost: HopCost
+    at: float  # when it was measured, in seconds since 1970
+
+
 class _Kept(Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
     measured_as: str
     profiles: tuple[KeptProfile, ...]
     links: tuple[KeptLink, ...]
+    sums: tuple[KeptSum, ...] = ()
 
 
 class KeptMeasurements:
@@ -64,16 +74,22 @@ class KeptMeasurements:
         self._measured_as = measured_as
         self.now = now
 
-    def recall(self) -> tuple[tuple[KeptProfile, ...], tuple[KeptLink, ...]]:
-        """The profiles and links that are not too old. Nothing if the file cannot be read."""
+    def recall(self) -> tuple[tuple[KeptProfile, ...], tuple[KeptLink, ...], tuple[KeptSum, ...]]:
+        """The profiles, links and sums that are not too old. Nothing if the file cannot be read."""
         kept = recall(self._file, _Kept) if self._file is not None else None
         if kept is None or kept.measured_as != self._measured_as:
-            return (), ()
+            return (), (), ()
         profiles = (each for each in kept.profiles if self._is_recent(each.at))
         links = (each for each in kept.links if self._is_recent(each.at))
-        return tuple(profiles), tuple(links)
+        sums = (each for each in kept.sums if self._is_recent(each.at))
+        return tuple(profiles), tuple(links), tuple(sums)
 
-    def remember(self, profiles: Iterable[KeptProfile], links: Iterable[KeptLink]) -> None:
+    def remember(
+        self,
+        profiles: Iterable[KeptProfile],
+        links: Iterable[KeptLink],
+        sums: Iterable[KeptSum],
+    ) -> None:
         """Replace what the file holds. A full disk is logged, and no error."""
         if self._file is None:
             return
@@ -81,6 +97,7 @@ class KeptMeasurements:
             measured_as=self._measured_as,
             profiles=tuple(sorted(profiles, key=lambda each: each.at)[-_MOST:]),
             links=tuple(sorted(links, key=lambda each: each.at)[-_MOST:]),
+            sums=tuple(sorted(sums, key=lambda each: each.at)[-_MOST:]),
         )
         remember(self._file, kept)
 

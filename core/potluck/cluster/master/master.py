@@ -41,6 +41,7 @@ from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
 from potluck.cluster.master.readers import Readers
 from potluck.cluster.master.replicas import Replicas
+from potluck.cluster.master.shortages import Shortages
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
@@ -73,6 +74,7 @@ from potluck.cluster.master.vocabulary import (
     no_check,
 )
 from potluck.errors import PotluckError
+from potluck.ids import NodeId
 from potluck.tasks import TaskSet
 from potluck.wire.messages import DeviceId
 
@@ -120,6 +122,7 @@ class Master:
             deadlines=deadlines,
             packing=packing,
         )
+        self.shortages = Shortages()
         self._improve_s = deadlines.improve_s
         self._improving = False
         self._inbox: deque[Event] = deque()
@@ -134,6 +137,11 @@ class Master:
     def deployment(self) -> Deployment | None:
         """The plan that is in force, or being put into force."""
         return self._loader.deployment
+
+    @property
+    def _used(self) -> frozenset[NodeId]:
+        stages = self.deployment.planned.plan.stages if self.deployment is not None else ()
+        return frozenset(stage.node for stage in stages)
 
     @property
     def measurements(self) -> Measurements:
@@ -347,6 +355,7 @@ class Master:
         """Tell the state an event, and begin the actions that are due now."""
         if isinstance(event, Wished):
             self.spares.interrupt()
+        self.shortages.heard(event, self._used)
         self._inbox.append(event)
         if self._is_deciding:
             return  # an action that is being begun sent this event: the loop below takes it next
@@ -373,7 +382,7 @@ class Master:
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
-        self.measurements.links.forget(event.node_id)
+        self.measurements.lost(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
         self.readers.lost(event, computer_lost(name, event.how))
         self.replicas.lost(event, computer_lost(name, event.how))

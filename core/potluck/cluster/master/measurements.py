@@ -1,7 +1,7 @@
 """The measurements that the planner needs: each device on the real layer shapes, and each link.
 
 Measurements are kept, on disk too (`kept.py`): a profile by device, layer shape, scheme and cache; a
-link by its two ends (`links.py`). Memory is not kept: it is always the memory free now.
+link and a sum by their two ends (`links.py sums.py`). Memory is not kept: it is always the memory free now.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from potluck.cluster.device_names import device_label, place_name
 from potluck.cluster.master.ages import too_old
 from potluck.cluster.master.kept import KeptMeasurements, KeptProfile
 from potluck.cluster.master.links import Links
+from potluck.cluster.master.sums import Sums
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
@@ -104,16 +105,18 @@ class Measurements:
         self._kept = kept if kept is not None else KeptMeasurements(None)
         self._profiles: dict[_ProfileKey, _KnownDevice] = {}
         self.links = Links(clock=clock, date=self._kept.now, changed=self._remember)
+        self.sums = Sums(clock=clock, date=self._kept.now, changed=self._remember)
         self._recall()
 
     def _recall(self) -> None:
-        profiles, links = self._kept.recall()
+        profiles, links, sums = self._kept.recall()
         for kept in profiles:
             device = kept.profile.device
             measured_as = (kept.shape, kept.scheme, kept.cache)
             key = (kept.node_id, device.id, device.name, *measured_as)
             self._profiles[key] = _KnownDevice(kept.profile, kept.at, kept.name, kept.read_bytes)
         self.links.recall(links)
+        self.sums.recall(sums)
 
     def _remember(self) -> None:
         self._kept.remember(
@@ -131,6 +134,7 @@ class Measurements:
                 for (node_id, _, _, shape, scheme, cache), known in self._profiles.items()
             ),
             self.links.kept(),
+            self.sums.kept(),
         )
 
     async def device_costs(
@@ -334,6 +338,11 @@ class Measurements:
                 known.correction.forget()
             elif profiled_ms > 0 and isfinite(measured_ms):
                 known.correction.observe(measured_ms / profiled_ms, self._clock())
+
+    def lost(self, node_id: NodeId) -> None:
+        """Forget the links of a computer that left, and its sums: it may be in another place when it comes back."""
+        self.links.forget(node_id)
+        self.sums.forget(node_id)
 
     def forget_profiles(self, node_id: NodeId) -> None:
         """Forget a computer's profiles, because its speed has changed."""

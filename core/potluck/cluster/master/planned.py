@@ -50,17 +50,18 @@ class Planned:
     @property
     def speed(self) -> Speed:
         """How fast it is, as planned, for one answer."""
-        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
         tokens = min(USUAL_PROMPT, self.context)
-        prompt_ms = time_to_first_token_ms(
-            shape,
+        prompt_s = self.prompt_ms(tokens) / 1000
+        return Speed(token_s=self.plan.token_ms / 1000, prompt_token_s=prompt_s / max(1, tokens))
+
+    def prompt_ms(self, tokens: int) -> float:
+        """The time to the first token after a prompt of so many."""
+        return time_to_first_token_ms(
+            shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache),
             self.plan,
             prompt_tokens=tokens,
             chunk_tokens=self.chunk_tokens(tokens),
             measured_tokens=PROFILE_TOKENS,
-        )
-        return Speed(
-            token_s=self.plan.token_ms / 1000, prompt_token_s=prompt_ms / 1000 / max(1, tokens)
         )
 
     @property

@@ -48,6 +48,7 @@ from potluck.plan.placement import make_plan
 from potluck.plan.problems import lacking_memory
 from potluck.plan.replicas import apart_from
 from potluck.plan.stages import Plan
+from potluck.plan.sums import pairs_to_measure
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
@@ -287,7 +288,7 @@ class Planner:
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used.
 
-        `may_choose`: one of them may read prompts for the others. `among`: who may have layers; None: all of them.
+        `may_choose`: one of them may read prompts for the others, and sums are measured for groups. `among`: who may have layers; None: all of them.
         """
         notes = [note for note in notes if note]
         notes += [
@@ -298,10 +299,19 @@ class Planner:
         if among is not None:
             devices = apart_from(devices, among)
         shape, links = shape_asked(scheme, request, model), self.measurements.links.known()
+        if may_choose:
+            pairs = pairs_to_measure(
+                shape, devices, links, request.layers, prefill_tokens=PROFILE_TOKENS
+            )
+            everyone = {c.node_id: c for c in (self._computers.local, *workers)}
+            await self.measurements.sums.measure(
+                [(everyone[devices[a].node], everyone[devices[b].node]) for a, b in pairs]
+            )
         answering = partial(
             make_plan,
             shape,
             links=links,
+            sums=self.measurements.sums.known(),
             layers=request.layers,
             min_workers=request.workers,
             users=-(-request.users // request.replicas),

@@ -23,6 +23,7 @@ from potluck.wire.measuring_messages import (
     Profile,
     Profiled,
     StageTimes,
+    SumsMeasured,
 )
 from potluck.wire.messages import (
     Address,
@@ -33,6 +34,7 @@ from potluck.wire.messages import (
     Need,
     NeedTensor,
     NodeInfo,
+    RankPlace,
 )
 from potluck.wire.spare_messages import Keep, Keeping
 from potluck.wire.versions import PROTOCOL_VERSIONS
@@ -122,6 +124,10 @@ class LocalComputer:
             dial_s=self._patience.dial_s,
             measure_s=self._patience.measure_link_s,
         )
+
+    async def measure_sums(self, device: DeviceId | None, ranks: RankPlace | None) -> SumsMeasured:
+        stage = await self._processes.handle(device)
+        return await stage.measure_sums(self._home(), ranks)
 
     def _home(self) -> HomeId:
         """This node's own home. It is made if needed: a node's links to itself need one too."""

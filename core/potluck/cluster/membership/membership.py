@@ -331,6 +331,7 @@ class Members:
                 leaves = message.leaving and not computer.is_leaving
                 computer.is_paused, computer.is_leaving = message.paused, message.leaving
                 computer.reason, computer.lent_to = message.reason, message.lent_to
+                computer.vitals = message.vitals
                 if leaves:
                     self._events.publish(ComputerLeaves(node_id=computer.node_id))
                 if is_lost:

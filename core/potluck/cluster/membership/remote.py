@@ -35,10 +35,12 @@ from potluck.wire.measuring_messages import (
     LinkMeasured,
     MeasureLink,
     MeasureStage,
+    MeasureSums,
     Profile,
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
 )
 from potluck.wire.messages import (
     Address,
@@ -52,9 +54,11 @@ from potluck.wire.messages import (
     Need,
     NeedTensor,
     NodeInfo,
+    RankPlace,
     StillNeeded,
     Unload,
     Unloaded,
+    Vitals,
     WarmingUp,
 )
 from potluck.wire.passing_messages import Expect, Expecting, PassedOn, PassOn
@@ -93,6 +97,7 @@ class RemoteComputer:
         self.is_leaving = False  # it goes on for a moment with what it has loaded
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
+        self.vitals: Vitals | None = None
         self._best: dict[NodeId, Address] = {}  # the best address, from each computer
         self._identity = identity
         self._patience = patience
@@ -173,6 +178,10 @@ class RemoteComputer:
             measured.rtt_p95_ms,
         )
         return measured
+
+    async def measure_sums(self, device: DeviceId | None, ranks: RankPlace | None) -> SumsMeasured:
+        message = MeasureSums(device=device, ranks=ranks)
+        return await self._ask(message, SumsMeasured, self._patience.measure_sums_s)
 
     async def assign(self, assign: Assign) -> Need:
         return await self._ask(assign, Need, self._patience.assign_s)

@@ -38,6 +38,7 @@ from potluck.cluster.processes.messages import (
     StageUnloaded,
     Start,
     ToStage,
+    TrySums,
     UnloadStage,
     decode_from_stage,
     encode,
@@ -52,8 +53,9 @@ from potluck.wire.measuring_messages import (
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
 )
-from potluck.wire.messages import DeviceInfo, Error, StepFailed
+from potluck.wire.messages import DeviceInfo, Error, RankPlace, StepFailed
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class HandleTimes:
     unload_s: float = 20.0
     measure_s: float = 60.0  # six passes over the weights, the first time twelve
     watch: WatchTimes = field(default_factory=WatchTimes)
+    sums_s: float = 25.0  # more than the process gives itself
     quantise_s: float = 600.0  # one matrix: a gigabyte on a slow disk, after others that wait
 
 
@@ -260,6 +263,17 @@ class StageHandle:
         """
         message = MeasureStage(epoch=epoch, position=position)
         return (await self._ask(message, StageMeasured, self._times.measure_s)).times
+
+    async def measure_sums(self, home: str, ranks: RankPlace | None) -> SumsMeasured:
+        """Sum with the stage processes of other ranks, in a home. Without ranks, only say where this one listens.
+
+        Raises:
+            PeerError: another rank cannot be reached, or does not answer in time.
+            EngineError: this process cannot sum.
+        """
+        if ranks is None:
+            return SumsMeasured(activation_port=self.activation_port)
+        return await self._ask(TrySums(home=home, ranks=ranks), SumsMeasured, self._times.sums_s)
 
     async def unload(self) -> None:
         await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)

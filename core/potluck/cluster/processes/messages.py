@@ -14,7 +14,13 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
-from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
+from potluck.wire.measuring_messages import (
+    MeasureStage,
+    Profile,
+    Profiled,
+    StageMeasured,
+    SumsMeasured,
+)
 from potluck.wire.messages import (
     Assign,
     CacheHop,
@@ -104,6 +110,13 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
         return cls(**fields)
 
 
+class TrySums(Message, frozen=True, tag="try_sums"):
+    """Sum with other stage processes, to see how long that takes."""
+
+    home: str
+    ranks: RankPlace
+
+
 class HealthCheck(Message, frozen=True, tag="health_check"):
     """Asks whether the process hangs. It is answered by a thread that does not compute."""
 
@@ -122,7 +135,7 @@ class Quantise(Message, frozen=True, tag="quantise"):
     path: str  # of the file to write, which does not exist yet
 
 
-Request: TypeAlias = Profile | LoadStage | MeasureStage | UnloadStage | Quantise
+Request: TypeAlias = Profile | LoadStage | MeasureStage | TrySums | UnloadStage | Quantise
 ToStage: TypeAlias = Start | StageSettings | HealthCheck | Request
 
 
@@ -190,7 +203,9 @@ class Quantised(Message, frozen=True, tag="quantised"):
     nbytes: int
 
 
-Answer: TypeAlias = Profiled | StageLoaded | StageMeasured | StageUnloaded | Quantised
+Answer: TypeAlias = (
+    Profiled | StageLoaded | StageMeasured | SumsMeasured | StageUnloaded | Quantised
+)
 FromStage: TypeAlias = Ready | Health | Memory | LoadProgress | Holds | StepFailed | Answer | Error
 
 _encoder = msgspec.msgpack.Encoder()

@@ -2,24 +2,25 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from potluck.cluster.processes.messages import LoadStage
 from potluck.cluster.stage.joining import dial_above
 from potluck.cluster.stage.ranks import Links
 from potluck.cluster.stage.transfers import CacheTarget
-from potluck.errors import PotluckError, UnreachableError
-from potluck.ids import HomeId, NodeId
-from potluck.net.identity import Identity
-from potluck.net.reactor import Reactor
-from potluck.net.transport import StepLink, dial_steps
-from potluck.wire.messages import CacheHop, Hop, NodeInfo, Purpose
+from potluck.errors import PotluckError
+from potluck.ids import HomeId
+from potluck.net.transport import StepLink
+from potluck.wire.messages import CacheHop, Hop, Purpose
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 10.0
 BEFORE_TIMEOUT_S = 3.0  # for a stage of the plan before; without it, tokens are computed again
+
+
+Dial: TypeAlias = Callable[[HomeId, Hop, Purpose], Awaitable[StepLink]]
 
 
 class Connected(NamedTuple):
@@ -41,11 +42,8 @@ class Connected(NamedTuple):
 class Dialling:
     """Connects a stage with others. `if_it_fails` closes the connections."""
 
-    def __init__(
-        self, identity: Identity, me: NodeInfo, reactor: Reactor, if_it_fails: AsyncExitStack
-    ) -> None:
-        self._identity, self._me, self._reactor = identity, me, reactor
-        self._if_it_fails = if_it_fails
+    def __init__(self, dial: Dial, if_it_fails: AsyncExitStack) -> None:
+        self._dial_one, self._if_it_fails = dial, if_it_fails
 
     async def connect(self, message: LoadStage) -> Connected:
         """Make the connections that a load names.
@@ -77,19 +75,6 @@ class Dialling:
             return None
 
     async def _dial(self, hop: Hop, home: HomeId, purpose: Purpose) -> StepLink:
-        try:
-            link = await dial_steps(
-                hop.addresses,
-                self._identity,
-                home=home,
-                peer=NodeId(hop.node_id),
-                me=self._me,
-                reactor=self._reactor,
-                purpose=purpose,
-                timeout_s=DIAL_TIMEOUT_S,
-            )
-        except UnreachableError as error:
-            error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
-            raise
+        link = await self._dial_one(home, hop, purpose)
         self._if_it_fails.callback(link.close)
         return link

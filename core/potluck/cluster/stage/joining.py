@@ -1,7 +1,8 @@
 """Connect the ranks of a group with each other: each dials the ranks above it, and waits for those below.
 
-Ranks that are processes of one computer then agree how they sum. Rank 0 offers memory to share; if all others can
-open it, it is used, and else their connections are, as between computers. What is agreed on is the same on all.
+Ranks that are processes of one computer then agree how they sum. Rank 0 offers what its device can do, and memory to share;
+if all others can do the same, or open it, that is used, and else their connections are, as between computers. What is
+agreed on is the same on all.
 """
 
 import asyncio
@@ -9,14 +10,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Literal, TypeVar
 
 from potluck.cluster.stage.ranks import Links
+from potluck.engine.rank_sums.collective import (
+    CollectiveExchange,
+    Transport,
+    end_communicator,
+    new_communicator,
+)
 from potluck.engine.rank_sums.shared_memory import SharedMemory
-from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
+from potluck.errors import InvalidStepError, PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
-from potluck.wire.messages import Hop, Message, Purpose, RankPlace
+from potluck.wire.messages import Hop, Message, Purpose, RankPlace, RankShare
 from potluck.wire.rank_messages import (
     AnswerSums,
     ChooseSums,
@@ -29,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 JOIN_S = 45.0  # all ranks are loaded at the same time, and dial before they read weights
 _FIRST_S = 10.0  # for the first message of a connection
+COLLECT_S = 30.0  # that a device waits for the others in a sum; its own node ends a rank that hangs
 _MOST = 32  # connections that wait for a load
 
 Dial = Callable[[Hop, Purpose], Awaitable[StepLink]]
@@ -54,6 +63,29 @@ async def dial_above(place: RankPlace, epoch: int, dial: Dial) -> Links:
         Links(sums=sums, steps=steps).close()
         raise
     return Links(sums=sums, steps=steps)
+
+
+def check_ranks(place: RankPlace | None, share: RankShare | None, own: NodeId) -> None:
+    """Check that the group that a stage is to join is the one of which it has a share.
+
+    Raises:
+        InvalidStepError: it is not, or its rank is another computer's.
+    """
+    if place is None:
+        return
+    if share is None or (share.rank, len(share.shares)) != (place.rank, len(place.hops)):
+        raise InvalidStepError("This stage has another share than its rank in the group says.")
+    check_place(place, own)
+
+
+def check_place(place: RankPlace, own: NodeId) -> None:
+    """Check that a rank is on this computer: those whose place says so share memory with each other.
+
+    Raises:
+        InvalidStepError: it is not.
+    """
+    if place.rank >= len(place.hops) or place.hops[place.rank].node_id != own:
+        raise InvalidStepError("The rank that this computer is to be is another computer's.")
 
 
 class Lobby:
@@ -113,7 +145,12 @@ class Lobby:
 
 
 async def meet(
-    lobby: Lobby, links: Links | None, place: RankPlace | None, home: HomeId, epoch: int
+    lobby: Lobby,
+    links: Links | None,
+    place: RankPlace | None,
+    home: HomeId,
+    epoch: int,
+    transport: Transport | None = None,
 ) -> Links | None:
     """All connections of a rank, of which it has those above it, and how it sums. None: there is no group.
 
@@ -122,7 +159,7 @@ async def meet(
     """
     if links is None or place is None:
         return None
-    return await agree(await lobby.add_below(links, place, home, epoch), place)
+    return await agree(await lobby.add_below(links, place, home, epoch), place, transport)
 
 
 async def end_meeting(meeting: "asyncio.Task[Links | None]") -> None:
@@ -133,19 +170,30 @@ async def end_meeting(meeting: "asyncio.Task[Links | None]") -> None:
             links.close()
 
 
-async def agree(links: Links, place: RankPlace, patience_s: float = JOIN_S) -> Links:
-    """These connections, with memory in which the ranks sum, if all are processes of one computer that can share it.
+async def agree(
+    links: Links,
+    place: RankPlace,
+    transport: Transport | None = None,
+    patience_s: float = JOIN_S,
+) -> Links:
+    """These connections, and how the ranks sum if all are processes of one computer: on their devices, or in memory that they share.
+
+    Args:
+        links: with all other ranks.
+        place: of this rank.
+        transport: of this rank's device; None: it has none.
+        patience_s: how long the others are waited for.
 
     Raises:
         PeerTimeoutError, PeerLostError: a rank does not say in time what it can, or is gone.
-        RemoteProtocolError: it says something else.
+        RankLostError, EngineError: the devices do not meet, or do not sum.
+        RemoteProtocolError: a rank says something else.
     """
-    world = len(place.hops)
     if len({hop.node_id for hop in place.hops}) > 1:
         return links
     try:
         async with asyncio.timeout(patience_s):
-            agreed = await (_offer if place.rank == 0 else _answer)(links, world)
+            agreed = await (_offer if place.rank == 0 else _answer)(links, place, transport)
     except BaseException as error:
         links.close()
         if isinstance(error, TimeoutError):
@@ -154,36 +202,70 @@ async def agree(links: Links, place: RankPlace, patience_s: float = JOIN_S) -> L
                 f" {patience_s:.0f} seconds how it can sum with this one."
             ) from None
         raise
-    how = "links" if agreed is None else "memory"
-    logger.info("ranks of one computer sum rank=%d world=%d by=%s", place.rank, world, how)
-    return replace(links, memory=agreed)
+    how = "devices" if agreed.devices else "memory" if agreed.memory else "links"
+    logger.info(
+        "ranks of one computer sum rank=%d world=%d by=%s", place.rank, len(place.hops), how
+    )
+    return agreed
 
 
-async def _offer(links: Links, world: int) -> SharedMemory | None:
-    """Rank 0: have the others say whether they can open this one's memory."""
-    memory = _make_memory(world)
+async def _offer(links: Links, place: RankPlace, transport: Transport | None) -> Links:
+    """Rank 0: have the others say whether their devices can sum, and whether they can open this one's memory."""
+    communicator = None if transport is None else _make_communicator()
+    memory = _make_memory(len(place.hops))
     try:
+        offer = OfferSums(memory=memory and memory.place, communicator=communicator)
         for link in links.sums.values():
-            link.send_nowait(OfferSums(memory=None if memory is None else memory.place))
+            link.send_nowait(offer)
         answers = [await _next(link, AnswerSums) for link in links.sums.values()]
+        by: Literal["links", "memory", "devices"] = "links"
+        if communicator is not None and all(answer.can_collect for answer in answers):
+            by = "devices"
+        elif memory is not None and all(answer.can_share for answer in answers):
+            by = "memory"
+        for link in links.sums.values():
+            link.send_nowait(ChooseSums(by=by))
+        return await _chosen(links, place, by, memory, communicator, transport)
     finally:
         if memory is not None:
             memory.hide()
-    if not all(answer.can_share for answer in answers):
-        memory = None
-    for link in links.sums.values():
-        link.send_nowait(ChooseSums(by="links" if memory is None else "memory"))
-    return memory
+        if communicator is not None:
+            end_communicator(communicator)
 
 
-async def _answer(links: Links, world: int) -> SharedMemory | None:
-    """Another rank: open what rank 0 offers, and use it if all can."""
+async def _answer(links: Links, place: RankPlace, transport: Transport | None) -> Links:
+    """Another rank: take what rank 0 offers, if all can."""
     link = links.sums[0]
     offer = await _next(link, OfferSums)
-    memory = None if offer.memory is None else _open_memory(offer.memory, world)
-    link.send_nowait(AnswerSums(can_share=memory is not None))
+    memory = None if offer.memory is None else _open_memory(offer.memory, len(place.hops))
+    can_collect = transport is not None and offer.communicator is not None
+    link.send_nowait(AnswerSums(can_share=memory is not None, can_collect=can_collect))
     choice = await _next(link, ChooseSums)
-    return memory if choice.by == "memory" else None
+    return await _chosen(links, place, choice.by, memory, offer.communicator, transport)
+
+
+async def _chosen(
+    links: Links,
+    place: RankPlace,
+    by: Literal["links", "memory", "devices"],
+    memory: SharedMemory | None,
+    communicator: str | None,
+    transport: Transport | None,
+) -> Links:
+    """The connections, with what all ranks have chosen."""
+    if by == "memory":
+        return replace(links, memory=memory)
+    if by == "links" or communicator is None or transport is None:
+        return links
+    meeting = partial(
+        CollectiveExchange,
+        communicator,
+        place.rank,
+        len(place.hops),
+        transport,
+        timeout_s=COLLECT_S,
+    )
+    return replace(links, devices=await asyncio.to_thread(meeting))
 
 
 async def _next(link: StepLink, kind: type[M]) -> M:
@@ -195,6 +277,15 @@ async def _next(link: StepLink, kind: type[M]) -> M:
             f"{link.peer.name} sent {type(message).__name__} where {kind.__name__} was due."
         )
     return message
+
+
+def _make_communicator() -> str | None:
+    """Where devices find each other; None: there is no room for it."""
+    try:
+        return new_communicator()
+    except OSError as error:
+        logger.warning("the devices of a group cannot meet: %s", error)
+        return None
 
 
 def _make_memory(world: int) -> SharedMemory | None:

@@ -41,6 +41,7 @@ from potluck.cluster.processes.messages import (
     StageUnloaded,
     Start,
     ToStage,
+    TrySums,
     UnloadStage,
     claim_stdout,
     decode_to_stage,
@@ -51,13 +52,14 @@ from potluck.cluster.stage.chain import StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
 from potluck.cluster.stage.connecting import Dialling
 from potluck.cluster.stage.disk_thread import DiskThread
-from potluck.cluster.stage.joining import end_meeting, meet
+from potluck.cluster.stage.joining import check_place, check_ranks, end_meeting, meet
 from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
+from potluck.cluster.stage.sum_times import try_sums
 from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.accelerator import log_capabilities
 from potluck.engine.caches.left_sessions import LeftSessions
@@ -65,19 +67,21 @@ from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
+from potluck.engine.rank_sums.collective import transport_of
 from potluck.errors import (
     EngineError,
     IdentityError,
     InvalidStepError,
     PotluckError,
     StaleEpochError,
+    UnreachableError,
 )
 from potluck.ids import HomeId, NodeId
 from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
-from potluck.net.transport import Listener
+from potluck.net.transport import Listener, StepLink, dial_steps
 from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import (
     MeasureStage,
@@ -85,11 +89,13 @@ from potluck.wire.measuring_messages import (
     Profiled,
     StageMeasured,
     StageTimes,
+    SumsMeasured,
 )
-from potluck.wire.messages import DeviceInfo
+from potluck.wire.messages import DeviceInfo, Hop, Purpose
 
 logger = logging.getLogger(__name__)
 
+DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
 SAVE_S = 1.5  # for writing caches at the end of the process, which its node ends after 3 seconds
 MEMORY_STEP = 0.02  # of the total; smaller changes of the free memory are not reported
@@ -133,6 +139,7 @@ class StageServer:
             disk=DiskThread(self._compute.submit_short),
             ranks=self._ranks,
         )
+        self._port = 0  # where other stages connect
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
 
@@ -152,7 +159,8 @@ class StageServer:
             on_link=self._chain.serve_link,
             kind=step_links(self._compute.reactor),
         ) as listener:
-            self._tell(Ready(devices=self._all_lent(), activation_port=listener.port))
+            self._port = listener.port
+            self._tell(Ready(devices=self._all_lent(), activation_port=self._port))
             self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
@@ -187,6 +195,8 @@ class StageServer:
             case UnloadStage():
                 self._loader.want(message.id)
                 self._tasks.spawn(self._answer(message.id, self._unload()))
+            case TrySums():
+                self._tasks.spawn(self._answer(message.id, self._try_sums(message)))
             case MeasureStage():
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
             case Quantise():
@@ -256,7 +266,7 @@ class StageServer:
 
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
-        _check_ranks(message)
+        check_ranks(message.ranks, message.share, self._identity.node_id)
         left = await self._leave(message)
         try:
             kept = await self._loader.prepare(message, left)
@@ -264,11 +274,18 @@ class StageServer:
             self._tell_held()
         home = HomeId(message.home)
         async with AsyncExitStack() as if_it_fails:
-            dialling = Dialling(self._identity, self._me, self._compute.reactor, if_it_fails)
+            dialling = Dialling(self._dial, if_it_fails)
             connected = await dialling.connect(message)
             # Ranks do not take equally long to load, and their deadline is shorter than that may be.
             meeting = asyncio.create_task(
-                meet(self._chain.lobby, connected.ranks, message.ranks, home, message.epoch)
+                meet(
+                    self._chain.lobby,
+                    connected.ranks,
+                    message.ranks,
+                    home,
+                    message.epoch,
+                    transport_of(self._device),
+                )
             )
             if_it_fails.push_async_callback(end_meeting, meeting)
             stage = await self._loader.load(message, left)
@@ -306,6 +323,22 @@ class StageServer:
             return None
         return await self._compute.call(lambda: loaded.stage.left(is_in_force=False))
 
+    async def _dial(self, home: HomeId, hop: Hop, purpose: Purpose) -> StepLink:
+        try:
+            return await dial_steps(
+                hop.addresses,
+                self._identity,
+                home=home,
+                peer=NodeId(hop.node_id),
+                me=self._me,
+                reactor=self._compute.reactor,
+                purpose=purpose,
+                timeout_s=DIAL_TIMEOUT_S,
+            )
+        except UnreachableError as error:
+            error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
+            raise
+
     def _put_in_force(self, loaded: LoadedStage) -> None:
         """Compute with this stage from now on. On the computing thread, between steps."""
         self._ranks.join(loaded.rank, loaded.rank_links)
@@ -330,6 +363,16 @@ class StageServer:
 
         times = await self._compute.call(measure)
         return StageMeasured(epoch=message.epoch, times=times)
+
+    async def _try_sums(self, message: TrySums) -> SumsMeasured:
+        check_place(message.ranks, self._identity.node_id)
+        home = HomeId(message.home)
+
+        def dial(hop: Hop, purpose: Purpose) -> Coroutine[None, None, StepLink]:
+            return self._dial(home, hop, purpose)
+
+        times = await try_sums(message.ranks, home, dial, self._chain.lobby, self._compute)
+        return SumsMeasured(activation_port=self._port, times=times)
 
     async def _unload(self) -> StageUnloaded:
         async with self._turn:
@@ -377,15 +420,6 @@ class StageServer:
             ):
                 last = now
                 self._tell(Memory(devices=now))
-
-
-def _check_ranks(message: LoadStage) -> None:
-    """Check that the group that a stage is to join is the one of which it has a share."""
-    share, place = message.share, message.ranks
-    if place is None:
-        return
-    if share is None or (share.rank, len(share.shares)) != (place.rank, len(place.hops)):
-        raise InvalidStepError("This stage has another share than its rank in the group says.")
 
 
 def _rank(message: LoadStage) -> int:

@@ -4,19 +4,21 @@ Rank 0 is a stage as any other: steps come to it, and it sends their results on.
 other ranks compute, at the same time: it passes on each message that changes a session, and each step as soon as it
 was checked and has its room. The others do these in that order. They say nothing of a step but their parts of its
 sums, or that they cannot do it (`net/rank_links.py`). Processes of one computer sum in memory that they share
-(`engine/rank_sums/shared_sums.py`); their connections then say only who cannot do a step, and who is gone.
+(`engine/rank_sums/shared_sums.py`), or on their devices (`collective.py`); their connections then say only who cannot do a
+step, and who is gone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from potluck.engine.payload import to_payload
+from potluck.engine.rank_sums.collective import CollectiveExchange
 from potluck.engine.rank_sums.ranks import NativeSum
 from potluck.engine.rank_sums.shared_memory import SharedMemory
 from potluck.engine.session import StepTokens
@@ -30,6 +32,8 @@ from potluck.wire.messages import Message
 if TYPE_CHECKING:
     from potluck.engine.rank_sums.shared_sums import SharedSums
 
+T = TypeVar("T")
+_NOTHING = bytes(4)  # a part of a sum that only says that its rank is there
 Waiting = Callable[[], AbstractContextManager[object]]
 
 
@@ -39,7 +43,9 @@ class Links:
 
     sums: Mapping[int, StepLink]  # by rank
     steps: Sequence[StepLink]  # over which rank 0 passes steps on; none on the other ranks
-    memory: SharedMemory | None = None  # in which they sum; None: over the connections
+    # In which, or on which, they sum; with neither, over the connections.
+    memory: SharedMemory | None = None
+    devices: CollectiveExchange | None = None
 
     @property
     def all(self) -> tuple[StepLink, ...]:
@@ -48,6 +54,8 @@ class Links:
     def close(self) -> None:
         for link in self.all:
             link.close()
+        if self.devices is not None:
+            self.devices.abort()
 
 
 class Ranks:
@@ -62,6 +70,7 @@ class Ranks:
         self._waiting = waiting
         self._sums: RankLinks | None = None
         self._shared: SharedSums | None = None
+        self._devices: CollectiveExchange | None = None
         self._steps: Sequence[StepLink] = ()
         self._step = 0  # the number of the one that was begun last
         self._summed = 0  # how many sums of it were made
@@ -85,6 +94,9 @@ class Ranks:
         )
         self._step = 0
         self._shared = None
+        if self._devices is not None:
+            self._devices.abort()
+        self._devices = None if links is None else links.devices
         if self._sums is not None and links is not None and links.memory is not None:
             self._shared = self._share(self._sums, links.memory)
 
@@ -147,6 +159,8 @@ class Ranks:
     def _abort(self, number: int, error: PotluckError) -> None:
         if self._sums is not None:
             self._sums.abort(number, error)
+        if self._devices is not None and self._summed:  # where others may wait for this rank
+            self._devices.abort()
 
     def abort(self) -> None:
         """Do nothing: the others hear from `step` why it is given up, and what they do depends on that."""
@@ -176,6 +190,9 @@ class Ranks:
         """
         if self._sums is None or self._is_alone:
             return
+        if self._devices is not None:
+            self._sum_on(self._devices.sum, rows)
+            return
         here = rows.detach().cpu().contiguous()
         if self._shared is not None:
             self._shared.sum(here)
@@ -186,8 +203,25 @@ class Ranks:
 
     def sum_memory(self, numbers: memoryview) -> None:
         """The same for the bytes of numbers of f32, without an operator of torch, over the connections."""
-        if self._sums is not None and not self._is_alone:
+        if self._sums is None or self._is_alone:
+            return
+        if self._devices is not None:
+            self._sum_on(self._devices.sum_memory, numbers)
+        else:
             self._add(np.frombuffer(numbers, np.float32))
+
+    def _sum_on(self, total: Callable[[T, Callable[[], None]], None], numbers: T) -> None:
+        """Sum on the devices.
+
+        Before the first sum of a step all say over the connections that they do it: a step that one cannot do is given up
+        there, and the devices go on with the next one.
+        """
+        assert self._sums is not None
+        sums, step = self._sums, self._step
+        if not self._summed:
+            sums.gather(step, 0, memoryview(_NOTHING))
+        self._summed += 1
+        total(numbers, lambda: sums.look(step))
 
     def _add(self, mine: NDArray[np.float32]) -> None:
         assert self._sums is not None

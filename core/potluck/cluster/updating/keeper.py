@@ -28,6 +28,7 @@ from potluck.cluster.updating.sentences import (
     FOLLOWS,
     HEARD,
     NEWEST,
+    NO_LIST,
     NO_PACKAGE,
     NOTHING_BEFORE,
     SAYS,
@@ -47,6 +48,7 @@ from potluck.runtime.stopping import go_on
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet
 from potluck.update import archive, ways
+from potluck.update.freshness import StaleListError
 from potluck.update.release import Release
 from potluck.update.versions import Versions, is_newer
 
@@ -73,7 +75,7 @@ class UpdateKeeper:
         self._way, why = ways.way(here.installed)
         self._versions = Versions.of(here.installed)
         keys = here.installed.updates.keys if here.installed and self._way != "manual" else ()
-        self.known = KnownRelease(here.folder, keys)
+        self.known = KnownRelease(here.folder, keys, clock=here.clock)
         self._computers: Mapping[str, HomesVersion] = {}
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
@@ -143,7 +145,8 @@ class UpdateKeeper:
         if self._versions is not None:
             await asyncio.to_thread(self._versions.came_up)
         while True:
-            due = self._here.clock() - self.known.looked_at >= DAY_S
+            since = self._here.clock() - self.known.looked_at
+            due = not 0 <= since < DAY_S  # below 0: the clock was ahead when it looked
             if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
                 self._begin(self._look_by_itself())
             await asyncio.sleep(DAY_S / 24)
@@ -218,12 +221,18 @@ class UpdateKeeper:
             self._say("quiet", message=NEWEST)
 
     async def _look_by_itself(self) -> None:
-        """Look, and say nothing of a server that does not answer: nobody has asked."""
+        """Look, and say nothing of a server that does not answer: nobody has asked.
+
+        Unless that goes on for so long that the last list has ended: who keeps lists away would else never be seen.
+        """
         try:
             await self._look()
         except OfflineError as error:
             logger.info("no look for a newer version: %s", error)
-            self._say(self._at_rest)
+            if self.known.ended:
+                self._fail(NO_LIST.format(self.known.ended))
+            else:
+                self._say(self._at_rest)
 
     async def _install_newest(self) -> None:
         try:
@@ -274,7 +283,8 @@ class UpdateKeeper:
         placed = self._here.folder / name
         for left in self._here.folder.glob("[!.]*"):
             if left.suffix != ".json":
-                left.unlink()
+                with suppress(OSError):  # Windows keeps what its owner has open
+                    left.unlink()
         try:
             os.link(path, placed)
         except OSError:  # a disk without links
@@ -348,12 +358,14 @@ class UpdateKeeper:
         if self._way == "manual":
             return BY_HAND
         try:
-            release = self.known.take(envelope)
+            release, stale = self.known.read(envelope), self._believe(envelope)
         except IntegrityError as error:
             logger.warning("a main computer tells of a release that is none: %s", error)
             raise
         if not is_newer(release.version, __version__):
             return ""
+        if stale and not (self.known.is_newer and self.known.version == release.version):
+            return stale
         failed = self._versions.failed if self._versions is not None else None
         if self._way != "itself" or not self._here.is_allowed():
             if not self.is_busy and self.state.version != self.known.version:  # else it was said
@@ -364,6 +376,14 @@ class UpdateKeeper:
         if not self.is_busy:
             self._begin(self._install(release))
         return FOLLOWS
+
+    def _believe(self, envelope: bytes) -> str:
+        """Take a list; returns why it is not the newest, if it is not."""
+        try:
+            self.known.take(envelope)
+        except StaleListError as error:
+            return error.message
+        return ""
 
     def tells(self, computers: Mapping[str, HomesVersion]) -> None:
         """What the computers of the home have answered."""

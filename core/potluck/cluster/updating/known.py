@@ -1,6 +1,7 @@
 """The newest release that this computer was told of, and what its home is told of it. Both outlive the node."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from potluck.files import recall, remember, write_atomically
 from potluck.ids import Digest
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
+from potluck.update import freshness
 from potluck.update.release import Release, read_release
 from potluck.update.versions import is_newer
 
@@ -18,18 +20,23 @@ from potluck.update.versions import is_newer
 class _Seen(msgspec.Struct, frozen=True):
     looked_at: float = 0.0  # Unix time
     wanted: str = ""  # the version that this computer's owner has asked for, once its package is here and good
+    issued: int = 0  # of the newest list that was ever seen here, Unix time; 0: there was none
+    expires: int = 0  # of that list
 
 
 class KnownRelease:
-    """A release that the project has signed, and that is not older than what runs.
+    """What the newest list tells of that the project has signed: a release that is not older than what runs.
 
     Args:
         folder: where it is kept.
         keys: whose signatures count.
+        clock: Unix time.
     """
 
-    def __init__(self, folder: Path, keys: Sequence[str]) -> None:
-        self._folder, self._keys = folder, keys
+    def __init__(
+        self, folder: Path, keys: Sequence[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._keys, self._clock = folder, keys, clock
         self._seen = recall(folder / "seen.json", _Seen) or _Seen()
         self._envelope = b""
         self.release: Release | None = None
@@ -38,7 +45,12 @@ class KnownRelease:
             release = read_release(envelope, keys)
         except (OSError, PotluckError):
             return  # nothing was known
-        if not is_newer(__version__, release.version):  # else it was updated in another way
+        self._know(release, envelope)
+
+    def _know(self, release: Release, envelope: bytes) -> None:
+        if is_newer(__version__, release.version):  # it was updated in another way
+            self._envelope, self.release = b"", None
+        else:
             self._envelope, self.release = envelope, release
 
     @property
@@ -48,23 +60,45 @@ class KnownRelease:
 
     @property
     def is_newer(self) -> bool:
-        """Whether it is newer than what runs."""
-        return is_newer(self.version, __version__)
+        """Whether it is newer than what runs, and the list still counts."""
+        return not self._has_ended and is_newer(self.version, __version__)
 
-    def take(self, envelope: bytes) -> Release:
-        """Know a release from now on, if it is newer than what is known and what runs.
+    @property
+    def _has_ended(self) -> bool:
+        return self.release is not None and self._clock() > self.release.expires
+
+    @property
+    def ended(self) -> str:
+        """The day on which the newest list that was ever seen here ended; empty: it still counts, or there was none."""
+        has_ended = 0 < self._seen.expires < self._clock()
+        return freshness.day(self._seen.expires) if has_ended else ""
+
+    def read(self, envelope: bytes) -> Release:
+        """The release that a list tells of, whether or not it counts today.
 
         Raises:
             IntegrityError: it is not signed by one of the keys, or damaged.
+        """
+        return read_release(envelope, self._keys)
+
+    def take(self, envelope: bytes) -> Release:
+        """Believe a list from now on. A later one may name an older version: a bad one was taken back.
+
+        Raises:
+            StaleListError: a newer list was seen, or it has ended, or the clock is wrong.
+            IntegrityError: it is not signed by one of the keys, or damaged.
             StoreError: it cannot be kept.
         """
-        release = read_release(envelope, self._keys)
-        if is_newer(release.version, self.version or __version__):
+        release = self.read(envelope)
+        issued, expires = release.issued, release.expires
+        freshness.check(issued, expires, now=self._clock(), seen=self._seen.issued)
+        if envelope != self._envelope:
             try:
                 write_atomically(self._folder / "release.json", envelope)
             except OSError as error:
                 raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
-            self._envelope, self.release = envelope, release
+            self._remember(msgspec.structs.replace(self._seen, issued=issued, expires=expires))
+            self._know(release, envelope)
         return release
 
     def listed(self) -> Mapping[Digest, Wheel]:
@@ -90,9 +124,10 @@ class KnownRelease:
         """The envelope that the home is told of; empty: there is nothing to tell.
 
         That is a version that this computer runs, or that its owner has asked for and that is here, so that the
-        others can take it from here.
+        others can take it from here. A list that has ended would be refused.
         """
         is_told = bool(self.version) and self.version in (__version__, self._seen.wanted)
+        is_told = is_told and not self._has_ended
         return self._envelope if is_told else b""
 
     @property

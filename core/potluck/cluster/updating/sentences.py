@@ -17,6 +17,10 @@ SAYS: Final[Mapping[Phase, str]] = {
     "switching": "Potluck starts again with the new version.",
 }
 NEWEST: Final = "This is the newest version of Potluck."
+NO_LIST: Final = (
+    "For a long time no list of releases has come here: the last one was good until {}. There may be newer versions."
+    " Connect this computer to the Internet, or try another network."
+)
 NO_PACKAGE: Final = "The newest release of Potluck has no package for this computer. The version that is here is used on."
 NOTHING_BEFORE: Final = "There is no version before this one on this computer."
 UNEXPECTED: Final = "Potluck cannot be updated: an error that it does not know. The log has it (potluck logs). What is here is used on."

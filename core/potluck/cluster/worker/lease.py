@@ -40,6 +40,7 @@ class LeasedStage:
     missing: Sequence[Missing]  # still to be sent; a tensor that two stages need is listed once
     progress: float | None = None  # of loading
     is_loaded: bool = False
+    layer_count: int = 0  # of the whole model
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -86,6 +87,12 @@ class Lease:
         """The first layer of all stages, and the one after the last."""
         starts, stops = zip(*(stage.assign.layers for stage in self.stages.values()), strict=True)
         return min(starts), max(stops)
+
+    @property
+    def model(self) -> tuple[str, int]:
+        """The name of the model ("": its master does not say), and how many layers it has."""
+        stage = next(iter(self.stages.values()))
+        return stage.assign.model, stage.layer_count
 
     @property
     def nbytes(self) -> int:

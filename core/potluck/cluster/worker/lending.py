@@ -20,7 +20,7 @@ from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.worker.leaving import LEAVE_S, Leaving
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import UsageError
+from potluck.errors import NotHeldError
 from potluck.settings import Settings, save_settings
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
@@ -77,10 +77,10 @@ class LendingSettings:
         """Lend as the owner asks.
 
         Raises:
-            UsageError: the request is for as long as the node is held, and no program holds it.
+            NotHeldError: the request is for as long as the node is held, and no program holds it.
         """
         if request.while_held and not self._activity.is_held("worker"):
-            raise UsageError(
+            raise NotHeldError(
                 "Nobody holds this lease: there is no event stream with holder=worker."
             )
         now = self._clock()

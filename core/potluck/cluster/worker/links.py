@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
+from potluck.api.values import vitals as schema
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import (
     NotAllowedError,
@@ -25,7 +28,7 @@ from potluck.net.measure import measure_to
 from potluck.net.transport import dial
 from potluck.tasks import TaskSet
 from potluck.wire.handover_messages import Follow, Invite, TakeOver
-from potluck.wire.measuring_messages import LinkMeasured, MeasureLink
+from potluck.wire.measuring_messages import LinkMeasured, MeasureLink, MeasureSums
 from potluck.wire.messages import (
     Address,
     DeviceInfo,
@@ -33,9 +36,11 @@ from potluck.wire.messages import (
     Load,
     Message,
     NodeInfo,
+    RankPlace,
     Revoked,
     Status,
     StillNeeded,
+    Vitals,
 )
 from potluck.wire.passing_messages import PassedOn, PassOn
 
@@ -139,7 +144,9 @@ class WorkerLinks:
             case MeasureLink():
                 return await self._measure(link, message)
             case Load() if hops := message.dialled:
-                return await self._load(link, message, hops)
+                return await self._dialling(link, message, hops)
+            case MeasureSums(ranks=RankPlace() as ranks) if ranks.above:
+                return await self._dialling(link, message, ranks.above)
             case PassOn():
                 return await self._pass_on(link, message)
             case StillNeeded():
@@ -180,8 +187,8 @@ class WorkerLinks:
         except PotluckError as error:
             raise _no_way(message.node_id, error) from None
 
-    async def _load(self, link: Link, message: Load, hops: Sequence[Hop]) -> Message | None:
-        """Load a stage whose process dials others: the next one, other ranks of its group, or who answers with what it reads."""
+    async def _dialling(self, link: Link, message: Message, hops: Sequence[Hop]) -> Message | None:
+        """Do what has a stage process dial others: the next one, other ranks, or who answers with what it reads."""
         try:
             for hop in hops:
                 self.check_addresses(link, hop.node_id, hop.addresses)
@@ -275,6 +282,7 @@ class WorkerLinks:
             reason=worker.reason,
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.leasing.held(link.home),
+            vitals=_vitals(worker.vitals),
         )
         if status != self._masters[link]:
             self._masters[link] = status
@@ -283,6 +291,12 @@ class WorkerLinks:
     async def _send(self, link: Link, status: Status) -> None:
         with suppress(PotluckError):  # the task that serves the link notices its end
             await link.send(status)
+
+
+def _vitals(seen: schema.Vitals) -> Vitals | None:
+    if seen == schema.Vitals():
+        return None  # nothing can be read here
+    return msgspec.convert(seen, Vitals, from_attributes=True)
 
 
 def _is_loopback(address: Address) -> bool:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from potluck.api.values.politeness import SAYS, Rule
+from potluck.api.values.vitals import Vitals
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
@@ -33,6 +34,7 @@ from potluck.store.throttle import Throttle
 from potluck.tasks import together
 from potluck.wire.measuring_messages import (
     MeasureStage,
+    MeasureSums,
     Profile,
     StageMeasured,
 )
@@ -86,6 +88,7 @@ class Worker:
         self.is_paused = False
         self.withheld: Rule | None = None  # why it is not lent by itself
         self.is_leaving = False  # what is loaded goes on although this computer is away
+        self.vitals = Vitals()
         self._stage = stage
         self._store = store
         self.peers = PeerWeights(store, throttle)
@@ -153,6 +156,10 @@ class Worker:
             case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
                 return await self._load(link, message)
+            case MeasureSums():
+                self._check_free(link)
+                stage = await self._stage(message.device)
+                return await stage.measure_sums(link.home, message.ranks)
             case MeasureStage():
                 return await self._measure(link, message)
             case Expect():
@@ -220,7 +227,11 @@ class Worker:
                 before.tensors
             )  # assigned again, because the missing tensors changed
         lease.stages[device] = LeasedStage(
-            handle=handle, assign=message, tensors=tensors, missing=missing
+            handle=handle,
+            assign=message,
+            tensors=tensors,
+            missing=missing,
+            layer_count=ModelConfig.from_dict(message.config).num_layers,
         )
         self.leasing.changed()
         return Need(

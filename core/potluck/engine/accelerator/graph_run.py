@@ -215,6 +215,6 @@ def _can_be_captured(block: DecoderLayer) -> bool:
     mixture = mlp.moe if isinstance(mlp, ParallelMoE) else mlp
     waits = isinstance(mixture, MoE) and mixture.waits
     waits |= spec.sums_mixer or spec.sums_feed_forward  # for the other ranks of a group
-    has_streams = spec.streams is not None
+    has_streams = spec.streams is not None or spec.carried is not None
     is_plain = isinstance(mixer, Attention) and not (mixer.spec.in_chunks or mixer.spec.index)
     return is_plain and not waits and not has_streams

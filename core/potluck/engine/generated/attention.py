@@ -12,6 +12,7 @@ from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.block_index import turned
 from potluck.engine.layers.linear import Linear
 from potluck.engine.layers.norms import QkNorm
 from potluck.model.mixing.channel_delta import ChannelDeltaSpec
@@ -113,6 +114,25 @@ class GeneratedAttention(Attention):
             mixed.append(self._kernels.attend(self._heads, some, *place, sinks=self.sinks))
             position += len(some)
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+class GeneratedTakingAttention(GeneratedAttention):
+    """The same with keys and values of an earlier layer, which have their norms and rope."""
+
+    __slots__ = ()
+
+    def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
+        """Queries that `project` gave, and behind them keys and values → (T, H·K)."""
+        spec, shape = self.spec, (len(rows), self.num_heads, self.head_dim)
+        own, taken = rows[:, : spec.q_size], rows[:, spec.q_size :]
+        if self._norm is not None:
+            heads = own.reshape(-1, self.head_dim)
+            own = self._kernels.norm(heads, self._norm.view(-1), spec.qk_norm_eps)
+        if self._rope is not None:
+            own = turned(own.reshape(shape), step.angles[self._rope], spec.rotary_dim)
+        kv = taken.view(len(rows), 2 * self.num_kv_heads, self.head_dim)
+        cache.write(step.position, kv)
+        return self.attend(torch.cat([own.reshape(len(rows), -1), taken], 1), cache, step)
 
 
 def _pieces(position: int, tokens: int, size: int) -> list[int]:

@@ -130,11 +130,11 @@ class GeneratedLatentAttention(LatentAttention):
         assert self.indexer is not None
         assert self._index is not None
         assert self.spec.rope is not None
-        norm = self.indexer.norm.weight, self.indexer.norm.bias
+        weight, bias = self.indexer.norm.weight
         _, keys, _ = rows.split(self._index.parts, -1)
         cache_index_keys(
             self._kernels, self._index, keys, cache.both, step.position,
-            step.angles[self.spec.rope], norm, cache.first,
+            step.angles[self.spec.rope], (weight, bias), cache.first,
         )  # fmt: skip
 
     def _multiply(self, ups: Linear, x: Tensor, head: int) -> Tensor:

@@ -264,13 +264,14 @@ def is_generable(spec: LayerSpec) -> bool:
     if (
         (spec.mixer is not None and not has_kernels(spec.mixer))
         or spec.streams is not None
+        or spec.carried is not None
         or index is not None
     ):
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
     has_before, has_after = norms.before_mixer is not None, norms.after_mixer is not None
-    if spec.norm_kind == "layer" or spec.is_side_by_side:
+    if spec.norm_kind != "root mean square" or spec.is_side_by_side:
         is_plain = isinstance(spec.mixer, AttentionSpec) and not is_parallel
         if not (is_plain and has_before) or has_after or norms.after_mlp is not None:
             return False
@@ -388,8 +389,8 @@ def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
         queries=queries,
         keys=keys,
         head_weights=indexer.weights.weight,
-        norm=indexer.norm.weight,
-        norm_bias=indexer.norm.bias,
+        norm=indexer.norm.weight[0],
+        norm_bias=indexer.norm.weight[1],
     )
 
 

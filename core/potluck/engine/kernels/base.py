@@ -112,10 +112,13 @@ class Kernels(ABC):
     def norm(
         self, x: Tensor, weight: Tensor, epsilon: float, kind: NormKind = "root mean square"
     ) -> Tensor:
-        """Return the norm of (tokens, width), f32, times the weight (width,)."""
+        """Return the norm of (tokens, width), f32, times the weight (width,); or (2, width), of which the second is a bias."""
+        if kind == "root mean square":
+            return torch.rms_norm(x, weight.shape, weight, epsilon)
+        x = x - x.mean(-1, keepdim=True)
         if kind == "layer":
-            x = x - x.mean(-1, keepdim=True)
-        return torch.rms_norm(x, weight.shape, weight, epsilon)
+            return torch.rms_norm(x, weight.shape, weight, epsilon)
+        return torch.rms_norm(x, weight.shape[1:], weight[0], epsilon) + weight[1]
 
     def close(self) -> None:
         """Let the threads end, if there are any."""

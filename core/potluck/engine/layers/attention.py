@@ -195,7 +195,8 @@ class Attention:
         if self.spec.keys_are_values:
             rows = torch.cat([rows, rows[:, self.spec.q_size :]], -1)
         qkv = rows.view(T, H + 2 * self.num_kv_heads, self.head_dim)
-        qk = qkv[:, : H + self.num_kv_heads]  # queries and keys are rotated together
+        # Queries and keys are rotated together; those that come from another layer are already.
+        qk = qkv[:, : H if self.spec.takes is not None else H + self.num_kv_heads]
         is_late = self.spec.qk_norm_after_rope
         if self.qk_norm is not None and not is_late:
             normed = qkv if self.spec.value_norm else qk

@@ -6,7 +6,7 @@ as in any attention. For another one the chosen rows are copied to one piece of 
 bits depend on which tokens it sees, and on nothing else.
 """
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,6 +23,8 @@ from potluck.model.footprint import INDEXED_QUERIES
 from potluck.model.mixing.block_index import BlockIndexSpec, HeadIndexSpec
 from potluck.model.powers import power
 
+SpecT = TypeVar("SpecT", BlockIndexSpec, HeadIndexSpec)
+
 
 def turned(x: Tensor, angles: Angles, dim: int, which: slice = slice(None)) -> Tensor:
     """(T, H, K) with rope of the first `dim` numbers; of these angles, those of `which`.
@@ -34,14 +36,14 @@ def turned(x: Tensor, angles: Angles, dim: int, which: slice = slice(None)) -> T
     return torch.cat(((turning * cosines).add_(turning.roll(dim // 2, -1) * sines), rest), -1)
 
 
-class BlockIndex:
-    """Keeps the keys of tokens and of blocks, and chooses blocks."""
+class _Index(Generic[SpecT]):
+    """What both kinds of indexers are made of."""
 
     __slots__ = ("_key_norm", "_product", "_query_norm", "input", "rope", "rotary_dim", "spec")
 
     def __init__(
         self,
-        spec: BlockIndexSpec,
+        spec: SpecT,
         input: Linear,  # noqa: A002 - as the specification calls it
         query_norm: RmsNorm,
         key_norm: RmsNorm,
@@ -53,6 +55,16 @@ class BlockIndex:
         """Put the parts together; `product` multiplies numbers of f32."""
         self.spec, self.input, self.rope, self.rotary_dim = spec, input, rope, rotary_dim
         self._query_norm, self._key_norm, self._product = query_norm, key_norm, product
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
+
+
+class BlockIndex(_Index[BlockIndexSpec]):
+    """Keeps the keys of tokens and of blocks, and chooses blocks."""
+
+    __slots__ = ()
 
     def note(self, rows: Tensor, cache: IndexedCache, step: Step) -> Tensor:
         """Cache the keys of some tokens, (T, …) of `BlockIndexSpec.input`, and return their queries (T, H, K), f32."""
@@ -104,30 +116,11 @@ class BlockIndex:
         last[:, : of_blocks.shape[1]] |= of_blocks
         return last & (tokens <= queries)
 
-    @property
-    def nbytes(self) -> int:
-        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
 
-
-class HeadIndex:
+class HeadIndex(_Index[HeadIndexSpec]):
     """Keeps the keys of tokens, and chooses blocks for each head of keys."""
 
-    __slots__ = ("_key_norm", "_product", "_query_norm", "input", "rope", "rotary_dim", "spec")
-
-    def __init__(
-        self,
-        spec: HeadIndexSpec,
-        input: Linear,  # noqa: A002 - as the specification calls it
-        query_norm: RmsNorm,
-        key_norm: RmsNorm,
-        *,
-        rope: int,
-        rotary_dim: int,
-        product: Product,
-    ) -> None:
-        """Put the parts together; `product` multiplies numbers of f32."""
-        self.spec, self.input, self.rope, self.rotary_dim = spec, input, rope, rotary_dim
-        self._query_norm, self._key_norm, self._product = query_norm, key_norm, product
+    __slots__ = ()
 
     def note(self, rows: Tensor, cache: IndexedCache, step: Step) -> Tensor:
         """Cache the keys of some tokens, (T, …) of `HeadIndexSpec.input`, and return their queries (T, H, K), f32."""
@@ -168,10 +161,6 @@ class HeadIndex:
         tokens = torch.arange(end, device=chosen.device)
         queries = torch.arange(position, end, device=chosen.device)[:, None, None]
         return chosen.repeat_interleave(self.spec.block, 2)[..., :end] & (tokens <= queries)
-
-    @property
-    def nbytes(self) -> int:
-        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
 
 
 class WithIndex(Attention):

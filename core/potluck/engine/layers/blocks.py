@@ -92,10 +92,17 @@ class DecoderLayer:
         return x if self.scale is None else x.mul_(self.scale)
 
     def _mixed(
-        self, mixer: Mixer, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]
+        self,
+        mixer: Mixer,
+        x: Tensor,
+        caches: Sequence[LayerCache],
+        steps: Sequence[Step],
+        taken: Tensor | None = None,
     ) -> Tensor:
-        """What the mixer makes of (T, D), of all ranks together."""
-        mixed = mixer.output(_mix(mixer, mixer.project(x), caches, steps))
+        """What the mixer makes of (T, D), of all ranks together; `taken` belongs behind what it makes of its matrices."""
+        rows = mixer.project(x)
+        rows = rows if taken is None else torch.cat([rows, taken], 1)
+        mixed = mixer.output(_mix(mixer, rows, caches, steps))
         return summed(mixed, steps[0].exchange) if self.spec.sums_mixer else mixed
 
     def _fed_forward(

@@ -50,7 +50,7 @@ class Indexer:
         """What `project` gave of some tokens, keys normed, and both turned by rope."""
         spec, T = self.spec, len(rows)
         q, k, weights = rows.split((spec.q_size, spec.head_dim, spec.heads), -1)
-        k = self.norm(k).to(rows.dtype)
+        k = self.norm(k)
         both = torch.cat((q.view(T, spec.heads, -1), k[:, None]), 1)  # (T, H + 1, K)
         rotate(both[..., : spec.rotary_dim], angles.cosines, angles.sines)
         return Turned(both[:, :-1], both[:, -1], weights.float() * spec.scale)

@@ -175,6 +175,8 @@ def route(
             probabilities = apply(scores, "sigmoid")
         case "sqrtsoftplus":
             probabilities = apply(scores, "softplus").sqrt_()
+        case "sparse mixer":
+            return _sparse_mixture(scores, routing, apply)
     if router.id_table is not None:
         assert ids is not None
         chosen = router.id_table[ids.to(router.id_table.device).long()].long()
@@ -186,6 +188,18 @@ def route(
     factors *= routing.scale
     result = torch.full_like(probabilities, -1.0).scatter_(1, chosen, factors)
     return torch.cat([result, shared], 1) if routing.has_shared_gate else result
+
+
+def _sparse_mixture(scores: Tensor, routing: Routing, apply: Elementwise) -> Tensor:
+    """What `route` returns for a sparse mixer: see `ScoreFunction`."""
+    result, left = torch.full_like(scores, -1.0), scores
+    for _ in range(routing.per_token):
+        highest, best = left.max(-1, keepdim=True)
+        below = (highest - scores) / scores.abs().maximum(highest)
+        powers = apply(left - highest, "exponential").masked_fill(below > routing.jitter, 0.0)
+        result.scatter_(1, best, routing.scale / in_order(powers, -1, keepdim=True))
+        left = left.scatter(1, best, -torch.inf)
+    return result
 
 
 def _best(scores: Tensor, probabilities: Tensor, router: Router) -> Tensor:

@@ -19,7 +19,6 @@ from torch import Tensor
 from potluck.engine.kernels.products.gguf_blocks import block_numbers
 from potluck.engine.kernels.products.scaled import ScaledIntegers
 from potluck.errors import BrokenModelError, EngineError
-from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.quantized import GGUF, GGUF_BLOCKS
 from potluck.reasons import reason
 
@@ -43,10 +42,19 @@ class Place(Protocol):
     def offset(self) -> int: ...
 
 
+class Rows(Protocol):
+    """What rows a table has."""
+
+    @property
+    def head_size(self) -> int: ...
+    @property
+    def shard_rows(self) -> int: ...
+
+
 class NgramTable:
     """The rows of a table that is stored in several tensors. Not thread-safe."""
 
-    def __init__(self, spec: NgramSpec) -> None:
+    def __init__(self, spec: Rows) -> None:
         self._spec = spec
         self._places: dict[int, Place] = {}
         self._open: OrderedDict[Path, FileIO] = OrderedDict()  # latest used last
@@ -193,7 +201,7 @@ def _close(files: OrderedDict[Path, FileIO]) -> None:
 
 def _unreadable(place: Place, why: str) -> EngineError:
     return EngineError(
-        f"The model's table of n-grams is read from the disk while it answers, and {place.name} in the file"
+        f"A table of the model is read from the disk while it answers, and {place.name} in the file"
         f" {place.path.name} cannot be read: {why}. Load the model anew; what is missing is then fetched again.",
         tensor=place.name,
     )

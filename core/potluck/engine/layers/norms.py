@@ -87,20 +87,17 @@ class KernelNorm(RmsNorm):
 
 
 class BiasedLayerNorm(LayerNorm):
-    """The same with a bias (n,), f32. The result is f32."""
+    """The same with a bias: its weights are (2, n), of which the second row is added."""
 
-    __slots__ = ("bias",)
+    __slots__ = ()
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float, norm: Norm = torch_norm) -> None:
-        super().__init__(weight, eps, norm)
-        self.bias = bias
+    kind = "biased layer"
 
     def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x.float()) + self.bias
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + self.bias.nbytes
+        wide = x.float()
+        centred = wide - wide.mean(-1, keepdim=True)
+        normed = self._norm(centred, self.shape, self.weight[0], self.eps)
+        return (normed + self.weight[1]).to(x.dtype)
 
 
 class QkNorm(_Weighted, ABC):

@@ -67,7 +67,7 @@ class PoolIndexer(Indexer):
         spec = self.spec
         sizes = (spec.q_size, spec.head_dim, spec.heads, spec.head_dim)
         q, k, weights, gates = rows.split(sizes, -1)
-        k = self.norm(k).to(rows.dtype)
+        k = self.norm(k)
         queries = q.reshape(len(rows), spec.heads, -1)
         return Turned(queries, torch.cat((k, gates), -1), weights.float() * spec.scale)
 

@@ -54,9 +54,11 @@ def rotary_frequencies(rope: Rope, context: int) -> tuple[Tensor, float]:
         case YarnScaling() as scaling:
             return _yarn(frequencies, rope, scaling), scaling.attention_factor
         case LongScaling() as scaling:
-            longer = context > scaling.original_max_position
-            factors = torch.tensor(scaling.long if longer else scaling.short)
-            return 1.0 / (factors * _powers(rope.theta, pairs)), scaling.attention_factor
+            if context > scaling.original_max_position:
+                factors, attention = scaling.long, scaling.long_attention_factor
+            else:
+                factors, attention = scaling.short, scaling.attention_factor
+            return 1.0 / (torch.tensor(factors) * _powers(rope.theta, pairs)), attention
 
 
 def _powers(base: float, exponents: Tensor) -> Tensor:

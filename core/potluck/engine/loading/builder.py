@@ -23,6 +23,7 @@ from potluck.engine.layers.attention import Attention, EagerAttention
 from potluck.engine.layers.beside import Beside
 from potluck.engine.layers.block_index import BlockIndex, HeadIndex, IndexedAttention
 from potluck.engine.layers.blocks import DecoderLayer
+from potluck.engine.layers.carried import CarriedLayer
 from potluck.engine.layers.indexer import Indexer
 from potluck.engine.layers.latent import LatentAttention
 from potluck.engine.layers.linear import FloatLinear, Linear, PackedLinear
@@ -40,6 +41,7 @@ from potluck.engine.layers.norms import BiasedLayerNorm, HeadNorm, ProjectionNor
 from potluck.engine.layers.parallel import ParallelMoE
 from potluck.engine.layers.pool_indexer import PoolIndexer
 from potluck.engine.layers.streams import StreamLayer
+from potluck.engine.loading.carried_builder import CarriedBuilder
 from potluck.engine.loading.expansion import make_ups
 from potluck.engine.loading.filling import Fill, Filling
 from potluck.engine.loading.pooled_builder import PooledBuilder
@@ -148,7 +150,7 @@ def build_weights(
     )
 
 
-class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
+class _Builder(CarriedBuilder, StreamBuilder, PooledBuilder, RecurrentBuilder):
     """Makes layers."""
 
     def layer(self, index: int) -> DecoderLayer:
@@ -197,7 +199,11 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
             first, second = (self._mix(prefix, one, eps) for one in streams.blocks)
             before = None if spec.ngrams is None else self._ngrams(prefix, spec.ngrams, eps)
             return StreamLayer(spec, mixer, mlp, norms, first, second, before)
-        return DecoderLayer(spec, mixer, mlp, norms, self._vector(prefix, spec.scale, 1))
+        scale = self._vector(prefix, spec.scale, 1)
+        if spec.carried is not None:
+            inputs = None if spec.inputs is None else self._inputs(prefix, spec.inputs, eps)
+            return CarriedLayer(spec, mixer, mlp, norms, scale, inputs)
+        return DecoderLayer(spec, mixer, mlp, norms, scale)
 
     def tower(self) -> Tower | None:
         """What reads pictures; None: nothing does."""
@@ -218,7 +224,11 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
             sinks = torch.empty(spec.heads, device=self._device)
             self._filling.tensor(prefix + spec.sinks, sinks)
         if self.generated is not None:
-            from potluck.engine.generated.attention import GeneratedAttention, has_kernels
+            from potluck.engine.generated.attention import (
+                GeneratedAttention,
+                GeneratedTakingAttention,
+                has_kernels,
+            )
 
             if spec.index is not None:
                 from potluck.engine.generated.block_index import GeneratedIndexedAttention
@@ -228,7 +238,8 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
             if has_kernels(spec):
-                return GeneratedAttention(
+                kind = GeneratedAttention if spec.takes is None else GeneratedTakingAttention
+                return kind(
                     spec, qkv, qk_norm, output, sinks,
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
@@ -279,12 +290,10 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
         )
 
     def _indexer(self, prefix: str, spec: IndexerSpec) -> Indexer:
-        norm = BiasedLayerNorm(
-            self._filled(prefix + KEY_NORM, spec.head_dim),
-            self._filled(prefix + KEY_NORM_BIAS, spec.head_dim),
-            spec.norm_eps,
-            self._ops.norm,
-        )
+        both = torch.empty((2, spec.head_dim), device=self._device)
+        for name, part in zip((KEY_NORM, KEY_NORM_BIAS), both, strict=True):
+            self._filling.tensor(prefix + name, part)
+        norm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain
@@ -321,7 +330,7 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
         if spec.qk_norm is None:
             return None
         sizes = spec.qk_norm_sizes
-        heads, values = [spec.heads, spec.kv_heads], 0
+        heads, values = [spec.heads, spec.kv_heads][: len(sizes)], 0
         if spec.value_norm:
             assert spec.qk_norm == "head"
             heads, values = [*heads, spec.kv_heads], spec.head_dim
@@ -347,6 +356,10 @@ class _Builder(StreamBuilder, PooledBuilder, RecurrentBuilder):
 
     def _learned(self, prefix: str, spec: DenseSpec) -> Tensor | None:
         """The numbers of the activation that were learned."""
+        if spec.numbers:
+            given = torch.tensor(spec.numbers, device=self._device)
+            finish_learned(given)
+            return given
         if not spec.learned:
             return None
         learned = torch.empty(len(spec.learned), device=self._device)

@@ -1,5 +1,6 @@
 """Allocate a stage's matrices and norms as they are computed with, and have them filled."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from potluck.engine.layers.linear import (
     PackedEmbedding,
     PackedLinear,
 )
-from potluck.engine.layers.norms import KernelNorm, LayerNorm, RmsNorm
+from potluck.engine.layers.norms import BiasedLayerNorm, KernelNorm, LayerNorm, RmsNorm
 from potluck.engine.layers.products import Products, choose_products
 from potluck.engine.loading.filling import Filling
 from potluck.engine.loading.stage_weights import StageWeights
@@ -34,12 +35,20 @@ from potluck.engine.pages import Scratch
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import NormKind
 from potluck.model.formats import INT8, PackedFormat
+from potluck.model.names import bias_name
+from potluck.model.naming import HEAD_BIAS
 from potluck.model.projection import Projection
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 from potluck.model.tensor_formats import tensor_format
 
 if TYPE_CHECKING:
     from potluck.engine.kernels.called.generated import GeneratedKernels
+
+_NORMS: Mapping[NormKind, type[RmsNorm]] = {
+    "root mean square": RmsNorm,
+    "layer": LayerNorm,
+    "biased layer": BiasedLayerNorm,
+}
 
 
 class MatrixBuilder:
@@ -107,10 +116,13 @@ class MatrixBuilder:
         return FloatEmbedding(matrix)
 
     def lm_head(self, matrix: Tensor | PackedWeight) -> Linear:
+        bias = None
+        if self._config.has_head_bias:
+            bias = self._filling.tensor(HEAD_BIAS, self._empty(self._config.vocab_size))
         if isinstance(matrix, PackedWeight):
-            return self._packed_linear(matrix, None)
+            return self._packed_linear(matrix, bias)
         product = self._products if self.run_kernels is None else self.run_kernels.multiply_plain
-        return FloatLinear(matrix, None, product)
+        return FloatLinear(matrix, bias, product)
 
     def norm(
         self,
@@ -123,6 +135,11 @@ class MatrixBuilder:
     ) -> RmsNorm:
         """The norm of `size` numbers; None: of hidden states. `is_whole`: the family's 1 + weight is not its."""
         size = size or self._config.hidden_size
+        if kind == "biased layer":
+            both = torch.empty((2, size), device=self._device)
+            self._filling.tensor(name, self._with_offset(both[0]))
+            self._filling.tensor(bias_name(name), both[1])
+            return self._norm_of(both, eps, kind)
         empty = torch.empty(size, device=self._device) if is_whole else self._norm_weight(size)
         weight = self._filling.tensor(name, empty)
         return self._norm_of(weight, eps, kind)
@@ -130,8 +147,7 @@ class MatrixBuilder:
     def _norm_of(self, weight: Tensor, eps: float, kind: NormKind = "root mean square") -> RmsNorm:
         if self.run_kernels is not None:
             return KernelNorm(weight, eps, self.run_kernels, kind)
-        make = LayerNorm if kind == "layer" else RmsNorm
-        return make(weight, eps, self._ops.norm)
+        return _NORMS[kind](weight, eps, self._ops.norm)
 
     def _up(self, rows: int, width: int, *, is_packed: bool) -> FloatLinear | PackedLinear:
         """A matrix of latent attention. Packed ones have 8 bits: they are a few hundredths of a layer."""
@@ -181,7 +197,9 @@ class MatrixBuilder:
 
     def _norm_weight(self, *shape: int) -> Tensor:
         """Memory for a norm's weight, f32. The 1 of a family's 1 + weight is added later."""
-        weight = torch.empty(shape, device=self._device)
+        return self._with_offset(torch.empty(shape, device=self._device))
+
+    def _with_offset(self, weight: Tensor) -> Tensor:
         if self._config.unit_offset:
             self._filling.then(lambda: weight.add_(1))
         return weight

@@ -5,6 +5,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from potluck.engine.gates import Elementwise, gate
 from potluck.engine.layers.balanced_streams import BalancedEnd, BalancedMix
+from potluck.engine.layers.carried import FirstNorm
 from potluck.engine.layers.ngram_table import NgramTable, TableTarget
 from potluck.engine.layers.ngrams import Ngrams
 from potluck.engine.layers.streams import Around, FinalNorm, StreamMix, StreamNorm
@@ -24,6 +25,8 @@ class StreamBuilder(MatrixBuilder):
             return self._stream_mix("", mix, config.rms_norm_eps)
         is_whole = config.final_norm_is_whole
         norm = self.norm(FINAL_NORM, config.rms_norm_eps, kind=config.norm_kind, is_whole=is_whole)
+        if (carried := config.carried) is not None:
+            return FirstNorm(norm, carried.hidden_size)
         if (streams := config.streams) is None:
             return norm
         mix = config.final_balanced_mix

@@ -1,15 +1,24 @@
 """Sums over ranks that are NVIDIA GPUs of one computer, by `torch.distributed` with NCCL.
 
-Rank 0 makes the communicator's id, which is the path of a file that no other user can open; the ranks find each other
-through it. NCCL adds in an order of its own, which may change with the number of rows, though all ranks get what it
-added: only the same steps give the same bits, as with anything that is computed on GPUs.
+Rank 0 makes the communicator's id: a folder that no other user can open, in which the ranks find each other. NCCL adds in
+an order of its own, which may change with the number of rows, though all ranks get what it added: only the same steps give
+the same bits, as with anything that is computed on GPUs.
+
+This has never run on several GPUs: tests run all of it but NCCL itself, with gloo in its place.
 """
 
+import os
+import stat
+import tempfile
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
 from typing import Any
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -17,25 +26,42 @@ from torch import Tensor
 
 from potluck.errors import EngineError, RankLostError
 
-_FIRST = "communicator-"  # of the name of the file
+_FIRST = "potluck-communicator-"  # of the name of the folder
 
 
-def new_communicator(folder: Path) -> Path:
-    """Make the id of a communicator; the folder is one that only this user can open, and the same for all ranks."""
-    return folder / f"{_FIRST}{uuid4().hex}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """How the ranks of one computer move numbers between devices like this one."""
+
+    device: torch.device
+    join: Callable[[Any, int, int, timedelta], Any]
+    """Makes a group of processes of a store, the rank, the number of ranks, and how long each waits for the others."""
+
+
+def transport_of(device: torch.device) -> Transport | None:
+    """NCCL between NVIDIA GPUs; None: this device sums in the computer's memory, or over connections."""
+    if device.type != "cuda" or not dist.is_available() or not dist.is_nccl_available():
+        return None
+    return Transport(device=device, join=_join_nccl)
+
+
+def new_communicator() -> str:
+    """Make the id of a communicator, which rank 0 tells the others. `end_communicator` it when all have met."""
+    token = token_hex(16)
+    _folder(token).mkdir(mode=0o700)
+    return token
+
+
+def end_communicator(token: str) -> None:
+    """Remove what the ranks have found each other by. Those that have met go on."""
+    rmtree(_folder(token), ignore_errors=True)
 
 
 class CollectiveExchange:
-    """An `Exchange` between processes of one computer."""
+    """Sums between processes of one computer."""
 
     def __init__(
-        self,
-        communicator: Path,
-        rank: int,
-        world: int,
-        device: torch.device,
-        *,
-        timeout_s: float,
+        self, communicator: str, rank: int, world: int, transport: Transport, *, timeout_s: float
     ) -> None:
         """Meet the other ranks, and check that the sum of ones is their number.
 
@@ -43,45 +69,56 @@ class CollectiveExchange:
             communicator: the id that rank 0 made.
             rank: of this process.
             world: how many ranks there are.
-            device: a GPU; the numbers are on it.
+            transport: of the device on which the numbers are.
             timeout_s: seconds that a rank waits for the others: here, and in each sum.
 
         Raises:
             RankLostError: the others did not come in time.
-            EngineError: sums are wrong.
+            EngineError: sums are wrong, or the id is another user's.
         """
         self.rank, self.world = rank, world
-        self._device, self._error = device, ""
+        self._device, self._error = transport.device, ""
         self._lock = threading.Lock()
         self._group: Any = None
+        timeout = timedelta(seconds=timeout_s)
         try:
-            store = dist.FileStore(str(communicator), world)  # pyright: ignore[reportPrivateImportUsage]
-            store.set_timeout(timedelta(seconds=timeout_s))
-            self._group = _join(store, rank, world, timedelta(seconds=timeout_s))
+            store = dist.FileStore(str(_checked(communicator) / "store"), world)  # pyright: ignore[reportPrivateImportUsage]
+            store.set_timeout(timeout)
+            self._group = transport.join(store, rank, world, timeout)
         except (RuntimeError, ValueError) as error:
             raise self._lost(error) from error
         self._check()
 
-    def sum(self, rows: Tensor) -> None:
+    def sum(self, rows: Tensor, look: Callable[[], object] = lambda: None) -> None:
+        """Replace rows by the sum of all ranks' rows; `look` is called while others are waited for.
+
+        Raises:
+            RankLostError: another rank is lost, or did not come in time. Nothing is summed any more.
+            PotluckError: what `look` raises. Nothing is summed any more.
+        """
         group = self._group
         if group is None:
             raise RankLostError(self._error)
         try:
-            group.allreduce(rows).wait()
+            work = group.allreduce(rows)
+            while not work.is_completed():
+                look()
+                time.sleep(0)
+            work.wait()
         except RuntimeError as error:
             raise self._lost(error) from error
+        except BaseException:
+            self.abort()
+            raise
 
-    def sum_memory(self, numbers: memoryview) -> None:
+    def sum_memory(self, numbers: memoryview, look: Callable[[], object] = lambda: None) -> None:
         here = torch.frombuffer(numbers, dtype=torch.float32)
         there = here.to(self._device)
-        self.sum(there)
+        self.sum(there, look)
         here.copy_(there)
 
-    @property
-    def native(self) -> None:
-        return None
-
     def abort(self) -> None:
+        """Close the communicator: the other ranks cannot sum any more either. Any thread may call it."""
         self._end("This rank of the group could not go on.")
 
     def _check(self) -> None:
@@ -110,13 +147,37 @@ class CollectiveExchange:
         with self._lock:
             self._error = self._error or why
             group, self._group = self._group, None
-        if group is not None:
+        if group is not None and hasattr(group, "abort"):
             group.abort()  # or a sum that waits on the device would do so for ever
 
 
-def _join(store: Any, rank: int, world: int, timeout: timedelta) -> Any:
+def _join_nccl(store: Any, rank: int, world: int, timeout: timedelta) -> Any:
     """Join the group of processes; no global one, so that a process may be in a new group after an old one failed."""
     kind: Any = dist.ProcessGroupNCCL
     options = kind.Options()
     options._timeout = timeout
     return kind(store, rank, world, options)
+
+
+def _checked(token: str) -> Path:
+    """The folder of a communicator, if it is this user's own.
+
+    Raises:
+        EngineError: it is not there, or is another's.
+    """
+    folder = _folder(token)
+    try:
+        found = folder.lstat()
+    except OSError:
+        found = None
+    is_own = found is not None and stat.S_ISDIR(found.st_mode)
+    if is_own and hasattr(os, "geteuid"):
+        assert found is not None
+        is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    if not is_own:
+        raise EngineError("What another process names is no communicator of this user.")
+    return folder
+
+
+def _folder(token: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"{_FIRST}{token}"

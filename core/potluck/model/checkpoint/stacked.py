@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from potluck.model.config import ModelConfig
 from potluck.model.layers import Experts
+from potluck.model.mixing.carried import OF_ALL_LAYERS
+from potluck.model.names import BASE
 from potluck.model.quantized import TRANSPOSED, WEIGHT, Shape
 
 _STACK = re.compile(
@@ -41,8 +43,8 @@ class Slice:
     nbytes: int
 
 
-def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
-    """Each expert's part of a tensor; none if the model has no such stack.
+def stack_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
+    """Each expert's part of a tensor, or each layer's; none if the model has no such stack.
 
     Args:
         config: of the model.
@@ -50,6 +52,8 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
         shape: of the tensor.
         nbytes: of the tensor.
     """
+    if name.startswith(OF_ALL_LAYERS) and config.layers[0].inputs is not None:
+        return _layer_rows(config, name.removeprefix(BASE), shape, nbytes)
     experts = config.experts
     if experts is None:
         return []
@@ -70,6 +74,23 @@ def expert_slices(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> 
     is_cut = found["matrix"] == facts.stacked_gates
     parts = (facts.gate, facts.up) if is_cut else (found["matrix"],)
     return _cut(found["layer"], [part + suffix for part in parts], shape, nbytes)
+
+
+def _layer_rows(config: ModelConfig, name: str, shape: Shape, nbytes: int) -> list[Slice]:
+    """Each layer's rows of a matrix of all layers."""
+    count = config.num_layers
+    if shape[:1] == () or shape[0] % count:
+        return []
+    rows, each = shape[0] // count, nbytes // count
+    return [
+        Slice(
+            name=config.layer_prefix(layer) + name,
+            shape=(rows, *shape[1:]),
+            offset=layer * each,
+            nbytes=each,
+        )
+        for layer in range(count)
+    ]
 
 
 def _is_turned(config: ModelConfig, experts: Experts, matrix: str, shape: Shape) -> bool:

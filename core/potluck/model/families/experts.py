@@ -28,6 +28,15 @@ DEEPSEEK_EXPERTS = replace(
     shared="shared_experts",
     shared_count="n_shared_experts",
 )
+# Those of Trinity and of Hy3
+SCALED_EXPERTS = replace(
+    DEEPSEEK_EXPERTS,
+    router="router.gate",
+    bias="expert_bias",
+    groups=False,
+    normalise=True,
+    shared_count="num_shared_experts",
+)
 ERNIE_EXPERTS = replace(
     QWEN_EXPERTS,
     layers="between",

@@ -54,10 +54,10 @@ class ClampedSilu:
         return f"silu_to_{self.limit:g}"
 
 
-UngatedFunction = Literal["relu2", "xielu"]
+UngatedFunction = Literal["relu2", "gelu_alone", "xielu"]
 """A function of ups, where there are no gates.
 
-relu2: max(x, 0)². xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
+relu2: max(x, 0)². gelu_alone: gelu_pytorch_tanh. xielu (https://arxiv.org/abs/2411.13010), with two numbers p and n that a layer has learned:
 p x² + x / 2 above 0, and n (exp(x) - 1 - x) + x / 2 below.
 """
 
@@ -161,8 +161,8 @@ SANDWICH_NORMS = LayerNorms(
     after_mlp="post_feedforward_layernorm",
 )
 
-NormKind = Literal["root mean square", "layer"]
-"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm without a bias)."""
+NormKind = Literal["root mean square", "layer", "biased layer"]
+"""Norms of hidden states: x / sqrt(mean(x²) + eps) · weight, or the same of x - mean(x) (LayerNorm), plus a bias or not."""
 
 QkNormKind = Literal["head", "projection"]
 """RMSNorm of queries and keys before rope: over each head, or over all heads together."""
@@ -230,6 +230,7 @@ class ExpertFacts:
     # The layers also have an MLP, which stands beside them.
     beside: ParallelNorms[str] | None = None
     function: ScoreFunction = "softmax"
+    jitter: str | None = None  # the field with what a sparse mixer takes for as good as the best
     function_field: str | None = None  # or the field that says it; those of a softmax add up to one
     id_table: str | None = None  # the name, below the block, of the experts of each token's id
     scales_input: bool = False  # factors multiply what experts read, not what they give
@@ -293,11 +294,15 @@ class Family:
     mlp_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     mlp_names: tuple[str, str] | None = None  # of gates and ups in one, and of down
     mlp_size: str = "intermediate_size"  # the field with its size
+    wide_mlp: str | None = (
+        None  # the field that is true where it is twice that of layers that take keys
+    )
     mlp_adjusted: str | None = None  # the field that is true where the size follows from it
     fused: bool = False  # files have qkv_proj and gate_up_proj
     fused_mlp: bool = False  # files have gate_up_proj, but no qkv_proj
     activation: str = "hidden_act"
     activation_names: Mapping[str, str] = field(default_factory=dict[str, str])  # its own → ours
+    head_bias: bool | str = False  # on lm_head
     # Experts have it, by `swiglu_alpha` and `swiglu_limit`; or MLPs too; or it is silu with `swiglu_limit` alone, in both.
     clamped_swiglu: bool | Literal["everywhere", "plain"] = False
     # The fields that list for each layer what limits the products of its experts, and of the one that all tokens go
@@ -347,6 +352,11 @@ class Family:
     full_head_dim: str | None = None
     full_kv_heads: str | None = None  # counts where the next one is true
     keys_are_values: str | None = None  # the field that must be true for them to have no v_proj
+
+    layer_inputs: str | None = None  # the field with the size of embeddings of each layer
+    shared_keys: str | None = (
+        None  # the field with how many of the last layers take keys of earlier ones
+    )
 
     rope_layers: RopeLayers = "all"
     local_theta: str | None = None  # the field with the theta of layers with a window; never scaled

@@ -60,6 +60,7 @@ _GEMMA_4 = Family(
             },
         },
         "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
         "tie_word_embeddings": True,
     },
     norms=SANDWICH_NORMS,
@@ -80,10 +81,9 @@ _GEMMA_4 = Family(
     logits_softcap="final_logit_softcapping",
     root_embedding=True,
     experts=GEMMA_EXPERTS,
-    lacks={
-        "hidden_size_per_layer_input": "embeddings of each layer, as E2B and E4B have them",
-        "num_kv_shared_layers": "layers that attend to the keys and values of earlier layers",
-    },
+    wide_mlp="use_double_wide_mlp",
+    layer_inputs="hidden_size_per_layer_input",
+    shared_keys="num_kv_shared_layers",
     exceeds_f16=True,
 )
 
@@ -131,7 +131,7 @@ GEMMA: Mapping[str, Family] = {
         norms=replace(SANDWICH_NORMS, after_mixer=None, after_mlp=None),
     ),
     "Gemma3ForCausalLM": _GEMMA_3,
-    # Gemma 4 26B-A4B and 31B
+    # Gemma 4 E2B, E4B, 26B-A4B and 31B
     "Gemma4ForCausalLM": _GEMMA_4,
     # Gemma 4 12B
     "Gemma4UnifiedForCausalLM": replace(

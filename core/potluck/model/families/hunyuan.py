@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from potluck.model.families.experts import DEEPSEEK_EXPERTS, HUNYUAN_EXPERTS
+from potluck.model.families.experts import HUNYUAN_EXPERTS, SCALED_EXPERTS
 from potluck.model.families.facts import Family
 
 _DENSE = Family(
@@ -47,15 +47,6 @@ HUNYUAN: Mapping[str, Family] = {
         qkv_bias="attention_bias",
         output_bias="attention_bias",
         mlp_bias="mlp_bias",
-        experts=replace(
-            DEEPSEEK_EXPERTS,
-            router="router.gate",
-            bias="expert_bias",
-            groups=False,
-            normalise=True,
-            scale="router_scaling_factor",
-            shared="shared_mlp",
-            shared_count="num_shared_experts",
-        ),
+        experts=replace(SCALED_EXPERTS, scale="router_scaling_factor", shared="shared_mlp"),
     ),
 }

@@ -7,6 +7,7 @@ from potluck.model.families.experts import (
     DEEPSEEK_DEFAULTS,
     DEEPSEEK_EXPERTS,
     QWEN_EXPERTS,
+    SCALED_EXPERTS,
 )
 from potluck.model.families.facts import GLM_NORMS, Family, LayerNorms, OutputGate
 from potluck.model.families.words import FULL, WINDOWED, first_entries, renamed
@@ -128,15 +129,7 @@ MIXTURES: Mapping[str, Family] = {
         layer_types=True,
         rope_layers="windowed",
         root_embedding="mup_enabled",
-        experts=replace(
-            DEEPSEEK_EXPERTS,
-            router="router.gate",
-            bias="expert_bias",
-            groups=False,
-            normalise=True,
-            scale="route_scale",
-            shared_count="num_shared_experts",
-        ),
+        experts=replace(SCALED_EXPERTS, scale="route_scale"),
     ),
     # Poolside's Laguna
     "LagunaForCausalLM": Family(

@@ -20,6 +20,7 @@ from potluck.model.families.glm import GLM
 from potluck.model.families.granite import GRANITE
 from potluck.model.families.hunyuan import HUNYUAN
 from potluck.model.families.latent import LATENT
+from potluck.model.families.layer_norms import LAYER_NORMS
 from potluck.model.families.liquid import LIQUID
 from potluck.model.families.llama import LLAMA
 from potluck.model.families.minimax import MINIMAX
@@ -37,6 +38,7 @@ FAMILIES: Mapping[str, Family] = {
     **LLAMA,
     **GRANITE,
     **MISTRAL,
+    **LAYER_NORMS,
     **QWEN,
     **GEMMA,
     **OLMO,

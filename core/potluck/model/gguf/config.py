@@ -82,7 +82,7 @@ def read_gguf_config(file: GgufFile) -> Config:
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "tie_word_embeddings": _HEAD not in file.shapes,
         "attention_bias": "blk.0.attn_q.bias" in file.shapes,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.shapes,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.shapes,
         "eos_token_id": _end_tokens(keys),
         "quantization_config": _quantization(file, family, keys.layers()),
     }

@@ -4,8 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from potluck.model.gguf.hybrids import falcon_h1, lfm2, nemotron_h, state_spaces
+from potluck.errors import UnknownArchitectureError
+from potluck.model.gguf.hybrids import (
+    falcon_h1,
+    granite,
+    granite_experts,
+    granite_hybrid,
+    lfm2,
+    nemotron_h,
+)
 from potluck.model.gguf.keys import Config, Keys
+from potluck.model.gguf.layer_norms import apertus, phi3, phi_moe, stablelm, starcoder2
 from potluck.model.gguf.mixtures import (
     deepseek2,
     deepseek32,
@@ -54,6 +63,13 @@ class GgufFamily:
     more: Callable[[Keys, Config], None] = lambda keys, config: None
 
 
+# Families that run, but whose GGUF files are not read; their names in these.
+_SAFETENSORS_ALONE: Mapping[str, str] = {
+    "deepseek4": "DeepseekV4ForCausalLM",
+    "glm5next": "Glm5NextForCausalLM",
+}
+
+
 def family_of(keys: Keys) -> GgufFamily:
     """The family of a file's model.
 
@@ -67,6 +83,13 @@ def family_of(keys: Keys) -> GgufFamily:
         name = "olmo3"  # its files say olmo2 too
     if (family := GGUF_FAMILIES.get(name)) is not None:
         return family
+    if (runs := _SAFETENSORS_ALONE.get(name)) is not None:
+        raise UnknownArchitectureError(
+            f"The GGUF file's model is of the architecture {name}, which Potluck reads from safetensors alone. Take"
+            " the model in that form.",
+            architecture=name,
+            nearest=runs,
+        )
     fields = [field.replace(".", "_") for field in keys.file.metadata]
     families = {family.architecture for family in GGUF_FAMILIES.values()}
     what = "The GGUF file's model"
@@ -76,14 +99,6 @@ def family_of(keys: Keys) -> GgufFamily:
 def _exaone_moe(keys: Keys, config: Config) -> None:
     routed(keys, config)
     _exaone4(keys, config)
-
-
-def _phi3(keys: Keys, config: Config) -> None:
-    partial_rotary(keys, config)
-    # In Phi-4, 0 means that there is no window.
-    config["sliding_window"] = keys.integer("attention.sliding_window", 0) or None
-    original = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
-    config["original_max_position_embeddings"] = original
 
 
 def _gemma(keys: Keys, config: Config, *, largest: int) -> None:
@@ -141,6 +156,10 @@ def _gemma4(keys: Keys, config: Config) -> None:
     }
     if "final_logit_softcapping" in keys:
         config["final_logit_softcapping"] = keys.number("final_logit_softcapping")
+    sizes = keys.each("feed_forward_length", keys.layers())
+    config["use_double_wide_mlp"] = sizes[-1] == 2 * sizes[0]
+    if config["hidden_size_per_layer_input"]:
+        config["vocab_size_per_layer_input"] = keys.rows("per_layer_token_embd.weight")
     if keys.integer("expert_count", 0):
         experts(keys, config)
         config["enable_moe_block"] = True
@@ -172,39 +191,6 @@ def _mistral3(keys: Keys, config: Config) -> None:
     if "attention.temperature_scale" in keys:
         scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale")
     config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
-
-
-def _granite(keys: Keys, config: Config) -> None:
-    for name, key in (
-        ("attention_multiplier", "attention.scale"),
-        ("embedding_multiplier", "embedding_scale"),
-        ("residual_multiplier", "residual_scale"),
-        ("logits_scaling", "logit_scale"),
-    ):
-        config[name] = keys.number(key, 1.0)
-
-
-def _granite_experts(keys: Keys, config: Config) -> None:
-    _granite(keys, config)
-    config |= {
-        "num_local_experts": keys.integer("expert_count", 0),
-        "num_experts_per_tok": keys.integer("expert_used_count", 0),
-        "shared_intermediate_size": keys.integer("expert_shared_feed_forward_length", 0),
-    }
-
-
-def _granite_hybrid(keys: Keys, config: Config) -> None:
-    """Set what has a state space, where a layer has no heads of keys, and whether there is a rope."""
-    _granite_experts(keys, config)
-    state_spaces(keys, config)
-    dense = cast("int", config["intermediate_size"])
-    heads = keys.each("attention.head_count_kv", keys.layers())
-    config |= {
-        "layer_types": ["attention" if count else "mamba" for count in heads],
-        "num_key_value_heads": max(heads, default=0),
-        "shared_intermediate_size": config["shared_intermediate_size"] or dense,
-        "position_embedding_type": "rope" if keys.flag("rope.scaling.finetuned", True) else "nope",
-    }
 
 
 def _command(keys: Keys, config: Config) -> None:
@@ -290,6 +276,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "olmoe": GgufFamily(architecture="OlmoeForCausalLM", more=experts),
     "arcee": GgufFamily(architecture="ArceeForCausalLM", interleaved_heads=True),
+    "apertus": GgufFamily(architecture="ApertusForCausalLM", more=apertus),
     "falcon-h1": GgufFamily(architecture="FalconH1ForCausalLM", more=falcon_h1),
     "lfm2": GgufFamily(architecture="Lfm2ForCausalLM", sizes_differ=True, more=lfm2),
     "lfm2moe": GgufFamily(architecture="Lfm2MoeForCausalLM", sizes_differ=True, more=lfm2),
@@ -358,7 +345,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "dots1": GgufFamily(architecture="Dots1ForCausalLM", more=routed),
     "exaone-moe": GgufFamily(architecture="ExaoneMoeForCausalLM", more=_exaone_moe),
-    "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=_phi3),
+    "phi3": GgufFamily(architecture="Phi3ForCausalLM", more=phi3),
     "gemma": GgufFamily(architecture="GemmaForCausalLM", norms_are_whole=True),
     "gemma2": GgufFamily(architecture="Gemma2ForCausalLM", norms_are_whole=True, more=_gemma2),
     "gemma3": GgufFamily(architecture="Gemma3ForCausalLM", norms_are_whole=True, more=_gemma3),
@@ -376,23 +363,31 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
     "mistral3": GgufFamily(
         architecture="Ministral3ForCausalLM", interleaved_heads=True, more=_mistral3
     ),
-    "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=_granite),
+    "granite": GgufFamily(architecture="GraniteForCausalLM", interleaved_heads=True, more=granite),
     "granitemoe": GgufFamily(
         architecture="GraniteMoeSharedForCausalLM",
         interleaved_heads=True,
         names=_GRANITE_NAMES,
-        more=_granite_experts,
+        more=granite_experts,
     ),
     "granitehybrid": GgufFamily(
         architecture="GraniteMoeHybridForCausalLM",
         interleaved_heads=True,
         sizes_differ=True,
         names=_GRANITE_NAMES,
-        more=_granite_hybrid,
+        more=granite_hybrid,
     ),
     "smollm3": GgufFamily(architecture="SmolLM3ForCausalLM", interleaved_heads=True),
     "command-r": GgufFamily(architecture="CohereForCausalLM", more=_command),
     "cohere2": GgufFamily(architecture="Cohere2ForCausalLM", more=_command),
+    "starcoder2": GgufFamily(architecture="Starcoder2ForCausalLM", more=starcoder2),
+    "stablelm": GgufFamily(architecture="StableLmForCausalLM", more=stablelm),
+    "phi2": GgufFamily(architecture="PhiForCausalLM", more=partial_rotary),
+    "phimoe": GgufFamily(architecture="PhiMoEForCausalLM", more=phi_moe),
+    "nemotron": GgufFamily(
+        architecture="NemotronForCausalLM", norms_are_whole=True, more=partial_rotary
+    ),
+    "jais2": GgufFamily(architecture="Jais2ForCausalLM"),
     "exaone4": GgufFamily(architecture="Exaone4ForCausalLM", more=_exaone4),
 }
 GGUF_ARCHITECTURES = frozenset(GGUF_FAMILIES) - {"mixtral", "olmo3"}

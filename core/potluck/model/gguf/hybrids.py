@@ -1,5 +1,7 @@
 """What GGUF files say of models with state spaces or short convolutions beside attention."""
 
+from typing import cast
+
 from potluck.model.gguf.keys import Config, Keys
 from potluck.model.gguf.mixtures import routed
 
@@ -74,3 +76,38 @@ def lfm2(keys: Keys, config: Config) -> None:
     }
     if "expert_count" in keys:
         routed(keys, config)
+
+
+def granite(keys: Keys, config: Config) -> None:
+    """Set what multiplies activations."""
+    for name, key in (
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ):
+        config[name] = keys.number(key, 1.0)
+
+
+def granite_experts(keys: Keys, config: Config) -> None:
+    """Set a mixture, and what multiplies activations."""
+    granite(keys, config)
+    config |= {
+        "num_local_experts": keys.integer("expert_count", 0),
+        "num_experts_per_tok": keys.integer("expert_used_count", 0),
+        "shared_intermediate_size": keys.integer("expert_shared_feed_forward_length", 0),
+    }
+
+
+def granite_hybrid(keys: Keys, config: Config) -> None:
+    """Set what has a state space, where a layer has no heads of keys, and whether there is a rope."""
+    granite_experts(keys, config)
+    state_spaces(keys, config)
+    dense = cast("int", config["intermediate_size"])
+    heads = keys.each("attention.head_count_kv", keys.layers())
+    config |= {
+        "layer_types": ["attention" if count else "mamba" for count in heads],
+        "num_key_value_heads": max(heads, default=0),
+        "shared_intermediate_size": config["shared_intermediate_size"] or dense,
+        "position_embedding_type": "rope" if keys.flag("rope.scaling.finetuned", True) else "nope",
+    }

@@ -15,6 +15,7 @@ from potluck.model.fields import Fields, invalid
 from potluck.model.halves import FEED_FORWARDS, kinds_of_halves
 from potluck.model.limits import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_MULTIPLIER, MAX_POSITION
 from potluck.model.mixing.block_index import read_block_index, read_head_index
+from potluck.model.mixing.carried import share_keys
 from potluck.model.mixing.channel_delta import channel_delta_layers, read_channel_delta
 from potluck.model.mixing.delta_net_fields import delta_net_layers, read_delta_net
 from potluck.model.mixing.indexer import read_followers
@@ -88,6 +89,7 @@ def read_mixers(
         )
     if family.head_index is not None:
         attentions = _with_index(fields, family.head_index, attentions)
+    attentions = share_keys(fields, family, attentions)
     layers: list[Mixer | None] = list(attentions)
     if (delta_net := read_delta_net(fields, family, hidden, stored)) is not None:
         are_nets = delta_net_layers(fields, len(layers))

@@ -63,6 +63,10 @@ class AttentionSpec:
     gate: OutputGate | None = None  # gates behind queries, keys and values
     value_numbers: int | None = None  # of a head's value, where it has fewer than its key
     value_scale: float = 1.0  # of values
+    # Keys and values go along with the hidden states: those of which kind it gives to later layers, or takes of an
+    # earlier one in place of its own.
+    gives: int | None = None
+    takes: int | None = None
     index: BlockIndexSpec | HeadIndexSpec | None = (
         None  # chooses which tokens a query sees; None: it sees all
     )
@@ -109,6 +113,8 @@ class AttentionSpec:
         parts, rows = ("q_proj", "k_proj", "v_proj"), (queries, self.kv_size, self.values_size)
         if self.keys_are_values:
             parts, rows = parts[:2], rows[:2]
+        if self.takes is not None:
+            parts, rows = parts[:1], rows[:1]
         if self.is_fused:
             parts, rows = ("qkv_proj",), (sum(rows),)
         if self.gate is not None:
@@ -176,7 +182,7 @@ class AttentionSpec:
             case None:
                 return ()
             case "head":
-                return self.head_dim, self.head_dim
+                return (self.head_dim,) * (2 if self.takes is None else 1)
             case "projection":
                 return self.q_size, self.kv_size
 

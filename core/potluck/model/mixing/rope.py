@@ -55,7 +55,8 @@ class LongScaling:
     short: tuple[float, ...]
     long: tuple[float, ...]
     original_max_position: int
-    attention_factor: float
+    attention_factor: float  # multiplies cosines and sines up to the original length
+    long_attention_factor: float  # and beyond it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

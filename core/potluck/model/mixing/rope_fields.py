@@ -288,11 +288,14 @@ def _longrope(parameters: Fields, dim: int, max_position: int) -> LongScaling:
         if factor <= 1
         else math.sqrt(1 + natural_logarithm(factor) / natural_logarithm(original))
     )
+    attention = parameters.number("attention_factor", 0.0, MAX_FACTOR, attention)
     return LongScaling(
         short=parameters.numbers("short_factor", 0.0, MAX_FACTOR, dim // 2),
         long=parameters.numbers("long_factor", 0.0, MAX_FACTOR, dim // 2),
         original_max_position=original,
-        attention_factor=parameters.number("attention_factor", 0.0, MAX_FACTOR, attention),
+        # Phi-3.5-MoE has one of its own for each of the two.
+        attention_factor=parameters.number("short_mscale", 0.0, MAX_FACTOR, attention),
+        long_attention_factor=parameters.number("long_mscale", 0.0, MAX_FACTOR, attention),
     )
 
 

@@ -24,17 +24,17 @@ def fill(window: MainWindow, backend: ScriptedBackend, context: int) -> None:
 def test_the_meter_is_always_there_and_warns(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    assert window.chat._context_text.text() == "Context 0"
+    assert window.chat.top.context_text.text() == "Context 0"
     tones: list[str] = []
 
     for context in (2048, 700, 640):
         backend.say(home(model=running_model(context=context)))
         if context == 2048:
             ask(window, backend, "How?")
-        tones.append(window.chat._context_meter._tone)
+        tones.append(window.chat.top.context_meter._tone)
 
     assert tones == ["accent", "warn", "err"]
-    assert window.chat._context_text.text() == "Context 620 / 640"
+    assert window.chat.top.context_text.text() == "Context 620 / 640"
 
 
 def test_a_full_context_offers_a_longer_one_that_fits(

@@ -16,6 +16,7 @@ from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.conversation.chat import EXAMPLES
 from potluck_app.views.conversation.composer import ComposerText
 from potluck_app.views.conversation.message import ReplyMessage
+from potluck_app.views.conversation.user_message import UserMessage
 from potluck_app.views.main_window import MainWindow
 from potluck_app.views.widgets.code import CodeView
 from potluck_app.views.widgets.controls import IconButton
@@ -246,6 +247,18 @@ def test_the_reply_and_its_code_can_be_copied(
     assert view.copy.text() == "Copied"
 
 
+def test_an_own_message_can_be_copied_whole(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    question = "Long words. " * 400  # which is folded
+    write(window, qtbot, question)
+    (own,) = window.findChildren(UserMessage)
+
+    qtbot.mouseClick(own.copy, Qt.MouseButton.LeftButton)
+
+    assert QGuiApplication.clipboard().text() == question.strip()
+
+
 def test_a_button_confirms_for_a_moment(qtbot: QtBot, theme: Theme) -> None:
     button = IconButton(theme, "copy", "Copy the reply", "copy", text="Copy", confirm_ms=1)
     qtbot.addWidget(button)
@@ -363,8 +376,8 @@ def test_the_context_fills_and_says_so(
     backend.replies[-1].text.emit("so")
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 
-    assert window.chat._context_text.text() == "Context 618 / 640"
-    assert window.chat._context_meter.fraction == pytest.approx(618 / 640)
+    assert window.chat.top.context_text.text() == "Context 618 / 640"
+    assert window.chat.top.context_meter.fraction == pytest.approx(618 / 640)
 
 
 def test_the_top_says_which_model_answers_and_where(
@@ -372,11 +385,11 @@ def test_the_top_says_which_model_answers_and_where(
 ) -> None:
     picker = window.findChild(QToolButton, "chat-model")
     assert picker is not None
-    assert picker.text() == "Potluck guide  ·  on this computer"
+    assert picker.text() == "Potluck guide · on this computer"
 
     backend.say(home(model=running_model()))
 
-    assert picker.text() == "Qwen3 8B  ·  here and there"
+    assert picker.text() == "Qwen3 8B · here and there"
     assert window.chat.pill.text() == "Ready"
     assert window.chat.composer.text.placeholderText() == "Message Qwen3 8B"
 

@@ -80,7 +80,7 @@ def test_a_longer_context_is_loaded_from_the_drawer(
     window.chat.toggle_options()
     qtbot.keyClicks(window.chat.drawer.fields["context"], "1024")
     assert not window.chat.drawer.load.isVisible()
-    assert window.chat._context_text.text() == "Context 0 / 1k"
+    assert window.chat.top.context_text.text() == "Context 0 / 1k"
 
     window.chat.drawer.fields["context"].clear()
     qtbot.keyClicks(window.chat.drawer.fields["context"], "4096")

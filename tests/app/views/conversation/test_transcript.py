@@ -157,7 +157,7 @@ def test_a_narrow_page_wraps_and_nothing_is_cut(
     transcript.resize(360, 600)
 
     qtbot.waitUntil(lambda: transcript.verticalScrollBar().maximum() > wide)
-    assert all(view.width() == transcript.viewport().width() - 48 for view in transcript._views)
+    assert all(view.width() == transcript.width() - 48 for view in transcript._views)
     for view in transcript._views:
         layout = view.layout()
         assert layout is not None
@@ -288,3 +288,19 @@ def test_the_editor_of_a_message_comes_into_view_whole(transcript: Transcript, c
     assert 0 <= top.y() < bottom.y() <= transcript.viewport().height()
     lines = editor.text.document().documentLayout().documentSize().height()
     assert editor.text.height() >= min(lines, 8) * editor.text.fontMetrics().lineSpacing()
+
+
+def test_the_page_stays_where_it_is_when_it_begins_to_scroll(
+    transcript: Transcript, chat: Chat, qtbot: QtBot
+) -> None:
+    transcript.resize(900, 400)
+    bar = transcript.verticalScrollBar()
+    places: set[tuple[int, int]] = set()
+    for count in (2, 40):
+        show(chat, count)
+        qtbot.waitUntil(lambda: bool(transcript._views))
+        QCoreApplication.processEvents()
+        places.add((transcript._views[0].x(), transcript._views[0].width()))
+
+    assert bar.maximum() > 0
+    assert len(places) == 1

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QStackedWidget, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
@@ -11,7 +12,9 @@ from potluck.api.values.schema import ClusterState
 from potluck.api.values.update import HomesVersion, Update, UpdateRequest
 from potluck_app.http import Problem
 from potluck_app.theme import Theme
+from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.options.update import UpdateCard
+from potluck_app.views.widgets.boxes import vbox
 
 pytestmark = pytest.mark.qt
 
@@ -31,7 +34,7 @@ def saying(update: Update | None, version: str = potluck.__version__) -> Cluster
 
 
 def shown(card: UpdateCard) -> set[str]:
-    parts = (card.look, card.install, card.stop, card.back, card.allowed, card.meter)
+    parts = (*card._actions, card.allowed, card.meter)
     return {part.objectName().removeprefix("update-") for part in parts if not part.isHidden()}
 
 
@@ -97,10 +100,26 @@ def test_while_it_comes_it_says_from_where_and_can_be_stopped(card: UpdateCard) 
     assert "stop" in shown(card)
 
 
+def test_how_fast_it_comes_is_said_as_soon_as_that_is_known(card: UpdateCard) -> None:
+    now = [0.0]
+    card._pace = Pace(lambda: now[0])
+    coming = Update(phase="fetching", message="", nbytes=100 * 10**6, done=0)
+    card.show_state(saying(coming))
+    assert card.pace.isHidden()
+
+    now[0] = 5.0
+    card.show_state(saying(msgspec.structs.replace(coming, done=20 * 10**6)))
+    assert card.pace.text() == "4 MB/s · 20 s left"
+    card.show_state(saying(Update(phase="trying", message="It is tried.")))
+
+    assert card.pace.isHidden()
+
+
 def test_what_went_wrong_is_said_and_can_be_tried_again(card: UpdateCard) -> None:
     card.show_state(saying(msgspec.structs.replace(OFFERED, failed=True, message="It is damaged.")))
 
     assert card.text.text() == "It is damaged."
+    assert card.install.text() == "Try again"
     assert shown(card) == {"look", "install", "allowed"}
 
 
@@ -109,9 +128,86 @@ def test_the_version_before_can_be_gone_back_to(card: UpdateCard) -> None:
     assert "back" in shown(card)
 
 
-def test_a_window_that_is_older_than_the_node_says_so(card: UpdateCard) -> None:
-    card.show_state(saying(Update(phase="quiet", message="Newest."), version="2.0.0"))
-    assert "Close this window and open it again" in card.text.text()
+UPDATED = Update(phase="quiet", message="Newest.", before="1.0.0")
+
+
+def test_a_window_that_is_older_than_the_node_says_what_to_do(card: UpdateCard) -> None:
+    card.show_state(saying(UPDATED, version="2.0.0"))
+
+    assert "Close it and open it again." in card.text.text()
+    assert shown(card) == {"back", "allowed"}
+
+
+class Opening:
+    """A card that can open the window again, and how often it did, beside another page."""
+
+    def __init__(self, theme: Theme, backend: ScriptedBackend, qtbot: QtBot) -> None:
+        self.opened = 0
+        self.card = UpdateCard(theme, backend, self._open)
+        self.page, self.settings, self.other = QStackedWidget(), QWidget(), QWidget()
+        qtbot.addWidget(self.page)
+        vbox(self.card, parent=self.settings)
+        self.page.addWidget(self.settings)
+        self.page.addWidget(self.other)
+        self.page.show()
+
+    def _open(self) -> None:
+        self.opened += 1
+
+
+@pytest.fixture
+def opening(theme: Theme, backend: ScriptedBackend, qtbot: QtBot) -> Opening:
+    return Opening(theme, backend, qtbot)
+
+
+def test_such_a_window_opens_again_by_a_click(opening: Opening, qtbot: QtBot) -> None:
+    opening.card.show_state(saying(UPDATED, version="2.0.0"))
+    assert opening.opened == 0  # nobody has asked for the update here
+
+    qtbot.mouseClick(opening.card.open_again, Qt.MouseButton.LeftButton)
+
+    assert opening.opened == 1
+
+
+@pytest.mark.parametrize("asked", ["install", "back"])
+def test_the_window_that_asked_for_another_version_opens_again_by_itself_once(
+    opening: Opening, asked: str
+) -> None:
+    card = opening.card
+    card.show_state(saying(msgspec.structs.replace(OFFERED, before="1.0.0")))
+    (card.install if asked == "install" else card.back).click()
+    card.show_state(saying(Update(phase="switching", message="It starts again.")))
+    card.show_state(None)  # the node is away
+    assert opening.opened == 0
+
+    for _ in range(2):
+        card.show_state(saying(UPDATED, version="2.0.0"))
+
+    assert opening.opened == 1
+
+
+def test_a_person_who_has_gone_to_another_page_is_not_interrupted(opening: Opening) -> None:
+    card = opening.card
+    card.show_state(saying(OFFERED))
+    card.install.click()
+    opening.page.setCurrentWidget(opening.other)
+
+    card.show_state(saying(UPDATED, version="2.0.0"))
+
+    assert opening.opened == 0
+    assert "open-again" in shown(card)
+
+
+def test_a_version_that_is_offered_is_seen_when_the_card_is(opening: Opening) -> None:
+    seen: list[str] = []
+    opening.card.seen.connect(seen.append)
+    opening.page.setCurrentWidget(opening.other)
+    opening.card.show_state(saying(OFFERED))
+    assert not seen
+
+    opening.page.setCurrentWidget(opening.settings)
+
+    assert seen == ["2.0.0"]
 
 
 def test_where_potluck_cannot_update_itself_it_says_how(card: UpdateCard) -> None:
@@ -119,6 +215,10 @@ def test_where_potluck_cannot_update_itself_it_says_how(card: UpdateCard) -> Non
 
     assert "git pull" in card.text.text()
     assert shown(card) == set()
+    assert card._buttons.isHidden()  # no empty room below the sentence
+    assert card.text.textInteractionFlags() == Qt.TextInteractionFlag.TextSelectableByMouse
+    card.show_state(saying(OFFERED))
+    assert card.text.textInteractionFlags() == Qt.TextInteractionFlag.NoTextInteraction
 
 
 def test_the_other_computers_are_named_with_what_they_do(card: UpdateCard) -> None:

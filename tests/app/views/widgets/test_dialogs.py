@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from potluck_app.views.home.computer_actions import Question
-from potluck_app.views.widgets.controls import button, label
+from potluck_app.views.widgets.controls import button, label, rule
 from potluck_app.views.widgets.dialogs import Confirmation, Dialog
 
 pytestmark = pytest.mark.qt
@@ -28,6 +28,17 @@ def long_dialog(parent: QWidget) -> Dialog:
     dialog.fill(copy, *lines, buttons=(button("Close", "close", dialog.reject),))
     dialog.open()
     return dialog
+
+
+def test_the_last_button_ends_where_the_parts_above_it_end(parent: QWidget) -> None:
+    edge = rule()
+    dialog = Dialog(parent, "edge", "Edge")
+    close = button("Close", "close", dialog.reject)
+    dialog.fill(edge, buttons=(close,))
+    dialog.open()
+
+    ends = [part.mapTo(dialog, part.rect().topRight()).x() for part in (edge, close)]
+    assert ends[0] == ends[1]
 
 
 def test_a_dialog_to_read_begins_with_the_button_that_closes_it(parent: QWidget) -> None:

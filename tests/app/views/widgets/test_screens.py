@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from chat_page import pages_of
 from fake_backend import computer
@@ -10,6 +11,7 @@ from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home, pairing, running_model, study_pc
 
+from potluck import __version__
 from potluck.api.values.schema import Device, Listener
 from potluck.api.values.update import Update
 from potluck_app import language
@@ -86,7 +88,8 @@ def test_the_buttons_about_a_new_version_have_room_in_german(
     failed = Update(
         phase="offered", message="Damaged.", version="2.0.0", failed=True, before="1.0.0"
     )
-    backend.say(home(update=failed))
+    node = msgspec.structs.replace(home().node, version=__version__)
+    backend.say(home(update=failed, node=node))
     narrow.go(narrow.settings)
     card = narrow.settings.update_card
     qtbot.waitUntil(card.back.isVisible)

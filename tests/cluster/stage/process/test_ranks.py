@@ -12,10 +12,15 @@ from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 from potluck.cluster.processes.handle import HandleTimes
 from potluck.cluster.processes.messages import StageLoaded
 from potluck.cluster.processes.watchdog import WatchTimes
-from potluck.errors import InvalidStepError, NeedReplayError, PeerLostError
+from potluck.errors import (
+    InvalidStepError,
+    NeedReplayError,
+    PeerLostError,
+    UnreachableError,
+)
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import TrimSession
-from potluck.wire.messages import Ping, RankPlace, RankShare
+from potluck.wire.messages import Address, Ping, RankPlace, RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -80,6 +85,31 @@ def test_ranks_answer_as_the_whole_model_does(
     run(main())
 
 
+def test_ranks_without_layers_measure_what_sums_take(
+    desk: StageNode, laptop: StageNode, run: Run
+) -> None:
+    async def main() -> None:
+        hops = desk.hop, laptop.hop
+        home = desk.home
+        only_asked = await desk.handle.measure_sums(home, None)
+        assert [a.port for a in desk.hop.addresses] == [only_asked.activation_port]
+        for _ in range(2):
+            measured = await asyncio.gather(
+                *(
+                    node.handle.measure_sums(home, RankPlace(rank=rank, hops=hops))
+                    for rank, node in enumerate((desk, laptop))
+                )
+            )
+            sizes = [[each.nbytes for each in one.times] for one in measured]
+            assert sizes == [[16 << 10, 2 << 20]] * 2
+            assert all(each.ms > 0 for one in measured for each in one.times)
+        nobody = msgspec.structs.replace(laptop.hop, addresses=(Address(host="127.0.0.1", port=1),))
+        with pytest.raises(UnreachableError):
+            await desk.handle.measure_sums(home, RankPlace(rank=0, hops=(desk.hop, nobody)))
+
+    run(main())
+
+
 def test_a_rank_that_has_lost_a_session_has_its_tokens_sent_again(
     desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
 ) -> None:
@@ -132,13 +162,21 @@ def test_a_rank_that_stands_still_is_ended_and_the_others_report_it(
     run(main())
 
 
-def test_a_rank_without_the_others_is_not_loaded(
-    desk: StageNode, model: LocalModel, run: Run
+def test_a_rank_without_the_others_or_of_another_computer_is_not_loaded(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run
 ) -> None:
+    """Who is told that all ranks are on one computer shares memory with them: it has to be this one."""
+
     async def main() -> None:
         whole = desk.stage(model, range(4))
         place = RankPlace(rank=0, hops=(desk.hop, desk.hop))
         with pytest.raises(InvalidStepError, match="another share"):
             await desk.load(msgspec.structs.replace(whole, ranks=place))
+        others = RankPlace(rank=0, hops=(laptop.hop, laptop.hop))
+        share = RankShare(rank=0, shares=SHARES)
+        with pytest.raises(InvalidStepError, match="another computer's"):
+            await desk.load(msgspec.structs.replace(whole, ranks=others, share=share))
+        with pytest.raises(InvalidStepError, match="another computer's"):
+            await desk.handle.measure_sums(desk.home, others)
 
     run(main())

@@ -127,7 +127,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
         self, x: Tensor, weight: Tensor, epsilon: float, kind: NormKind = "root mean square"
     ) -> Tensor:
         assert weight.dtype == torch.float32
-        assert x.shape[1:] == weight.shape
+        assert x.shape[1:] == weight.shape[-1:]
         return self._rows(x, x.shape[1], weight, NORMED[kind], epsilon)
 
     def gate(

@@ -39,10 +39,11 @@ class Head:
         epsilon: float,
         weight: PackedWeight,
         norm_kind: NormKind = "root mean square",
+        addend: Tensor | None = None,
     ) -> None:
         assert norm.dtype == torch.float32
         assert norm.is_contiguous()
-        assert norm.shape == (weight.width,)
+        assert norm.shape == ((2,) if norm_kind == "biased layer" else ()) + (weight.width,)
         shape = HeadShape(
             hidden=weight.width,
             rows=weight.rows,
@@ -52,12 +53,14 @@ class Head:
         )
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
         self._kernels, self._run = kernels, kernels.compiled(emit_head, shape)
-        self._memory = norm, weight, torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
-        _, _, records = self._memory
+        addend = None if addend is None else addend.float().contiguous()
+        records = torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
+        self._memory = norm, weight, records, addend
         self._step = HeadStep.structure(
             norm=norm.data_ptr(),
             records=records.data_ptr(),
             matrix=weight.data.data_ptr(),
+            addend=0 if addend is None else addend.data_ptr(),
             logits=self.logits.data_ptr(),
             job=kernels.job,
             shares=kernels.shares,

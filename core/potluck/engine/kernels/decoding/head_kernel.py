@@ -14,7 +14,6 @@ from potluck.engine.kernels.writing.ir_types import (
     I32,
     I64,
     KIND_F32,
-    NULL,
     POINTER,
     constant,
     vector,
@@ -32,6 +31,7 @@ class HeadStep(Record):
     norm = Address(KIND_F32)
     records = Address(I8)  # the input of the product
     matrix = Address(I8)
+    addend = Address(KIND_F32)  # or null
     logits = Address(KIND_F32)
     job = Address(I8)
     shares = Number()
@@ -56,7 +56,7 @@ class HeadShape:
 
 
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
-    """Write logits = norm(hidden) Wᵀ; hidden states, weights of the norm and logits are f32."""
+    """Write logits = norm(hidden) Wᵀ + addend; hidden states, weights of the norm, addend and logits are f32."""
     run = emit_run(module, f"{name}_run", path)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
@@ -66,7 +66,7 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     )
     norm = shape.epsilon, shape.norm_kind
     inputs = form.normed(given.hidden, shape.hidden, given.norm, *norm)
-    form.multiply(given.matrix, inputs, given.logits, NULL, shape.rows, shape.hidden)
+    form.multiply(given.matrix, inputs, given.logits, given.addend, shape.rows, shape.hidden)
     return e.end(_emit_best(e, given.logits, shape.rows))
 
 

@@ -84,7 +84,7 @@ class LayerShape:
     def __post_init__(self) -> None:
         assert self.multiplier == 1.0 or not self.has_norms_after
         assert self.routing is None or self.has_norms_before
-        if self.norm_kind == "layer" or self.is_side_by_side:
+        if self.norm_kind != "root mean square" or self.is_side_by_side:
             assert isinstance(self.mixer, Heads)
             assert self.has_norms_before
             assert not self.has_norms_after

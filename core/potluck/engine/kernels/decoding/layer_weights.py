@@ -87,7 +87,7 @@ class LayerWeights:
     its input. An MLP without gates has its ups as `gate_up`.
     """
 
-    norms: LayerNorms[Tensor]  # (D,) each
+    norms: LayerNorms[Tensor]  # (D,) each; (2, D) with a bias behind the weight
     qkv: Weight | None = None
     qkv_bias: Tensor | None = None
     # (2, K): of queries, of keys; (3, K): of values too; or of projections, (H·K + Hkv·K,)
@@ -257,8 +257,9 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         normed = 2 + mixer.value_norm if mixer.qk_norm == "head" else heads + mixer.kv_heads
         normed *= mixer.head_dim
     beside = None if moe is None else moe.beside
+    has_bias = shape.norm_kind == "biased layer"
     for vector, numbers in (
-        *((norm, hidden) for norm in layer.norms.present),
+        *((norm, hidden * (1 + has_bias)) for norm in layer.norms.present),
         (layer.qk_norm, normed),
         (layer.qkv_bias, shape.qkv_rows),
         (layer.delta_net and layer.delta_net.rates, rates * hidden),

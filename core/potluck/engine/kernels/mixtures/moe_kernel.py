@@ -39,6 +39,9 @@ def emit_choose(module: ir.Module, name: str, path: Path, routing: Routing) -> i
     e = Emitter(internal(ir.Function(module, CHOOSE, name)), path)
     scores, bias, factors = (argument.of(KIND_F32) for argument in e.arguments)
     count = routing.count
+    if routing.function == "sparse mixer":
+        _emit_sparse_mixture(e, scores, factors, routing)
+        return e.end()
     if routing.function == "softmax":
         total = _emit_powers(e, scores, count)
         if routing.has_bias:  # which is added to what the softmax gives
@@ -115,6 +118,21 @@ def _emit_powers(e: Emitter, scores: Pointer, count: int) -> Value:
     return sums.value.total()
 
 
+def _emit_sparse_mixture(e: Emitter, scores: Pointer, factors: Pointer, routing: Routing) -> None:
+    """Write the factors of a sparse mixer: see `ScoreFunction`."""
+    choice, none = _Choice(e, scores, None), constant(_WIDE, 0.0)
+    _emit_free(e, choice, factors, routing)
+    with e.loop(0, routing.per_token):
+        place = _emit_highest(e, choice, factors, routing.count)
+        highest, sums = e.splat(scores[place], _LANES), e.variable(none)
+        for span in e.spans(routing.count, _LANES):
+            score, is_free = scores[span], factors[span].equals(_FREE)
+            below = (highest - score) / highest.at_least(score.at_least(0.0 - score))
+            power = e.select(below > routing.jitter, none, emit_exp(e, score - highest))
+            sums.value = sums.value + e.select(is_free, power, none)
+        factors[place] = routing.scale / sums.value.total()
+
+
 def _emit_sigmoid(e: Emitter, source: Pointer, target: Pointer, count: int) -> None:
     for span in e.spans(count, _LANES):
         target[span] = 1.0 / (1.0 + emit_exp(e, -0.0 - source[span]))
@@ -163,18 +181,24 @@ def _emit_best(e: Emitter, choice: _Choice, factors: Pointer, routing: Routing) 
     """Write the probabilities of the highest choices as their factors; return the sum of these."""
     chosen = e.variable(constant(F32, 0.0))
     with e.loop(0, routing.per_token):
-        best, place = e.variable(constant(F32, _LOWEST)), e.variable(e.index(0))
-        with e.loop(0, routing.count) as expert:
-            value, is_free = choice[expert], factors[expert].equals(_FREE)
-            # Unordered: an expert has to be chosen even where every choice is NaN.
-            is_best = is_free & e.fcmp_unordered(">", value, best.value)
-            best.value = e.select(is_best, value, best.value)
-            place.value = e.select(is_best, expert, place.value)
+        place = _emit_highest(e, choice, factors, routing.count)
         if routing.chooses_products:
-            _emit_sigmoid(e, choice.probabilities + place.value, factors + place.value, 1)
-            probability = factors[place.value]
+            _emit_sigmoid(e, choice.probabilities + place, factors + place, 1)
+            probability = factors[place]
         else:
-            probability = choice.probabilities[place.value]
-            factors[place.value] = probability
+            probability = choice.probabilities[place]
+            factors[place] = probability
         chosen.value = chosen.value + probability
     return chosen.value
+
+
+def _emit_highest(e: Emitter, choice: _Choice, factors: Pointer, count: int) -> Value:
+    """Return the first of the highest choices of those that may still be chosen."""
+    best, place = e.variable(constant(F32, _LOWEST)), e.variable(e.index(0))
+    with e.loop(0, count) as expert:
+        value, is_free = choice[expert], factors[expert].equals(_FREE)
+        # Unordered: an expert has to be chosen even where every choice is NaN.
+        is_best = is_free & e.fcmp_unordered(">", value, best.value)
+        best.value = e.select(is_best, value, best.value)
+        place.value = e.select(is_best, expert, place.value)
+    return place.value

@@ -24,6 +24,7 @@ from potluck.engine.kernels.writing.functions import (
     emit_bytes,
     emit_clamped_silu,
     emit_clamped_swiglu,
+    emit_gelu_tanh,
     emit_integers,
     emit_inverse_rms,
     emit_moments,
@@ -50,13 +51,19 @@ from potluck.model.families.facts import Activation, ClampedSilu, ClampedSwiglu,
 
 _LANES = 16
 
-Reading: TypeAlias = Literal["plain", "scaled", "normed", "centred", "softcapped"] | Activation
+Reading: TypeAlias = (
+    Literal["plain", "scaled", "normed", "centred", "shifted", "softcapped"] | Activation
+)
 """plain: x. scaled: x · number. normed: x / sqrt(mean(x x) + number) · weight, a root mean square norm.
-centred: likewise of x - mean(x), a layer norm. softcapped: number · tanh(x / number).
+centred: likewise of x - mean(x), a layer norm. shifted: the same plus a bias, which is behind the weights. softcapped: number · tanh(x / number).
 An activation: activation(gate) · up, of a row that has all gates before as many ups, or pairs of them. Or an
 activation of ups alone; `weight` has the numbers of xielu."""
 
-NORMED: Mapping[NormKind, Reading] = {"root mean square": "normed", "layer": "centred"}
+NORMED: Mapping[NormKind, Reading] = {
+    "root mean square": "normed",
+    "layer": "centred",
+    "biased layer": "shifted",
+}
 """How a norm of each kind reads a row."""
 
 Writing: TypeAlias = int | Literal["records", "sum"]
@@ -107,6 +114,11 @@ def read_row(
             assert weight is not None
             mean, inverse = emit_moments(e, x, width, number)
             return lambda span: (x[span] - mean) * inverse * weight[span]
+        case "shifted":
+            assert weight is not None
+            mean, inverse = emit_moments(e, x, width, number)
+            bias = weight + width
+            return lambda span: (x[span] - mean) * inverse * weight[span] + bias[span]
         case "softcapped":
             return lambda span: emit_tanh(e, x[span] / number) * number
         case "silu" | "gelu_pytorch_tanh" | "sigmoid" | "softplus" | "exponential":
@@ -117,6 +129,8 @@ def read_row(
             return lambda span: emit_clamped_silu(e, x[span], ups[span], reading)
         case "relu2":
             return lambda span: emit_relu2(x[span])
+        case "gelu_alone":
+            return lambda span: emit_gelu_tanh(e, x[span])
         case "xielu":
             assert weight is not None
             return lambda span: emit_xielu(e, x[span], weight[0], weight[1])

@@ -1,0 +1,125 @@
+"""What ranks gain across computers, predicted beside measured: `python tests/bench_rank_home.py DESK ATTIC`. Not a test.
+
+    DESK, ATTIC           commands that run another one on these computers, each as one word: "ip netns exec desk taskset -c 0"
+    --shape qwen-0.5b     with random weights
+    --scheme int4
+    --prompt 256          tokens of a prompt
+    --repeat 3
+    --divisions desk,both,pipeline    which to measure, in this order; more than once: "desk,both,desk,both"
+
+Two nodes of this checkout, each with one thread, are paired; DESK is the main one. `potluck bench` measures the model on
+DESK alone, as a rank group, and in two halves one after the other.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from potluck.model.shapes import SHAPES
+from potluck.settings import Folders, Settings, save_settings
+
+CORE = Path(__file__).parents[1] / "core"
+STARTS_S = 60.0
+
+
+class Computer:
+    """A computer with a node in a folder of its own."""
+
+    def __init__(self, on: str, name: str, folder: Path) -> None:
+        self._on, self.name, self._home = shlex.split(on), name, folder / name
+        self._home.mkdir()
+        file = Folders.of(self._home).settings_file
+        file.parent.mkdir(parents=True)
+        save_settings(file, Settings(name=name, threads=1))
+
+    def _command(self, *words: str) -> list[str]:
+        environment = {
+            "POTLUCK_HOME": self._home,
+            "PYTHONPATH": CORE,
+            "OMP_NUM_THREADS": 1,
+        }
+        settings = [f"{key}={value}" for key, value in environment.items()]
+        return [*self._on, "env", *settings, sys.executable, "-P", "-m", "potluck", *words]
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def ask(self, *words: str) -> str:
+        done = subprocess.run(self._command(*words), capture_output=True, text=True, check=False)
+        if done.returncode:
+            log = self._home / "state" / "node.log"
+            said = log.read_text(errors="replace")[-4000:] if log.exists() else ""
+            raise SystemExit(f"{self.name}: potluck {' '.join(words)}: {done.stderr}\n{said}")
+        return done.stdout
+
+    def wait_for(self, what: str, *words: str) -> None:
+        """Ask until the answer has this in it."""
+        ends_at = time.monotonic() + STARTS_S
+        while time.monotonic() < ends_at:
+            done = subprocess.run(
+                self._command(*words), capture_output=True, text=True, check=False
+            )
+            if what in done.stdout:
+                return
+            time.sleep(0.3)
+        raise SystemExit(f"{self.name}: no {what} within {STARTS_S:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("desk")
+    parser.add_argument("attic")
+    parser.add_argument("--shape", default="qwen-0.5b")
+    parser.add_argument("--scheme", default="int4")
+    parser.add_argument("--prompt", default="256")
+    parser.add_argument("--repeat", default="3")
+    parser.add_argument("--divisions", default="desk,both,pipeline")
+    given = parser.parse_args()
+    layers = int(str(SHAPES[given.shape]["num_hidden_layers"]))
+    divisions = {
+        "desk": f"desk={layers}",
+        "both": f"desk+attic={layers}",
+        "pipeline": f"desk={layers - layers // 2},attic={layers // 2}",
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        desk, attic = (
+            Computer(on, name, Path(folder))
+            for on, name in ((given.desk, "desk"), (given.attic, "attic"))
+        )
+        started = [desk.start("node")]
+        try:
+            desk.wait_for("desk", "devices")
+            token = json.loads(desk.ask("invite", "--json"))["token"]
+            started.append(attic.start("worker", "--join", token))
+            desk.wait_for("attic", "devices")
+            wanted = ["--scheme", given.scheme, "--prompt", given.prompt, "--repeat", given.repeat]
+            for name in given.divisions.split(","):
+                division = ["--layers", divisions[name], "--tokens", "48", "--json"]
+                result = desk.ask("bench", "--shape", given.shape, *wanted, *division)
+                report(name, json.loads(result))
+        finally:
+            for node in started:
+                node.terminate()
+            for node in started:
+                node.wait()
+
+
+def report(name: str, result: dict[str, float]) -> None:
+    """Print a line of what was measured, and beside it what was predicted."""
+    print(
+        f"{name:9} decode {result['decode_tokens_per_s']:7.2f} tokens/s, {result['predicted_tokens_per_s']:7.2f} predicted;"
+        f" prefill {result['prefill_tokens_per_s']:7.1f}, {result['predicted_prefill_tokens_per_s']:7.1f} predicted",
+        result["sums"],
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

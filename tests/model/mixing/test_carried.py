@@ -1,0 +1,94 @@
+"""What goes along behind hidden states, and which layers take keys and values of earlier ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from config_layers import attention
+
+from potluck.errors import InvalidConfigError
+from potluck.model.config import ModelConfig
+from potluck.model.layers import DenseSpec
+from potluck.model.tensor_formats import table_bytes, tensor_bytes
+
+# Of the size of Gemma 4 E2B
+SMALL: Mapping[str, Any] = {
+    "architectures": ["Gemma4ForCausalLM"],
+    "hidden_size": 1536,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 35,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+    "num_kv_shared_layers": 20,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262144,
+}
+
+
+def read(**changes: object) -> ModelConfig:
+    return ModelConfig.from_dict({**SMALL, **changes})
+
+
+def test_the_last_layers_take_keys_of_the_last_one_of_their_kind() -> None:
+    config = read()
+    mixers = [attention(layer.mixer) for layer in config.layers]
+
+    assert [layer for layer, one in enumerate(mixers) if one.gives is not None] == [13, 14]
+    assert all((one.takes is None) == (layer < 15) for layer, one in enumerate(mixers))
+    for one in mixers[15:]:
+        giving = mixers[14 if one.window is None else 13]
+        assert (one.takes, one.kv_size, one.window) == (giving.gives, giving.kv_size, giving.window)
+        assert one.qkv.parts == ("self_attn.q_proj",)
+        assert list(one.qk_norms) == ["self_attn.q_norm.weight"]
+
+
+def test_hidden_states_an_embedding_and_keys_of_both_kinds_go_along() -> None:
+    config = read()
+    carried = config.carried
+
+    assert carried is not None
+    assert config.width == carried.width == 1536 + 1536 + 2 * 256 + 2 * 512
+    assert (carried.place(0), carried.place(1)) == (slice(3072, 3584), slice(3584, 4608))
+    assert config.needs_ids(range(34, 35))
+    alone = read(num_kv_shared_layers=0)
+    assert alone.width == 2 * 1536
+    nothing = read(num_kv_shared_layers=0, hidden_size_per_layer_input=0)
+    assert (nothing.width, nothing.carried, nothing.needs_ids(range(35))) == (1536, None, False)
+
+
+def test_an_mlp_beside_taken_keys_may_be_twice_as_large() -> None:
+    sizes: list[int] = []
+    for layer in (14, 15):
+        mlp = read().layers[layer].feed_forward
+        assert isinstance(mlp, DenseSpec)
+        sizes.append(mlp.down.width)
+
+    assert sizes == [6144, 12288]
+
+
+def test_the_table_takes_the_disk_and_no_memory() -> None:
+    config = read()
+    tensors = config.stage_tensors(range(20, 35), embedding=False, head=False)
+    name = "model.embed_tokens_per_layer.weight"
+
+    assert tensors[name] == (262144, 35 * 256)
+    assert table_bytes(tensors) == 2 * 262144 * 35 * 256
+    assert tensor_bytes(config, name, tensors[name], "int4") == 0
+    assert tensors["model.layers.34.per_layer_model_projection.weight"] == (256, 1536)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_kv_shared_layers", 31),  # which leaves no layer that sees all
+        ("num_kv_shared_layers", 35),
+        ("vocab_size_per_layer_input", 1000),
+        ("hidden_size_per_layer_input", -1),
+        ("hidden_size_per_layer_input", 60000),
+    ],
+)
+def test_what_contradicts_itself_is_refused(field: str, value: int) -> None:
+    with pytest.raises(InvalidConfigError, match=field):
+        read(**{field: value})
